@@ -1,0 +1,5 @@
+"""`python -m redrive` is `redrive`."""
+
+from redrive.cli import main
+
+main(prog_name="redrive")

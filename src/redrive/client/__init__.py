@@ -1,0 +1,32 @@
+"""AMQP 0-9-1 over asyncio: a connection that survives, a publisher that knows, consumers that come back.
+
+    async with Connection("amqp://guest:guest@localhost/") as connection:
+        await connection.declare_queue("orders")
+        await connection.publish("", "orders", b'{"id": 1}')          # returns when the broker has it
+        async with await connection.consume("orders") as consumer:
+            async for delivery in consumer:
+                delivery.ack()
+
+| module         | what                                                                            |
+|----------------|---------------------------------------------------------------------------------|
+| `url`          | where the broker is and how to speak to it                                      |
+| `connection`   | the one object people hold: reconnects, restores, and tells its state           |
+| `publisher`    | publish, confirm, and nothing in between is lost                                |
+| `consumer`     | deliveries, by callback or iterator, over any number of connections             |
+| `declarations` | what was declared, to be declared again                                         |
+| `link`         | one socket, from the first byte to the last                                     |
+| `channel`      | one channel of one link                                                         |
+| `settler`      | tells the broker about deliveries, in few frames                                |
+
+Publish and consume on two connections: a broker in a memory or disk alarm stops reading a connection that
+publishes, and the acks on it with the publishes (`connection.blocked`).
+"""
+
+from redrive.client.connection import Connection, QueueInfo, State
+from redrive.client.consumer import Consumer
+from redrive.client.publisher import Publish
+from redrive.client.url import BrokerURL
+from redrive.protocol.content import Delivery
+from redrive.wire.properties import Properties
+
+__all__ = ["BrokerURL", "Connection", "Consumer", "Delivery", "Properties", "Publish", "QueueInfo", "State"]

@@ -1,0 +1,559 @@
+"""The one object people hold: it connects, reconnects, restores, and tells its state.
+
+    CLOSED -> CONNECTING -> OPEN <-> RECONNECTING -> CLOSED
+
+A supervisor keeps one link alive. When it ends, the next is made, host after host, with a growing pause; then
+the declarations are made again, and then publisher and consumers, who wait for `link()`, take up their work.
+Declaring, publishing and each consumer have a channel of their own: what the broker refuses to one does not
+disturb the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Self, TypeVar
+
+from redrive import __version__
+from redrive.client.channel import Channel
+from redrive.client.consumer import Consumer, Handler
+from redrive.client.declarations import Declaration, Declarations
+from redrive.client.link import Link, open_link
+from redrive.client.publisher import Publish, Publisher
+from redrive.client.settler import ChannelSettler
+from redrive.client.url import BrokerURL
+from redrive.errors import (
+    AuthenticationFailed,
+    ChannelClosed,
+    Closed,
+    ConfigurationError,
+    ConnectionFailed,
+    ConnectionLost,
+    NotFound,
+    RedriveError,
+)
+from redrive.protocol.content import Delivery
+from redrive.recovery.backoff import Backoff
+from redrive.wire.method import Method
+from redrive.wire.methods.basic import BasicGet, BasicGetOk
+from redrive.wire.methods.exchange import (
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+)
+from redrive.wire.methods.queue import (
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from redrive.wire.properties import Properties
+from redrive.wire.values import FieldValue, Table
+
+log = logging.getLogger("redrive.client")
+
+M = TypeVar("M", bound=Method)
+Arguments = Mapping[str, FieldValue]
+
+
+class State(Enum):
+    CLOSED = auto()
+    CONNECTING = auto()
+    OPEN = auto()
+    RECONNECTING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    name: str
+    messages: int  # ready to be delivered
+    consumers: int
+
+
+class Connection:
+    def __init__(
+        self,
+        url: str | BrokerURL,
+        *,
+        name: str = "redrive",
+        backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+        patience: timedelta = timedelta(seconds=30),
+        window: int = 1000,
+        window_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        """`patience`: how long a publish waits to be sent. `window`: how much may be unconfirmed at a time."""
+        self.url = url if isinstance(url, BrokerURL) else BrokerURL.parse(url)
+        if window < 1 or window_bytes < 1:
+            raise ConfigurationError(f"window {window}, window_bytes {window_bytes}: at least 1 of each must fit")
+        self.state = State.CLOSED
+        self.last_error: RedriveError | None = None
+        self.reconnects = 0
+        self.troubles: list[str] = []  # what could not be restored after the last reconnect
+        self._name = name
+        self._backoff = backoff
+        self._patience = patience.total_seconds()
+        self._window = window
+        self._window_bytes = window_bytes
+        self._link: Link | None = None
+        self._publisher: Publisher | None = None
+        self._consumers: list[Consumer] = []
+        self._getters: dict[str, tuple[Channel, ChannelSettler]] = {}
+        self._declarations = Declarations()
+        self._topology_channel: Channel | None = None
+        self._topology_turn = asyncio.Lock()
+        self._changed: asyncio.Event = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
+        self._listeners: list[Callable[[Connection], None]] = []
+
+    # State --------------------------------------------------------------------------------------------
+
+    @property
+    def blocked(self) -> str | None:
+        """The broker's reason to take no messages now (memory or disk alarm), or None."""
+        return self._link.blocked if self._link is not None else None
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many publishes are waiting for the broker's confirm."""
+        return self._publisher.unconfirmed if self._publisher is not None else 0
+
+    @property
+    def server_properties(self) -> Table:
+        return self._link.server_properties if self._link is not None else {}
+
+    @property
+    def server_version(self) -> tuple[int, ...]:
+        """(3, 10, 8) and the like; () when the broker does not say."""
+        text = str(self.server_properties.get("version", ""))
+        numbers = text.split("+")[0].split("-")[0].split(".")
+        return tuple(int(number) for number in numbers if number.isdigit())
+
+    def on_change(self, listener: Callable[[Connection], None]) -> None:
+        """Have `listener` called whenever the state, or whether the broker takes messages, changes."""
+        self._listeners.append(listener)
+
+    async def until(self, *states: State) -> State:
+        """Wait until the connection is in one of these states."""
+        while self.state not in states:
+            await self._changed.wait()
+        return self.state
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._publisher is not None:
+            self._publisher.refresh()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        for listener in self._listeners:
+            listener(self)
+
+    # Opening and keeping open -------------------------------------------------------------------------
+
+    async def open(self, *, wait: timedelta | None = None) -> Self:
+        """Connect. Every host is tried once, or again and again for as long as `wait` says."""
+        if self._supervisor is not None:
+            raise Closed(f"{self!r} was opened before: make a new one")
+        self._become(State.CONNECTING)
+        self._publisher = Publisher(window=self._window, window_bytes=self._window_bytes, patience=self._patience)
+        try:
+            self._link = link = await self._first_link(wait)
+        except BaseException:
+            self._publisher = None
+            self._become(State.CLOSED)
+            raise
+        self._become(State.OPEN)
+        self._supervisor = asyncio.create_task(self._supervise(link), name="redrive-connection")
+        return self
+
+    async def _first_link(self, wait: timedelta | None) -> Link:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (wait.total_seconds() if wait is not None else 0)
+        attempt = 0
+        while True:
+            try:
+                return await self._restored(await self._connect())
+            except AuthenticationFailed:
+                raise
+            except RedriveError as error:
+                attempt += 1
+                pause = self._backoff.delay(attempt, random.random()).total_seconds()
+                if loop.time() + pause > deadline:
+                    raise
+                log.info("not connected yet: %s", error)
+                await asyncio.sleep(pause)
+
+    async def _connect(self) -> Link:
+        """Try each host once. Wrong credentials are wrong everywhere, so these end it."""
+        problems = []
+        for host in self.url.hosts:
+            try:
+                return await open_link(self.url, host, self._client_properties(), self._notify)
+            except AuthenticationFailed:
+                raise
+            except ConnectionFailed as error:
+                problems.append(str(error))
+            except RedriveError as error:
+                problems.append(f"{host}: {error}")
+        raise ConnectionFailed(f"cannot connect to {self.url}: {'; '.join(problems)}")
+
+    def _client_properties(self) -> Table:
+        return {
+            "product": "redrive",
+            "version": __version__,
+            "platform": f"Python {platform.python_version()}",
+            "connection_name": self._name,
+        }
+
+    async def _supervise(self, link: Link) -> None:
+        while True:
+            self._lost(await self._tend(link))
+            link = await self._reconnect()
+            self._link = link
+            self.reconnects += 1
+            self._become(State.OPEN)
+            log.info("reconnected to %s", link.host)
+
+    async def _tend(self, link: Link) -> RedriveError:
+        """Keep a publishing channel open for as long as the link lives: a refused publish closes it."""
+        publisher = self._publishing()
+        attempt = 0
+        while True:
+            await asyncio.wait([link.lost, publisher.interrupted], return_when=asyncio.FIRST_COMPLETED)
+            if link.lost.done():
+                return link.lost.result()
+            try:
+                await publisher.attach(link)
+                attempt = 0
+            except RedriveError as error:
+                attempt += 1
+                log.warning("cannot open a channel for publishing: %s", error)
+                await asyncio.sleep(self._backoff.delay(attempt, random.random()).total_seconds())
+
+    def _lost(self, reason: RedriveError) -> None:
+        log.warning("connection to %s lost: %s", self.url, reason)
+        self.last_error = reason
+        self._link = self._topology_channel = None
+        self._getters.clear()
+        if self._publisher is not None:
+            self._publisher.disconnected(reason)
+        self._become(State.RECONNECTING)
+
+    async def _reconnect(self) -> Link:
+        attempt = 0
+        while True:
+            attempt += 1
+            await asyncio.sleep(self._backoff.delay(attempt, random.random()).total_seconds())
+            try:
+                return await self._restored(await self._connect())
+            except RedriveError as error:
+                self.last_error = error
+                if self._publisher is not None:
+                    self._publisher.disconnected(error)
+                log.info("still not connected, try %d: %s", attempt, error)
+
+    async def _restored(self, link: Link) -> Link:
+        """A new link is ours only when everything declared is there again and publishing is possible."""
+        try:
+            await self._restore(link, list(self._declarations))
+            await self._publishing().attach(link)
+        except BaseException:
+            link.abort(ConnectionLost("given up while restoring"))
+            raise
+        return link
+
+    async def _restore(self, link: Link, declarations: Iterable[Declaration]) -> None:
+        """Declare again. What the broker refuses is noted and passed over: the rest may well work."""
+        self.troubles = []
+        channel: Channel | None = None
+        for declaration in declarations:
+            if channel is None or channel.closed is not None:
+                channel = await link.channel()
+            try:
+                await self._redeclare(channel, declaration)
+            except ChannelClosed as error:
+                self.troubles.append(f"{declaration!r}: {error}")
+                log.error("cannot restore %r: %s", declaration, error)
+        if channel is not None:
+            await channel.close()
+
+    async def _redeclare(self, channel: Channel, declaration: Declaration) -> None:
+        match declaration:
+            case QueueDeclare():
+                old = self._declarations.name_of(declaration)
+                answer = await channel.call(declaration, QueueDeclareOk)
+                self._declarations.rename(old, answer.queue)
+            case QueueBind():
+                await channel.ask(self._declarations.redirected(declaration))
+            case ExchangeDeclare() | ExchangeBind():
+                await channel.ask(declaration)
+
+    # For publisher and consumers ----------------------------------------------------------------------
+
+    async def link(self) -> Link:
+        """The link that is open now, or the next one."""
+        while self._link is None or not self._link.alive or self.state is not State.OPEN:
+            if self.state is State.CLOSED:
+                raise Closed(f"{self!r} is closed")
+            await self._changed.wait()
+        return self._link
+
+    async def restore_queue(self, queue: str) -> None:
+        """Make a queue again that is gone, if it was declared here."""
+        if declarations := self._declarations.of_queue(queue):
+            await self._restore(await self.link(), declarations)
+
+    def current_name(self, queue: str) -> str:
+        return self._declarations.current_name(queue)
+
+    def forget(self, consumer: Consumer) -> None:
+        if consumer in self._consumers:
+            self._consumers.remove(consumer)
+
+    # Declaring ----------------------------------------------------------------------------------------
+
+    async def _declare(self, method: Method, reply: type[M]) -> M:
+        """One operation on the channel kept for them, one at a time: a refusal closes it, and is the caller's alone."""
+        async with self._topology_turn:
+            channel = self._topology_channel
+            if channel is None or not channel.is_open:
+                channel = self._topology_channel = await (await self.link()).channel()
+            return await channel.call(method, reply)
+
+    async def declare_exchange(
+        self,
+        name: str,
+        type: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Arguments | None = None,
+    ) -> None:
+        declare = ExchangeDeclare(
+            exchange=name,
+            type=type,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=dict(arguments or {}),
+        )
+        await self._declare(declare, ExchangeDeclareOk)
+        self._declarations.exchange(declare)
+
+    async def exchange_exists(self, name: str) -> bool:
+        try:
+            await self._declare(ExchangeDeclare(exchange=name, passive=True), ExchangeDeclareOk)
+        except NotFound:
+            return False
+        return True
+
+    async def declare_queue(
+        self,
+        name: str = "",
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Arguments | None = None,
+    ) -> QueueInfo:
+        """Declare a queue; without a name the broker chooses one, and another after a reconnect."""
+        declare = QueueDeclare(
+            queue=name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=dict(arguments or {})
+        )
+        answer = await self._declare(declare, QueueDeclareOk)
+        self._declarations.queue(declare, answer.queue)
+        return QueueInfo(answer.queue, answer.message_count, answer.consumer_count)
+
+    async def queue_info(self, name: str) -> QueueInfo:
+        """How many messages are ready and how many consumers there are; `NotFound` if there is no such queue."""
+        answer = await self._declare(QueueDeclare(queue=self.current_name(name), passive=True), QueueDeclareOk)
+        return QueueInfo(answer.queue, answer.message_count, answer.consumer_count)
+
+    async def bind_queue(
+        self, queue: str, exchange: str, routing_key: str = "", arguments: Arguments | None = None
+    ) -> None:
+        bind = QueueBind(
+            queue=self.current_name(queue), exchange=exchange, routing_key=routing_key, arguments=dict(arguments or {})
+        )
+        await self._declare(bind, QueueBindOk)
+        self._declarations.bind(bind)
+
+    async def unbind_queue(
+        self, queue: str, exchange: str, routing_key: str = "", arguments: Arguments | None = None
+    ) -> None:
+        unbind = QueueUnbind(
+            queue=self.current_name(queue), exchange=exchange, routing_key=routing_key, arguments=dict(arguments or {})
+        )
+        await self._declare(unbind, QueueUnbindOk)
+        self._declarations.unbind(unbind)
+
+    async def bind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Arguments | None = None
+    ) -> None:
+        bind = ExchangeBind(
+            destination=destination, source=source, routing_key=routing_key, arguments=dict(arguments or {})
+        )
+        await self._declare(bind, ExchangeBindOk)
+        self._declarations.bind(bind)
+
+    async def unbind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Arguments | None = None
+    ) -> None:
+        unbind = ExchangeUnbind(
+            destination=destination, source=source, routing_key=routing_key, arguments=dict(arguments or {})
+        )
+        await self._declare(unbind, ExchangeUnbindOk)
+        self._declarations.unbind(unbind)
+
+    async def purge_queue(self, name: str) -> int:
+        return (await self._declare(QueuePurge(queue=self.current_name(name)), QueuePurgeOk)).message_count
+
+    async def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue and say how many messages went with it. Quorum queues know no `if_unused`, `if_empty`."""
+        name = self.current_name(name)
+        answer = await self._declare(QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty), QueueDeleteOk)
+        self._declarations.forget_queue(name)
+        return answer.message_count
+
+    async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        await self._declare(ExchangeDelete(exchange=name, if_unused=if_unused), ExchangeDeleteOk)
+        self._declarations.forget_exchange(name)
+
+    # Publishing ---------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: Properties | None = None,
+        *,
+        mandatory: bool = True,
+    ) -> None:
+        """Publish a message and wait for the broker's confirm. Persistent unless `properties` say otherwise.
+
+        Many may be under way at once. A caller that stops waiting (a timeout, a cancelled task) does not know
+        what became of its message: that is a `PublishUnknown` of its own making.
+        """
+        await self._publishing().publish(exchange, routing_key, body, properties, mandatory)
+
+    async def publish_many(self, messages: Iterable[Publish]) -> int:
+        """Publish a stream of messages, pipelined, and wait for all confirms. Gives their number.
+
+        When some fail the others are published all the same; `PublishErrors` then holds one error for each that
+        failed, with its `index`.
+        """
+        return await self._publishing().publish_many(messages)
+
+    def _publishing(self) -> Publisher:
+        if self._publisher is None:
+            raise Closed(f"{self!r} is not open: use `async with` or `await connection.open()`")
+        return self._publisher
+
+    # Consuming ----------------------------------------------------------------------------------------
+
+    async def consume(
+        self,
+        queue: str,
+        handler: Handler | None = None,
+        *,
+        prefetch: int = 100,
+        concurrency: int = 1,
+        exclusive: bool = False,
+        arguments: Arguments | None = None,
+    ) -> Consumer:
+        """Consume a queue, by `handler` or by iterating over what this returns."""
+        if not 1 <= prefetch <= 65535:
+            raise ConfigurationError(f"prefetch {prefetch}: want 1 to 65535; without a limit memory has none")
+        if concurrency < 1:
+            raise ConfigurationError(f"concurrency {concurrency}: want at least 1")
+        consumer = Consumer(
+            self,
+            queue,
+            handler,
+            prefetch=prefetch,
+            concurrency=concurrency,
+            exclusive=exclusive,
+            arguments=dict(arguments or {}),
+            backoff=self._backoff,
+        )
+        await consumer.start()
+        self._consumers.append(consumer)
+        return consumer
+
+    async def get(self, queue: str) -> Delivery | None:
+        """Take one message from a queue, or None if it is empty. Each queue is read over a channel of its own."""
+        channel, settler = await self._getter(queue)
+        event = await channel.ask(BasicGet(queue=self.current_name(queue)))
+        if not isinstance(event.method, BasicGetOk):
+            return None
+        delivery = Delivery.from_get(channel.number, event.method, event.raw_properties, event.body)
+        settler.take(delivery)
+        return delivery
+
+    async def _getter(self, queue: str) -> tuple[Channel, ChannelSettler]:
+        found = self._getters.get(queue)
+        if found is None or not found[0].is_open:
+            channel = await (await self.link()).channel()
+            found = self._getters[queue] = channel, ChannelSettler(channel, prefetch=1)
+        return found
+
+    # Closing ------------------------------------------------------------------------------------------
+
+    async def close(self, *, within: timedelta = timedelta(seconds=30)) -> None:
+        """Finish what is under way, say farewell, and close. After `within`, close all the same."""
+        if self.state is State.CLOSED and self._supervisor is None:
+            return
+        consumers = list(self._consumers)
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await self._drain()
+        except TimeoutError:
+            log.warning("closing %r with work unfinished after %s", self, within)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        await asyncio.gather(*(consumer.abort() for consumer in consumers))
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+        self._become(State.CLOSED)
+
+    async def _drain(self) -> None:
+        await asyncio.gather(*(consumer.cancel() for consumer in list(self._consumers)))
+        if self._publisher is not None:
+            self._publisher.close(Closed("the connection is being closed"))
+            await self._publisher.drained()
+
+    async def __aenter__(self) -> Self:
+        return await self.open() if self.state is State.CLOSED else self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        blocked = f" blocked={self.blocked!r}" if self.blocked is not None else ""
+        return (
+            f"<Connection {self.url} {self.state.name} consumers={len(self._consumers)} "
+            f"unconfirmed={self.unconfirmed}{blocked}>"
+        )

@@ -1,0 +1,273 @@
+"""Deliveries from one queue, over any number of connections.
+
+A consumer owns a channel, so that nothing another one does can end it. When the channel ends, for whatever
+reason, or the broker cancels the consumer, its supervisor opens a new channel and consumes again, for ever,
+with a growing pause; a consumer ends only when it is cancelled by its owner. What was buffered from the old
+channel is dropped: the broker has those messages back and delivers them again.
+
+    STARTING -> CONSUMING <-> RECOVERING -> CANCELLED
+
+Two forms. With a handler, `concurrency` runners call it, one delivery each at a time:
+
+    consumer = await connection.consume("orders", handle, prefetch=50, concurrency=10)
+
+Without one, iterate:
+
+    async with await connection.consume("orders") as consumer:
+        async for delivery in consumer: ...
+
+At most `prefetch` deliveries are here and unsettled at any time: the broker sends no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Self
+
+from redrive.client.channel import Channel
+from redrive.client.settler import ChannelSettler
+from redrive.errors import ConsumerCancelled, RedriveError
+from redrive.protocol.content import Delivery
+from redrive.recovery.backoff import Backoff
+from redrive.wire.methods.basic import BasicCancel, BasicCancelOk, BasicConsume, BasicConsumeOk, BasicQos, BasicQosOk
+from redrive.wire.values import FieldValue
+
+if TYPE_CHECKING:
+    from redrive.client.connection import Connection
+
+log = logging.getLogger("redrive.client")
+
+Handler = Callable[[Delivery], Awaitable[None]]
+
+# A consumer that is never kept waiting lets the event loop have a turn after this many deliveries.
+_TURN = 64
+
+
+class ConsumerState(Enum):
+    STARTING = auto()
+    CONSUMING = auto()
+    RECOVERING = auto()
+    CANCELLED = auto()
+
+
+class Consumer:
+    def __init__(
+        self,
+        connection: Connection,
+        queue: str,
+        handler: Handler | None,
+        *,
+        prefetch: int,
+        concurrency: int,
+        exclusive: bool,
+        arguments: Mapping[str, FieldValue],
+        backoff: Backoff,
+    ) -> None:
+        self.state = ConsumerState.STARTING
+        self.prefetch = prefetch
+        self.restarts = 0  # how often consuming had to be taken up again
+        self.last_error: RedriveError | None = None  # why it was interrupted last
+        self._connection = connection
+        self._queue = queue
+        self._handler = handler
+        self._concurrency = concurrency
+        self._exclusive = exclusive
+        self._arguments = arguments
+        self._backoff = backoff
+        self._loop = asyncio.get_running_loop()
+        self._channel: Channel | None = None
+        self._settler: ChannelSettler | None = None
+        self._interrupted: asyncio.Future[RedriveError] = self._loop.create_future()
+        self._buffer: deque[Delivery] = deque()
+        self._hungry: deque[asyncio.Future[None]] = deque()  # iterators and runners waiting for a delivery
+        self._in_a_row = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisor: asyncio.Task[None] | None = None
+        self._ending = False
+
+    @property
+    def queue(self) -> str:
+        """Its name now: a queue that the broker named has a new name after a reconnect."""
+        return self._connection.current_name(self._queue)
+
+    # Starting and staying -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Consume for the first time; what the broker refuses now, it refuses the caller."""
+        await self._consume()
+        self._supervisor = self._loop.create_task(self._supervise(), name=f"redrive-consumer-{self._queue}")
+        if self._handler is not None:
+            runners = (self._run(self._handler) for _ in range(self._concurrency))
+            self._tasks = [self._loop.create_task(runner, name=f"redrive-handler-{self._queue}") for runner in runners]
+
+    async def _consume(self) -> None:
+        link = await self._connection.link()
+        channel = await link.channel()
+        try:
+            await self._consume_on(channel)
+        except BaseException:
+            channel.abandon()
+            raise
+
+    async def _consume_on(self, channel: Channel) -> None:
+        interrupted: asyncio.Future[RedriveError] = self._loop.create_future()
+        settler = ChannelSettler(channel, prefetch=self.prefetch)
+
+        def interrupt(reason: RedriveError) -> None:
+            if not interrupted.done():
+                interrupted.set_result(reason)
+                self._give_back_buffered()
+
+        channel.on_delivery = lambda delivery: self._deliver(delivery, settler)
+        channel.on_cancel = lambda cancel: interrupt(ConsumerCancelled(f"the broker cancelled {cancel.consumer_tag}"))
+        channel.on_closed = interrupt
+        await channel.call(BasicQos(prefetch_count=self.prefetch), BasicQosOk)
+        consume = BasicConsume(queue=self.queue, exclusive=self._exclusive, arguments=self._arguments)
+        self._consumer_tag = (await channel.call(consume, BasicConsumeOk)).consumer_tag
+        self._channel, self._settler, self._interrupted = channel, settler, interrupted
+        self.state = ConsumerState.CONSUMING
+
+    async def _supervise(self) -> None:
+        attempt = 0
+        while True:
+            reason = await asyncio.shield(self._interrupted)
+            self.state, self.last_error = ConsumerState.RECOVERING, reason
+            self.restarts += 1
+            log.warning("consumer of %s interrupted: %s", self.queue, reason)
+            self._retire()
+            while self.state is ConsumerState.RECOVERING:
+                attempt = await self._try_again(attempt)
+
+    async def _try_again(self, attempt: int) -> int:
+        """Consume again, or say why not and wait. Gives the number of tries in a row that failed."""
+        try:
+            await self._connection.restore_queue(self.queue)
+            await self._consume()
+        except RedriveError as error:
+            self.last_error = error
+            log.warning("consumer of %s cannot consume, will try again: %s", self.queue, error)
+            await asyncio.sleep(self._backoff.delay(attempt + 1, random.random()).total_seconds())
+            return attempt + 1
+        log.info("consumer of %s consumes again", self.queue)
+        return 0
+
+    def _retire(self) -> None:
+        """Leave the old channel. A cancelled consumer's is still open: what is being handled may yet be settled."""
+        if self._settler is not None:
+            self._settler.retire()
+        self._channel = self._settler = None
+
+    # Deliveries ---------------------------------------------------------------------------------------
+
+    def _deliver(self, delivery: Delivery, settler: ChannelSettler) -> None:
+        settler.take(delivery)
+        self._buffer.append(delivery)
+        if self._hungry:
+            self._feed_one()
+
+    def _feed_one(self) -> None:
+        while self._hungry:
+            waiting = self._hungry.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+
+    def _give_back_buffered(self) -> None:
+        """Return what nobody took yet. If its channel is gone, the broker has it back already."""
+        buffered, self._buffer = self._buffer, deque()
+        for delivery in buffered:
+            delivery.nack(requeue=True)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        self._in_a_row += 1
+        if self._in_a_row >= _TURN:
+            self._in_a_row = 0
+            await asyncio.sleep(0)
+        while not self._buffer:
+            if self._ending:
+                raise StopAsyncIteration
+            self._in_a_row = 0
+            await self._next_delivery()
+        return self._buffer.popleft()
+
+    async def _next_delivery(self) -> None:
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._hungry.append(waiting)
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled() and self._buffer:
+                self._feed_one()  # we were called and leave: it is the next one's
+            raise
+
+    async def _run(self, handler: Handler) -> None:
+        failures = 0
+        async for delivery in self:
+            try:
+                await handler(delivery)
+                failures = 0
+            except Exception:
+                # The runtime never lets one escape. Whoever uses this layer alone gets the message again, slowly.
+                failures += 1
+                log.exception("handler of %s failed; the message goes back to the queue", self.queue)
+                if not delivery.settled:
+                    delivery.nack(requeue=True)
+                await asyncio.sleep(self._backoff.delay(failures, random.random()).total_seconds())
+
+    # The end ------------------------------------------------------------------------------------------
+
+    async def cancel(self) -> None:
+        """Stop consuming, give back what was buffered, wait for the handlers, tell the broker, close the channel."""
+        if self._ending:
+            return
+        self._ending = True
+        self._connection.forget(self)
+        await self._stop_deliveries()
+        self._give_back_buffered()
+        while self._hungry:
+            self._feed_one()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.close()
+        self.state = ConsumerState.CANCELLED
+
+    async def _stop_deliveries(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.cancel()  # first, so that it does not take the farewell for an interruption
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        if self._channel is not None and self.state is ConsumerState.CONSUMING:
+            self._channel.on_cancel = lambda _: None
+            try:
+                await self._channel.call(BasicCancel(consumer_tag=self._consumer_tag), BasicCancelOk)
+            except RedriveError as error:
+                log.debug("cancelling the consumer of %s: %s", self.queue, error)
+
+    async def abort(self) -> None:
+        """Stop now: handlers are cancelled, and what they had goes back to the queue when the channel ends."""
+        self._ending = True
+        tasks = [*self._tasks, *([self._supervisor] if self._supervisor is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.state = ConsumerState.CANCELLED
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cancel()
+
+    def __repr__(self) -> str:
+        trouble = f" last_error={str(self.last_error)!r}" if self.last_error is not None else ""
+        return (
+            f"<Consumer {self.queue} {self.state.name} prefetch={self.prefetch} "
+            f"buffered={len(self._buffer)} restarts={self.restarts}{trouble}>"
+        )

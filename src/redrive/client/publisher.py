@@ -1,0 +1,386 @@
+"""Publish, and know what became of it.
+
+`publish` returns when the broker has confirmed the message, and raises otherwise; there is no third way:
+
+    Unroutable      returned by the broker: no queue takes it
+    PublishRefused  nacked, or the exchange does not exist
+    PublishUnknown  sent, and the channel or connection ended before the confirm
+    NotPublished    not sent: no connection, or a blocked one, for longer than the caller's patience
+
+One channel in confirm mode carries all publishes of a connection; it is opened again whenever it ends. How much
+may be unconfirmed is bounded in messages and bytes; beyond that, while the broker is blocked and while the
+socket takes no more, publishers wait their turn, first come, first served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+from redrive.client.channel import Channel
+from redrive.client.link import Link
+from redrive.errors import (
+    Closed,
+    EncodingError,
+    NotFound,
+    NotPublished,
+    PreconditionFailed,
+    PublishError,
+    PublishErrors,
+    PublishRefused,
+    PublishUnknown,
+    RedriveError,
+    Unroutable,
+)
+from redrive.protocol.confirms import ConfirmLedger, Pending
+from redrive.protocol.content import Incoming
+from redrive.wire.frames import publish_frame
+from redrive.wire.methods.basic import BasicAck, BasicNack, BasicReturn
+from redrive.wire.methods.confirm import ConfirmSelect, ConfirmSelectOk
+from redrive.wire.properties import PERSISTENT, Properties
+
+log = logging.getLogger("redrive.client")
+
+JUST_PERSISTENT = Properties(delivery_mode=PERSISTENT)
+
+# The frames that open a publish are the same for the same route. Keys can be unbounded (an order number), so
+# the memory of them is thrown away when it has grown to this.
+_ROUTES_REMEMBERED = 1024
+
+
+class Publish(NamedTuple):
+    """One message for `publish_many`."""
+
+    exchange: str
+    routing_key: str
+    body: bytes
+    properties: Properties = JUST_PERSISTENT
+    mandatory: bool = True
+
+
+class _Waiter(Protocol):
+    """Who wants to know: a future, or a place in a pipeline."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, _: None, /) -> None: ...
+
+    def set_exception(self, exception: Any, /) -> None: ...
+
+
+class _Life:
+    """The publisher's channel, its ledger, and the frames it has made for known routes."""
+
+    __slots__ = ("channel", "ledger", "routes", "unconfirmed_bytes")
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.ledger: ConfirmLedger[_Waiter] = ConfirmLedger()
+        self.routes: dict[tuple[str, str, bool], bytes] = {}
+        self.unconfirmed_bytes = 0
+
+    def route(self, exchange: str, routing_key: str, mandatory: bool) -> bytes:
+        key = (exchange, routing_key, mandatory)
+        frame = self.routes.get(key)
+        if frame is None:
+            if len(self.routes) >= _ROUTES_REMEMBERED:
+                self.routes.clear()
+            frame = self.routes[key] = publish_frame(self.channel.number, exchange, routing_key, mandatory)
+        return frame
+
+
+class Publisher:
+    def __init__(self, *, window: int, window_bytes: int, patience: float) -> None:
+        self._window = window
+        self._window_bytes = window_bytes
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._life: _Life | None = None
+        self._open = False  # may a message be sent right now, as far as link and window go?
+        self._queue: deque[asyncio.Future[None]] = deque()  # publishers who wait for their turn
+        self._drained: asyncio.Future[None] | None = None
+        self._why_not: RedriveError = Closed("the connection was not opened")
+        self._closed: RedriveError | None = None
+        self.interrupted: asyncio.Future[RedriveError] = self._loop.create_future()
+
+    @property
+    def unconfirmed(self) -> int:
+        return len(self._life.ledger) if self._life is not None else 0
+
+    # For callers --------------------------------------------------------------------------------------
+
+    async def publish(
+        self, exchange: str, routing_key: str, body: bytes, properties: Properties | None, mandatory: bool
+    ) -> None:
+        if not self._open or self._queue:
+            await self._turn(exchange, routing_key)
+        confirmed: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self._send(exchange, routing_key, body, properties, mandatory, confirmed)
+        except BaseException:
+            self._admit()  # our turn is the next one's
+            raise
+        await confirmed
+
+    async def publish_many(self, messages: Iterable[Publish]) -> int:
+        pipeline = _Pipeline(self._loop)
+        try:
+            for message in messages:
+                exchange, routing_key, body, properties, mandatory = message
+                place = pipeline.place()
+                try:
+                    if not self._open or self._queue:
+                        await self._turn(exchange, routing_key)
+                    self._send(exchange, routing_key, body, properties, mandatory, place)
+                except NotPublished as error:
+                    place.set_exception(error)
+                except (EncodingError, TypeError) as error:
+                    place.set_exception(NotPublished(exchange, routing_key, str(error)))
+        finally:
+            await pipeline.settled()
+        if pipeline.failures:
+            text = f"{len(pipeline.failures)} of {pipeline.count} messages were not published"
+            raise PublishErrors(text, pipeline.failures)
+        return pipeline.count
+
+    async def _turn(self, exchange: str, routing_key: str) -> None:
+        """Wait until a message may be sent: connected, not blocked, room in the window, and nobody before us."""
+        try:
+            async with asyncio.timeout(self._patience):
+                while not self._open or self._queue:
+                    if self._closed is not None:
+                        raise NotPublished(exchange, routing_key, str(self._closed)) from self._closed
+                    await self._queued()
+                    if self._open:
+                        return
+        except TimeoutError:
+            why = f"gave up after {self._patience:g} s: {self._obstacle()}"
+            raise NotPublished(exchange, routing_key, why) from None
+
+    async def _queued(self) -> None:
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn in self._queue:
+                self._queue.remove(turn)
+            elif not turn.cancelled():
+                self._admit()  # our turn came and we left: it is the next one's
+            raise
+
+    def _obstacle(self) -> str:
+        life = self._life
+        if life is None:
+            return f"not connected ({self._why_not})"
+        if life.channel.link.blocked is not None:
+            return f"the broker takes no messages now (connection.blocked: {life.channel.link.blocked})"
+        return f"{len(life.ledger)} messages are waiting for the broker's confirm"
+
+    def _send(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: Properties | None,
+        mandatory: bool,
+        waiter: _Waiter,
+    ) -> None:
+        life = self._life
+        assert life is not None
+        if type(body) is not bytes:
+            body = _as_bytes(body)
+        if properties is None:
+            properties = JUST_PERSISTENT
+        elif properties.delivery_mode is None:
+            properties = replace(properties, delivery_mode=PERSISTENT)
+        raw_properties = properties.encode()
+        link = life.channel.link
+        frame = life.route(exchange, routing_key, mandatory)
+        link.conversation.send_content(life.channel.number, frame, raw_properties, body)
+        ledger = life.ledger
+        ledger.add(Pending(exchange, routing_key, raw_properties, body, waiter))
+        life.unconfirmed_bytes += len(body)
+        if len(ledger) >= self._window or life.unconfirmed_bytes >= self._window_bytes:
+            self._open = False
+        link.write_soon()
+
+    # For the connection -------------------------------------------------------------------------------
+
+    async def attach(self, link: Link) -> None:
+        """Open a channel in confirm mode on this link; publishes go there from now on."""
+        channel = await link.channel()
+        await channel.call(ConfirmSelect(), ConfirmSelectOk)
+        life = _Life(channel)
+        channel.on_confirm = lambda confirm: self._confirmed(life, confirm)
+        channel.on_return = lambda event: self._returned(life, event)
+        channel.on_closed = lambda reason: self._ended(life, reason)
+        self._life = life
+        self.interrupted = self._loop.create_future()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Something changed that may open or close the gate."""
+        life = self._life
+        if life is None:
+            self._open = False
+            return
+        link = life.channel.link
+        self._open = (
+            link.blocked is None
+            and link.writable
+            and len(life.ledger) < self._window
+            and life.unconfirmed_bytes < self._window_bytes
+        )
+        if self._open:
+            self._admit()
+
+    def disconnected(self, reason: RedriveError) -> None:
+        """For the words of those who wait: why there is no connection."""
+        self._why_not = reason
+
+    async def drained(self) -> None:
+        """Wait until the broker has answered for everything that was sent."""
+        if self.unconfirmed:
+            self._drained = self._loop.create_future()
+            await self._drained
+
+    def close(self, reason: RedriveError) -> None:
+        """Nobody gets a turn any more."""
+        self._closed = reason
+        self._open = False
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+
+    def _admit(self) -> None:
+        """Let those in who wait, as many as there is room for; each that sends may close the gate again."""
+        life = self._life
+        if life is None or not self._open:
+            return
+        room = self._window - len(life.ledger)
+        while self._queue and room > 0:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                room -= 1
+
+    # What the broker says -----------------------------------------------------------------------------
+
+    def _confirmed(self, life: _Life, confirm: BasicAck | BasicNack) -> None:
+        refused = isinstance(confirm, BasicNack)
+        for pending in life.ledger.settle(confirm.delivery_tag, confirm.multiple):
+            life.unconfirmed_bytes -= len(pending.body)
+            waiter = pending.waiter
+            if waiter.done():
+                continue
+            if refused:
+                why = "the broker refused it (nack): most often a full queue with reject-publish"
+                waiter.set_exception(PublishRefused(pending.exchange, pending.routing_key, why))
+            elif pending.returned is not None:
+                waiter.set_exception(Unroutable(pending.exchange, pending.routing_key, pending.returned))
+            else:
+                waiter.set_result(None)
+        if not self._open or self._queue:
+            self.refresh()
+        if self._drained is not None and not life.ledger and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _returned(self, life: _Life, event: Incoming) -> None:
+        method = event.method
+        assert isinstance(method, BasicReturn)
+        why = f"returned by the broker, {method.reply_code} {method.reply_text}: no queue is bound for it"
+        blamed = life.ledger.blame(method.exchange, method.routing_key, event.raw_properties, event.body, why)
+        if blamed is None:
+            log.warning("the broker returned a message nobody waits for: %r %r", method.exchange, method.routing_key)
+
+    def _ended(self, life: _Life, reason: RedriveError) -> None:
+        if self._life is life:
+            self._life = None
+            self._open = False
+            self._why_not = reason
+            self.interrupted.set_result(reason)
+        for pending in life.ledger.abandon():
+            if not pending.waiter.done():
+                pending.waiter.set_exception(_fate(pending, reason))
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def __repr__(self) -> str:
+        gate = "open" if self._open else self._obstacle()
+        return f"<Publisher {gate} unconfirmed={self.unconfirmed}/{self._window} waiting={len(self._queue)}>"
+
+
+def _as_bytes(body: object) -> bytes:
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise TypeError(f"the body of a message must be bytes, not {type(body).__name__}: encode it first")
+
+
+def _fate(pending: Pending[_Waiter], reason: RedriveError) -> PublishError:
+    """What became of an unconfirmed message when its channel ended."""
+    error: PublishError
+    if pending.returned is not None:
+        return Unroutable(pending.exchange, pending.routing_key, pending.returned)
+    if isinstance(reason, NotFound) and f"no exchange '{pending.exchange}'" in reason.text:
+        error = PublishRefused(pending.exchange, pending.routing_key, f"there is no such exchange ({reason})")
+    elif isinstance(reason, PreconditionFailed) and f"message size {len(pending.body)} " in reason.text:
+        error = PublishRefused(pending.exchange, pending.routing_key, f"it is too large ({reason})")
+    else:
+        why = f"sent, but not confirmed before the end: {reason}. It may be stored: publish it again"
+        error = PublishUnknown(pending.exchange, pending.routing_key, why)
+    error.__cause__ = reason
+    return error
+
+
+class _Pipeline:
+    """Counts what is under way in one `publish_many`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.count = 0
+        self.failures: list[PublishError] = []
+        self._loop = loop
+        self._unsettled = 0
+        self._all: asyncio.Future[None] | None = None
+
+    def place(self) -> _Place:
+        place = _Place(self, self.count)
+        self.count += 1
+        self._unsettled += 1
+        return place
+
+    def one_settled(self) -> None:
+        self._unsettled -= 1
+        if self._all is not None and not self._unsettled and not self._all.done():
+            self._all.set_result(None)
+
+    async def settled(self) -> None:
+        if self._unsettled:
+            self._all = self._loop.create_future()
+            await self._all
+
+
+class _Place:
+    """One message of a pipeline."""
+
+    __slots__ = ("_index", "_pipeline")
+
+    def __init__(self, pipeline: _Pipeline, index: int) -> None:
+        self._pipeline = pipeline
+        self._index = index
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, _: None, /) -> None:
+        self._pipeline.one_settled()
+
+    def set_exception(self, exception: PublishError, /) -> None:
+        exception.index = self._index
+        self._pipeline.failures.append(exception)
+        self._pipeline.one_settled()

@@ -1,0 +1,86 @@
+"""Tells the broker about the deliveries of one channel, in few frames.
+
+Acks wait for the end of the loop's turn and leave merged (`redrive.protocol.settlements`). A handler that never
+yields would hold them back for a whole buffer, so a quarter of the prefetch is told at once: the broker
+sends the next messages while these are still being handled. Once the channel has ended, everything is too late:
+the broker has taken its messages back.
+"""
+
+from __future__ import annotations
+
+from redrive.client.channel import Channel
+from redrive.protocol.content import Delivery
+from redrive.protocol.settlements import Settlements
+from redrive.wire.frames import ack_frame, nack_frame, reject_frame
+
+
+class ChannelSettler:
+    def __init__(self, channel: Channel, *, prefetch: int) -> None:
+        self._channel = channel
+        self._settlements = Settlements()
+        self._tell_at = max(1, min(prefetch // 4, 256))
+        self._waiting = False
+        self._unsettled = 0
+        self._retiring = False
+
+    def take(self, delivery: Delivery) -> None:
+        """Answer for a delivery from here on."""
+        self._unsettled += 1
+        delivery.entrust(self)
+
+    def retire(self) -> None:
+        """Nothing more is delivered here: close the channel when the last delivery is settled."""
+        self._retiring = True
+        self._close_if_done()
+
+    def ack(self, delivery_tag: int) -> bool:
+        if not self._channel.is_open:
+            return False
+        settlements = self._settlements
+        settlements.ack(delivery_tag)
+        if settlements.untold >= self._tell_at:
+            self._tell()
+            self._channel.link.write_now()
+        elif not self._waiting:
+            self._waiting = True
+            self._channel.link.before_write(self._tell)
+        self._unsettled -= 1
+        if self._retiring:
+            self._close_if_done()
+        return True
+
+    def nack(self, delivery_tag: int, requeue: bool) -> bool:
+        return self._refuse(delivery_tag, nack_frame(self._channel.number, delivery_tag, False, requeue))
+
+    def reject(self, delivery_tag: int, requeue: bool) -> bool:
+        return self._refuse(delivery_tag, reject_frame(self._channel.number, delivery_tag, requeue))
+
+    def _refuse(self, delivery_tag: int, frame: bytes) -> bool:
+        if not self._channel.is_open:
+            return False
+        self._settlements.settle(delivery_tag)
+        self._channel.link.conversation.send_frame(self._channel.number, frame)
+        self._channel.link.write_soon()
+        self._unsettled -= 1
+        if self._retiring:
+            self._close_if_done()
+        return True
+
+    def _close_if_done(self) -> None:
+        if self._unsettled == 0 and self._channel.closed is None:
+            self._tell()
+            self._channel.abandon()
+
+    def _tell(self) -> None:
+        self._waiting = False
+        if not self._channel.is_open:
+            return
+        upto, singles = self._settlements.take()
+        number, conversation = self._channel.number, self._channel.link.conversation
+        if upto is not None:
+            conversation.send_frame(number, ack_frame(number, upto, multiple=True))
+        for tag in singles:
+            conversation.send_frame(number, ack_frame(number, tag, multiple=False))
+
+    def __repr__(self) -> str:
+        return f"<ChannelSettler unsettled={self._unsettled} {self._settlements!r} on {self._channel!r}>"

@@ -1,0 +1,196 @@
+"""Where the broker is and how to speak to it, from an `amqp://` or `amqps://` URL.
+
+    amqps://user:p%40ss@rabbit-1,rabbit-2:5673/orders?heartbeat=10&cacertfile=/etc/ssl/ca.pem
+
+The query parameters are those of RabbitMQ's URI specification; several hosts share one URL, separated by
+commas. A password is never part of a `repr` or of an error: where it may have slipped into another part of the
+URL (a bare slash in it, a forgotten host), that part is not quoted either.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from datetime import timedelta
+from difflib import get_close_matches
+from urllib.parse import parse_qsl, unquote
+
+from redrive.errors import InvalidURL
+from redrive.protocol.handshake import Credentials, External, Plain, Tuning
+from redrive.wire.frames import MIN_FRAME_MAX
+
+DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
+DEFAULT_HEARTBEAT = 20  # RabbitMQ advises 5 to 20 seconds: a dead peer is noticed within twice this
+DEFAULT_TIMEOUT = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    name: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """How the broker proves itself, and how the client does. Verified unless told otherwise."""
+
+    cacertfile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+    verify: bool = True
+    server_name: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.cacertfile)
+            if not self.verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if self.certfile is not None:
+                context.load_cert_chain(self.certfile, self.keyfile)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidURL(f"TLS files of the broker URL cannot be used: {error}") from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerURL:
+    hosts: tuple[Host, ...]
+    credentials: Credentials
+    virtual_host: str = "/"
+    tls: TLS | None = None
+    tuning: Tuning = field(default_factory=lambda: Tuning(heartbeat=DEFAULT_HEARTBEAT))
+    connection_timeout: timedelta = DEFAULT_TIMEOUT
+
+    @classmethod
+    def parse(cls, url: str) -> BrokerURL:
+        return _parse(url)
+
+    def __str__(self) -> str:
+        """The URL as it may be logged: without the password."""
+        scheme = "amqp" if self.tls is None else "amqps"
+        user = f"{self.credentials.username}@" if isinstance(self.credentials, Plain) else ""
+        vhost = "" if self.virtual_host == "/" else self.virtual_host
+        return f"{scheme}://{user}{','.join(map(str, self.hosts))}/{vhost}"
+
+
+# Not `urlsplit`: it refuses a list of hosts with an IPv6 address among them, and a bracket within a password.
+_SCHEME = re.compile("amqps?://", re.IGNORECASE)
+_SHAPE = re.compile(r"(amqps?)://(?:([^/?#]*)@)?([^/?#@]*)(?:/([^?#@]*))?(?:\?([^#@]*))?", re.IGNORECASE)
+_HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]*))(?::([0-9]*))?")
+
+
+def _parse(url: str) -> BrokerURL:
+    if not _SCHEME.match(url):
+        raise InvalidURL("a broker URL must begin with amqp:// or amqps://")
+    if (shape := _SHAPE.fullmatch(url)) is None:
+        text = "an @ or # where a broker URL has none"
+        raise InvalidURL(f"{text}: within a name or password write / as %2F, ? as %3F, # as %23 and @ as %40")
+    scheme, userinfo, netloc, path, query = shape.groups(default="")
+    secure = scheme.lower() == "amqps"
+    hosts = _hosts(netloc, DEFAULT_PORTS[scheme.lower()])
+    options = _Options(query, secure=secure)
+    return BrokerURL(
+        hosts=hosts,
+        credentials=_credentials(userinfo, options),
+        virtual_host=_virtual_host(path),
+        tls=options.tls() if secure else None,
+        tuning=options.tuning(),
+        connection_timeout=timedelta(milliseconds=options.number("connection_timeout", 10_000, 1, 3_600_000)),
+    )
+
+
+def _hosts(netloc: str, default_port: int) -> tuple[Host, ...]:
+    """An empty host is localhost, as in RabbitMQ's specification, but only if it is the only one."""
+    hosts = [_host(text, default_port) for text in netloc.split(",")]
+    if len(hosts) > 1 and any(not host.name for host in hosts):
+        raise InvalidURL("a comma too many between the hosts of a broker URL")
+    return tuple(Host(host.name or "localhost", host.port) for host in hosts)
+
+
+def _host(text: str, default_port: int) -> Host:
+    """`name`, `name:port`, `[::1]` or `[::1]:port`."""
+    match = _HOST.fullmatch(text)
+    port = _within(match[3], 1, 65535) if match and match[3] else default_port
+    if match is None or port is None:
+        raise InvalidURL(
+            "a host of a broker URL cannot be read: want a name, or an IPv6 address in [brackets], and after a colon "
+            "a port from 1 to 65535"
+        )
+    return Host(unquote(match[1] or match[2]), port)
+
+
+def _within(digits: str, low: int, high: int) -> int | None:
+    """The number, if it is one and within the bounds."""
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
+        return None
+    return int(digits) if low <= int(digits) <= high else None
+
+
+def _credentials(userinfo: str, options: _Options) -> Credentials:
+    if options.choice("auth_mechanism", "plain", ("plain", "external")) == "external":
+        return External()
+    username, _, password = userinfo.partition(":")
+    return Plain(unquote(username), unquote(password)) if userinfo else Plain("guest", "guest")
+
+
+def _virtual_host(name: str) -> str:
+    """Nothing means the default virtual host; a slash within a name must be written %2F."""
+    if "/" in name:
+        raise InvalidURL(f"virtual host {name!r} in a broker URL: write a slash within the name as %2F")
+    return unquote(name) or "/"
+
+
+_TLS_OPTIONS = ("cacertfile", "certfile", "keyfile", "verify", "server_name_indication")
+_OPTIONS = ("auth_mechanism", "channel_max", "connection_timeout", "frame_max", "heartbeat", *_TLS_OPTIONS)
+
+
+class _Options:
+    """The query parameters of a URL, each checked when it is asked for."""
+
+    def __init__(self, query: str, *, secure: bool) -> None:
+        self._given: dict[str, str] = {}
+        for name, value in parse_qsl(query, keep_blank_values=True):
+            self._check_name(name, secure)
+            self._given[name] = value
+
+    @staticmethod
+    def _check_name(name: str, secure: bool) -> None:
+        if name not in _OPTIONS:
+            near = get_close_matches(name, _OPTIONS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_OPTIONS)}"
+            raise InvalidURL(f"unknown option {name!r} in a broker URL, {hint}")
+        if name in _TLS_OPTIONS and not secure:
+            raise InvalidURL(f"option {name!r} needs TLS: begin the broker URL with amqps://")
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        text = self._given.get(name, str(default))
+        if (number := _within(text, low, high)) is None:
+            raise InvalidURL(f"option {name}={text!r} in a broker URL: want a number from {low} to {high}")
+        return number
+
+    def choice(self, name: str, default: str, among: tuple[str, ...]) -> str:
+        value = self._given.get(name, default).lower()
+        if value not in among:
+            raise InvalidURL(f"option {name}={value!r} in a broker URL: want {' or '.join(among)}")
+        return value
+
+    def tuning(self) -> Tuning:
+        return Tuning(
+            channel_max=self.number("channel_max", 2047, 1, 65535),
+            frame_max=self.number("frame_max", 131072, MIN_FRAME_MAX, (1 << 31) - 1),
+            heartbeat=self.number("heartbeat", DEFAULT_HEARTBEAT, 0, 65535),
+        )
+
+    def tls(self) -> TLS:
+        return TLS(
+            cacertfile=self._given.get("cacertfile"),
+            certfile=self._given.get("certfile"),
+            keyfile=self._given.get("keyfile"),
+            verify=self.choice("verify", "verify_peer", ("verify_peer", "verify_none")) == "verify_peer",
+            server_name=self._given.get("server_name_indication"),
+        )

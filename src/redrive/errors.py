@@ -1,0 +1,217 @@
+"""Every exception Redrive raises, in one tree.
+
+The tree says whose fault it is, because that decides what to do next:
+
+    RedriveError
+    ├── ConfigurationError            yours: a setting makes no sense; nothing was started
+    │   └── InvalidURL
+    ├── ProtocolError                 somebody broke AMQP
+    │   ├── LocalProtocolError        yours: the call makes no sense now; nothing was sent
+    │   │   ├── EncodingError         a value that AMQP cannot carry
+    │   │   └── AlreadySettled        a delivery acked, nacked or rejected twice
+    │   └── RemoteProtocolError       the peer's: it sent what AMQP forbids; the connection ends
+    ├── BrokerError                   the broker said no, with an AMQP reply code
+    │   ├── ChannelClosed             this operation failed; the connection lives on
+    │   │   ├── AccessRefused  (403)
+    │   │   ├── NotFound  (404)
+    │   │   ├── ResourceLocked  (405)
+    │   │   └── PreconditionFailed  (406)
+    │   └── ConnectionClosed          the whole connection was ended by the broker
+    │       └── AuthenticationFailed
+    ├── ConsumerCancelled             the broker ended the consumer: its queue is gone or moved
+    ├── ConnectionFailed              nobody's: no host could be reached; says what each answered
+    ├── ConnectionLost                nobody's: the socket ended or fell silent
+    ├── Closed                        yours: the object was closed before the call
+    └── PublishError                  a message that is not known to be safe with the broker
+        ├── Unroutable                no queue is bound for it: it is nowhere
+        ├── PublishRefused            the broker said no: it is not stored everywhere it should be
+        ├── PublishUnknown            the connection ended before the confirm: it may or may not be stored
+        └── NotPublished              it never left this process
+
+    PublishErrors is a group of PublishError, one for each message of a pipeline that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+
+class ReplyCode(IntEnum):
+    """AMQP 0-9-1 reply codes (section 1.2, constants)."""
+
+    SUCCESS = 200
+    CONTENT_TOO_LARGE = 311
+    NO_ROUTE = 312
+    NO_CONSUMERS = 313
+    CONNECTION_FORCED = 320
+    INVALID_PATH = 402
+    ACCESS_REFUSED = 403
+    NOT_FOUND = 404
+    RESOURCE_LOCKED = 405
+    PRECONDITION_FAILED = 406
+    FRAME_ERROR = 501
+    SYNTAX_ERROR = 502
+    COMMAND_INVALID = 503
+    CHANNEL_ERROR = 504
+    UNEXPECTED_FRAME = 505
+    RESOURCE_ERROR = 506
+    NOT_ALLOWED = 530
+    NOT_IMPLEMENTED = 540
+    INTERNAL_ERROR = 541
+
+
+class RedriveError(Exception):
+    """The root: `except RedriveError` catches everything Redrive raises on purpose."""
+
+
+# Configuration ------------------------------------------------------------------------------------
+
+
+class ConfigurationError(RedriveError):
+    """A setting makes no sense. Nothing was started."""
+
+
+class InvalidURL(ConfigurationError):
+    """A broker URL that cannot be understood. The message never holds the password."""
+
+
+# Protocol -----------------------------------------------------------------------------------------
+
+
+class ProtocolError(RedriveError):
+    """Somebody broke the rules of AMQP 0-9-1."""
+
+
+class LocalProtocolError(ProtocolError):
+    """The call makes no sense in the present state. Nothing was sent."""
+
+
+class EncodingError(LocalProtocolError):
+    """A value that AMQP 0-9-1 cannot carry."""
+
+
+class AlreadySettled(LocalProtocolError):
+    """A delivery can be settled once: acked, nacked or rejected."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent what AMQP forbids. `code` is the reply code to close the connection with."""
+
+    def __init__(self, code: ReplyCode, text: str) -> None:
+        super().__init__(f"{code.name} - {text}")
+        self.code = code
+        self.text = text
+
+
+# The broker said no -------------------------------------------------------------------------------
+
+
+class BrokerError(RedriveError):
+    """The broker refused, with an AMQP reply code and its own words."""
+
+    def __init__(self, code: int, text: str, method: tuple[int, int] = (0, 0)) -> None:
+        super().__init__(f"{code} {text}")
+        self.code = code
+        self.text = text
+        self.method = method  # class and method id of what the broker objects to, (0, 0) when unsaid
+
+
+class ChannelClosed(BrokerError):
+    """The broker closed a channel because of an operation on it. The connection lives on."""
+
+
+class AccessRefused(ChannelClosed):
+    """403: this user may not do that. Grant the permission, or connect as another user."""
+
+
+class NotFound(ChannelClosed):
+    """404: the queue or exchange does not exist in this virtual host."""
+
+
+class ResourceLocked(ChannelClosed):
+    """405: another connection owns the queue exclusively, or consumes from it exclusively."""
+
+
+class PreconditionFailed(ChannelClosed):
+    """406: most often, something exists already with other arguments. RabbitMQ cannot change them in place."""
+
+
+class ConnectionClosed(BrokerError):
+    """The broker closed the whole connection."""
+
+
+class AuthenticationFailed(ConnectionClosed):
+    """The broker did not accept the credentials, or this user may not enter the virtual host."""
+
+
+_CHANNEL_ERRORS: dict[int, type[ChannelClosed]] = {
+    ReplyCode.ACCESS_REFUSED: AccessRefused,
+    ReplyCode.NOT_FOUND: NotFound,
+    ReplyCode.RESOURCE_LOCKED: ResourceLocked,
+    ReplyCode.PRECONDITION_FAILED: PreconditionFailed,
+}
+
+
+def channel_closed(code: int, text: str, method: tuple[int, int] = (0, 0)) -> ChannelClosed:
+    """The exception for a `channel.close` from the broker, as precise as its reply code allows."""
+    return _CHANNEL_ERRORS.get(code, ChannelClosed)(code, text, method)
+
+
+class ConsumerCancelled(RedriveError):
+    """The broker ended a consumer: its queue was deleted, moved to another node, or the consumer timed out."""
+
+
+# The network --------------------------------------------------------------------------------------
+
+
+class ConnectionFailed(RedriveError):
+    """No host could be reached. The message says what each of them answered."""
+
+
+class ConnectionLost(RedriveError):
+    """The connection ended without a farewell: socket closed, reset, or silent for too long."""
+
+
+class Closed(RedriveError):
+    """The connection, publisher or consumer was closed by its owner before this call."""
+
+
+# Publishing ---------------------------------------------------------------------------------------
+
+
+class PublishError(RedriveError):
+    """A message that is not known to be safe with the broker."""
+
+    def __init__(self, exchange: str, routing_key: str, why: str) -> None:
+        super().__init__(f"message to exchange {exchange!r} with key {routing_key!r}: {why}")
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.why = why
+        self.index: int | None = None  # position in the input of publish_many()
+
+
+class Unroutable(PublishError):
+    """No queue is bound to the exchange for this key: the broker stored the message nowhere."""
+
+
+class PublishRefused(PublishError):
+    """The broker said no: a full queue with reject-publish, a missing exchange, or an internal error."""
+
+
+class PublishUnknown(PublishError):
+    """The connection ended before the confirm. The message may be stored, or not: publish it again.
+
+    A duplicate is then possible and a loss is not; keep the same `message_id` so that an inbox absorbs it.
+    """
+
+
+class NotPublished(PublishError):
+    """The message never left this process: publishing it again cannot duplicate it."""
+
+
+class PublishErrors(ExceptionGroup[PublishError], RedriveError):
+    """Some messages of a pipeline failed, each with its own error and its `index` in the input."""
+
+    def derive(self, excs: Sequence[PublishError]) -> PublishErrors:  # type: ignore[override]
+        return PublishErrors(self.message, excs)

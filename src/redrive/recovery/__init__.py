@@ -1,0 +1,1 @@
+"""Pure decisions about failure: when to try again, and when not to."""

@@ -1,0 +1,32 @@
+"""How long to wait before the next try.
+
+A delay is a function of the attempt number and of chance, which is an argument: the same two give the same
+delay. Jitter shortens, never lengthens, so that `ceiling` is a promise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from redrive.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    first: timedelta = timedelta(milliseconds=100)
+    factor: float = 2.0
+    ceiling: timedelta = timedelta(seconds=5)
+    jitter: float = 0.5  # how much of a delay chance may take away: 0 none, 1 all of it
+
+    def __post_init__(self) -> None:
+        if self.first < timedelta(0) or self.ceiling < self.first:
+            raise ConfigurationError(f"backoff from {self.first} to {self.ceiling}: want 0 <= first <= ceiling")
+        if self.factor < 1 or not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"backoff factor {self.factor}, jitter {self.jitter}: want factor >= 1, 0..1")
+
+    def delay(self, attempt: int, chance: float) -> timedelta:
+        """The wait before try number `attempt` (the first retry is 1), `chance` from 0 to 1."""
+        growth = self.factor ** min(attempt - 1, 64)  # beyond that every sensible ceiling has long been reached
+        whole = min(self.first.total_seconds() * growth, self.ceiling.total_seconds())
+        return timedelta(seconds=whole * (1 - self.jitter * chance))
