@@ -1,0 +1,47 @@
+"""The `redrive` command, as its user types it."""
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from redrive import __version__
+from redrive.cli import main
+from redrive.testing import free_port
+
+
+def redrive(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def test_the_version_is_the_packages() -> None:
+    assert redrive("--version").output == f"redrive, version {__version__}\n"
+
+
+def test_help_lists_the_commands() -> None:
+    assert "ping" in redrive("--help").output
+
+
+def test_a_broker_that_is_not_there_ends_with_code_7_and_its_address() -> None:
+    port = free_port()
+
+    result = redrive("ping", "--broker", f"amqp://me:secret@localhost:{port}/")
+
+    assert result.exit_code == 7
+    assert f"localhost:{port}: Connection refused" in result.output
+    assert "secret" not in result.output
+
+
+def test_a_url_that_makes_no_sense_is_a_usage_error() -> None:
+    result = redrive("ping", "--broker", "amqp://localhost/?hartbeat=3")
+
+    assert result.exit_code == 2
+    assert "did you mean heartbeat?" in result.output
+
+
+@pytest.mark.parametrize("form", ["sentence", "json"])
+def test_ping_says_which_broker_answered(amqp_url: str, form: str) -> None:
+    result = redrive("ping", "--broker", amqp_url, *(["--json"] if form == "json" else []))
+
+    assert result.exit_code == 0
+    assert (json.loads(result.output)["product"] if form == "json" else result.output).startswith("RabbitMQ")
