@@ -1,0 +1,59 @@
+# Redrive's commands. Each sets up what it needs: `make demo` and `make test` work on a fresh Debian 12.
+
+PYTHON  := .venv/bin/python
+PYTEST  := $(PYTHON) -m pytest
+# More workers than cores: most tests wait for a server.
+WORKERS ?= 4
+
+.DEFAULT_GOAL := help
+.PHONY: help setup servers demo lint test check test-slow test-matrix chaos fuzz bench pins
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## virtual environment in .venv, with the versions of constraints.txt
+
+servers: ## RabbitMQ and PostgreSQL from the system's packages, if missing; none is left running
+	@tools/install_servers.sh
+
+demo: setup servers ## a first look: a message fails, comes back, and is settled
+	$(PYTHON) examples/first_look.py
+
+test: setup servers lint ## everything but the slow proofs: style, types, layers, tests
+	$(PYTEST) -n $(WORKERS) -m "not slow"
+
+check: setup lint ## the quick part, without servers
+	$(PYTEST) -n auto -m "not slow" $(wildcard tests/unit tests/properties)
+
+lint: setup
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m ruff format --check
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports
+
+test-slow: setup servers ## the slow proofs
+	$(PYTEST) -m slow
+
+test-matrix: setup servers ## the broker contract on RabbitMQ 3.10, 4.0 and 4.3
+	WORKERS=$(WORKERS) tools/test_matrix.sh
+
+chaos: setup servers ## brokers killed under load, nothing lost
+	$(PYTEST) tests/crashes
+
+fuzz: setup ## a million broken inputs for the frame reader and the protocol
+	$(PYTHON) tools/fuzz.py --inputs 1000000
+
+bench: .venv/.bench servers ## throughput and CPU per message, side by side with other clients
+	$(PYTHON) -m bench
+
+pins: ## write constraints.txt from what is installed in .venv
+	echo "# Exact versions of everything in .venv, written by make pins." > constraints.txt
+	$(PYTHON) -m pip freeze --exclude-editable >> constraints.txt
+
+.venv/.ready: pyproject.toml constraints.txt tools/make_venv.sh
+	tools/make_venv.sh
+	touch $@
+
+.venv/.bench: .venv/.ready
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	touch $@

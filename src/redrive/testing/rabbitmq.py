@@ -1,0 +1,279 @@
+"""A RabbitMQ node that belongs to a test: started, stopped, killed and thrown away by it.
+
+A node shares nothing with the machine's own RabbitMQ nor with other tests' nodes. What makes it private:
+
+- ports of its own, all on loopback, kept over restarts: AMQP, Erlang distribution, and where wanted TLS and management;
+- an epmd of its own (the Erlang port mapper; by default all nodes of a machine register at one, on port 4369);
+- a HOME of its own, where Erlang looks for the cookie, which must be readable by its owner only;
+- every directory and file RabbitMQ would look up under /etc/rabbitmq or /var/lib/rabbitmq set by the environment,
+  including `RABBITMQ_CONF_ENV_FILE`, named and missing on purpose.
+
+`detached` in the environment makes RabbitMQ's start script replace itself by the Erlang VM, so that the process
+started is the VM and `kill -9` hits the broker, not a shell in front of it.
+"""
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from http.client import HTTPException
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from redrive.testing.certificates import TLSFiles
+from redrive.testing.endpoint import ApiError, Endpoint
+from redrive.testing.epmd import Epmd
+from redrive.testing.installation import PATH, Installation
+from redrive.testing.ports import LOOPBACK, free_port, is_open
+from redrive.testing.processes import ServerFailed, ServerProcess, tail
+
+_PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+_METHOD_FRAME = b"\x01"
+_ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
+
+
+class RabbitMQ(Endpoint):
+    """A private node: `<RabbitMQ 3.10.8 redrive@localhost port=23456 RUNNING pid=4711>`.
+
+    As a context manager it is started on entry and thrown away, data and all, on exit.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str = "redrive",
+        root: Path | None = None,
+        plugins: Sequence[str] = (),
+        management: bool = False,
+        tls: TLSFiles | None = None,
+        config: str = "",
+        epmd: Epmd | None = None,
+    ) -> None:
+        self.directory = directory.resolve()
+        self.installation = Installation.find(root)
+        self.config = config
+        self.plugins = [*plugins, *(["rabbitmq_management"] if management else [])]
+        self._epmd = epmd or Epmd(self.directory, self.installation)
+        self._owns_epmd = epmd is None
+        self._distribution_port = free_port()
+        self._process: ServerProcess | None = None
+        super().__init__(
+            name=name,
+            version=self.installation.version,
+            port=free_port(),
+            tls_port=free_port() if tls else None,
+            management_port=free_port() if management else None,
+            tls=tls,
+        )
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.running
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.running else None
+
+    def start(self, *, timeout: float = 120) -> None:
+        """Start the node and return when it serves. Data of an earlier life in the directory are still there."""
+        self.launch()
+        self.wait_until_ready(timeout=timeout)
+
+    def launch(self) -> None:
+        """Start the node and do not wait: for nodes that need each other to become ready."""
+        if self.running:
+            raise RuntimeError(f"{self!r} is already running")
+        self._write_files()
+        self._epmd.start()
+        command = self.installation.rabbitmq("rabbitmq-server", [], shared=self.directory)
+        self._process = ServerProcess(command, environment=self.environment(), log=self._console_log)
+
+    def wait_until_ready(self, *, timeout: float = 120) -> None:
+        if self._process is None:
+            raise RuntimeError(f"{self!r} was not started")
+        try:
+            self._process.wait_until(self._serves, timeout=timeout)
+        except ServerFailed as failed:
+            self.kill()
+            logged = tail(self._console_log, self.log)
+            raise ServerFailed(f"RabbitMQ did not start in {self.directory}: {failed}\n{logged}") from None
+
+    def stop(self) -> None:
+        """Shut down in order: the VM takes SIGTERM as `init:stop()`."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def kill(self) -> None:
+        """`kill -9`: what a power cut does to the broker, except that the kernel keeps what was written."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def discard(self) -> None:
+        """End the node without ceremony and delete all that it stored."""
+        self.kill()
+        if self._owns_epmd:
+            self._epmd.end()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.discard()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    def __repr__(self) -> str:
+        version = ".".join(map(str, self.version))
+        state = f"RUNNING pid={self.pid}" if self.running else "DOWN"
+        return f"<RabbitMQ {version} {self.name}@localhost port={self.port} {state}>"
+
+    # -- use ------------------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log" / "broker.log"
+
+    def ctl(self, *arguments: str, tool: str = "rabbitmqctl", timeout: float = 120) -> str:
+        """Run `rabbitmqctl` (or another of RabbitMQ's tools) on the node and return what it printed."""
+        address = ["--node", f"{self.name}@localhost", *arguments]
+        done = subprocess.run(
+            self.installation.rabbitmq(tool, address, shared=self.directory),
+            env=self.environment(),
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{tool} {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def add_vhost(self, vhost: str) -> None:
+        """Make a virtual host for guest: through the management API at once, without it by the slow tool."""
+        if self.management_port is not None:
+            super().add_vhost(vhost)
+            return
+        self.ctl("add_vhost", vhost)
+        self.ctl("set_permissions", "--vhost", vhost, "guest", ".*", ".*", ".*")
+
+    def delete_vhost(self, vhost: str) -> None:
+        if self.management_port is not None:
+            super().delete_vhost(vhost)
+        else:
+            self.ctl("delete_vhost", vhost)
+
+    # -- set-up ---------------------------------------------------------------------------------------------
+
+    @property
+    def _console_log(self) -> Path:
+        return self.directory / "console.log"
+
+    def environment(self) -> dict[str, str]:
+        """Everything the server and its tools look up, so that nothing is taken from the machine."""
+        at = self.directory
+        return {
+            "PATH": PATH,
+            "LANG": "C.UTF-8",
+            "LC_ALL": "C.UTF-8",
+            "HOME": str(at),
+            "RABBITMQ_NODENAME": f"{self.name}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": LOOPBACK,
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(self._distribution_port),
+            "RABBITMQ_MNESIA_BASE": str(at / "data"),
+            "RABBITMQ_LOG_BASE": str(at / "log"),
+            "RABBITMQ_PID_FILE": str(at / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(at / "enabled_plugins"),
+            "RABBITMQ_CONFIG_FILE": str(at / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(at / "advanced.config"),
+            "RABBITMQ_CONF_ENV_FILE": str(at / "there-is-no-such-file"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(at / "generated"),
+            "RABBITMQ_FEATURE_FLAGS_FILE": str(at / "feature_flags"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ON_LOOPBACK,
+            "RABBITMQ_CTL_ERL_ARGS": _ON_LOOPBACK,
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            "ERL_EPMD_PORT": str(self._epmd.port),
+            "ERL_CRASH_DUMP": str(at / "erl_crash.dump"),
+            "detached": "1",
+        }
+
+    def _write_files(self) -> None:
+        for folder in ("data", "log", "generated"):
+            (self.directory / folder).mkdir(parents=True, exist_ok=True)
+        cookie = self.directory / ".erlang.cookie"
+        if not cookie.exists():
+            cookie.touch(0o600)
+            cookie.write_text(self._epmd.cookie)
+            cookie.chmod(0o400)
+        (self.directory / "enabled_plugins").write_text(f"[{','.join(self.plugins)}].\n")
+        (self.directory / "rabbitmq.conf").write_text("\n".join(self._config_lines()) + "\n")
+
+    def _config_lines(self) -> list[str]:
+        lines = [
+            f"listeners.tcp.1 = {LOOPBACK}:{self.port}",
+            "log.file = broker.log",
+            "log.file.level = info",
+            "log.console = false",
+            "disk_free_limit.absolute = 50MB",
+            "vm_memory_high_watermark.absolute = 1GB",
+        ]
+        if self.management_port is not None:
+            lines += [f"management.tcp.ip = {LOOPBACK}", f"management.tcp.port = {self.management_port}"]
+        if self.tls is not None:
+            lines += self._tls_lines(self.tls)
+        return [*lines, self.config]
+
+    def _tls_lines(self, tls: TLSFiles) -> list[str]:
+        """The files are copied: a node run from another root sees its own directory only."""
+        files = {"cacertfile": tls.ca, "certfile": tls.server_certificate, "keyfile": tls.server_key}
+        copies = {option: shutil.copy(path, self.directory / option) for option, path in files.items()}
+        return [
+            f"listeners.ssl.1 = {LOOPBACK}:{self.tls_port}",
+            *(f"ssl_options.{option} = {path}" for option, path in copies.items()),
+            "ssl_options.verify = verify_peer",
+            "ssl_options.fail_if_no_peer_cert = false",
+        ]
+
+    def _serves(self) -> bool:
+        """The other listeners open a little after the first one: ready is when all of them answer."""
+        return (
+            _speaks_amqp(self.port)
+            and (self.tls_port is None or is_open(self.tls_port))
+            and (self.management_port is None or self._manages())
+        )
+
+    def _manages(self) -> bool:
+        try:
+            self.api("/overview")
+        except (OSError, HTTPException, ApiError):
+            return False
+        return True
+
+
+def _speaks_amqp(port: int) -> bool:
+    """A node that serves answers the protocol header with `connection.start`, a method frame."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=1) as connection:
+            connection.settimeout(5)
+            connection.sendall(_PROTOCOL_HEADER)
+            return connection.recv(1) == _METHOD_FRAME
+    except OSError:
+        return False

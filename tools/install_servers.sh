@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Install the servers that the tests start privately, RabbitMQ and PostgreSQL, where they are missing.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+found() { compgen -G "$1" >/dev/null; }
+
+# The same places as redrive.testing looks at: find_rabbitmq and find_postgres.
+missing=()
+found '/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin' || found '/opt/rabbitmq/sbin' ||
+    found '/opt/homebrew/opt/rabbitmq/sbin' || found '/usr/local/opt/rabbitmq/sbin' ||
+    missing+=(rabbitmq-server)
+found '/usr/lib/postgresql/*/bin/postgres' || found '/usr/pgsql-*/bin/postgres' ||
+    found '/opt/homebrew/opt/postgresql*/bin/postgres' || found '/usr/local/bin/createdb' ||
+    missing+=(postgresql)
+command -v openssl >/dev/null || missing+=(openssl)
+
+[ ${#missing[@]} -eq 0 ] || ./apt_install.sh "${missing[@]}"
