@@ -17,7 +17,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.client import Connection, Delivery, State
+from redrive.client import Connection, Consumer, ConsumerState, Delivery, State
 from redrive.errors import NotPublished, PublishUnknown
 from redrive.testing import RabbitMQ
 
@@ -74,11 +74,12 @@ async def publish_all(connection: Connection, messages: int, account: Account) -
     await asyncio.gather(*(publisher() for _ in range(PUBLISHERS)))
 
 
-async def disturb(node: RabbitMQ, times: int, messages: int, account: Account) -> None:
+async def disturb(node: RabbitMQ, times: int, messages: int, account: Account, consumer: Consumer) -> None:
     """Restart and kill the broker by turns, at even intervals of the work."""
     for turn in range(times):
         due = messages * (turn + 1) // (times + 1)
         await account.until(lambda due=due: account.settled >= due)
+        await consumer.until(ConsumerState.CONSUMING)
         await asyncio.to_thread(node.kill if turn % 2 == 0 else node.stop)
         await asyncio.to_thread(node.start)
 
@@ -112,12 +113,12 @@ async def survive(node: RabbitMQ, *, messages: int, disturbances: int) -> Accoun
         await asyncio.sleep(2)
         consumer = await consuming.consume("work", work, prefetch=200)
         await asyncio.gather(
-            publish_all(publishing, messages, account), disturb(node, disturbances, messages, account)
+            publish_all(publishing, messages, account), disturb(node, disturbances, messages, account, consumer)
         )
         await publishing.until(State.OPEN)
         async with asyncio.timeout(60):
             await account.until(lambda: account.returned <= account.consumed.keys())
-        assert consumer.restarts >= disturbances
+        assert consumer.restarts >= disturbances, "the consumer did not notice"
         stored = Counter(await read_all(publishing, "ledger"))
     assert max(stored.values()) == 1, "a message was stored twice, though each was published once"
     assert account.returned <= stored.keys(), "a confirmed message is lost"

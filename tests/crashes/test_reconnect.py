@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.client import Connection, Consumer, Delivery, State
+from redrive.client import Connection, Consumer, ConsumerState, Delivery, State
 from redrive.errors import NotFound, NotPublished, PublishUnknown
 from redrive.recovery.backoff import Backoff
 from redrive.testing import FaultProxy
@@ -41,8 +41,9 @@ async def reconnected(connection: Connection, times: int = 1) -> None:
 
 
 async def eventually(condition: Callable[[], object]) -> None:
+    """Wait for a fact that has no event of its own."""
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -98,7 +99,7 @@ async def test_a_server_named_queue_its_bindings_and_its_consumer_are_made_again
     consumer = await connection.consume(queue.name, collector)
     network.cut()
     await reconnected(connection)
-    await eventually(lambda: consumer.restarts == 1 and consumer.state.name == "CONSUMING")
+    await eventually(lambda: consumer.restarts == 1 and consumer.state is ConsumerState.CONSUMING)
 
     await steady.publish("news", "sport.chess", b"e4")
 
@@ -115,16 +116,14 @@ async def test_a_deleted_queue_that_was_declared_here_is_made_again_and_consumed
     await connection.bind_queue("paper", "news")
     consumer = await connection.consume("paper", collector)
     await steady.delete_queue("paper")
-    await eventually(lambda: consumer.restarts == 1 and consumer.state.name == "CONSUMING")
+    await eventually(lambda: consumer.restarts == 1 and consumer.state is ConsumerState.CONSUMING)
 
     await steady.publish("news", "", b"extra")
 
     await eventually(lambda: collector.bodies == [b"extra"])
 
 
-async def test_a_consumer_of_a_foreign_queue_waits_until_it_is_back(
-    connection: Connection, steady: Connection
-) -> None:
+async def test_a_consumer_of_a_foreign_queue_waits_until_it_is_back(connection: Connection, steady: Connection) -> None:
     collector = Collector()
     await steady.declare_queue("theirs")
     consumer = await connection.consume("theirs", collector)
@@ -215,7 +214,7 @@ async def test_the_network_breaks_fifty_times_and_every_confirmed_message_is_con
     await publishing
 
     await eventually(lambda: confirmed <= set(collector.bodies))
-    assert consumer.state.name == "CONSUMING"
+    assert consumer.state is ConsumerState.CONSUMING
 
 
 async def test_a_connection_that_is_cut_during_every_step_of_the_handshake_still_comes_back(
@@ -243,4 +242,4 @@ async def test_closing_while_disconnected_ends_at_once(network: FaultProxy) -> N
         await connection.close()
 
     assert connection.state is State.CLOSED
-    assert consumer.state.name == "CANCELLED"
+    assert consumer.state is ConsumerState.CANCELLED

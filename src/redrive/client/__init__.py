@@ -23,10 +23,20 @@ publishes, and the acks on it with the publishes (`connection.blocked`).
 """
 
 from redrive.client.connection import Connection, QueueInfo, State
-from redrive.client.consumer import Consumer
+from redrive.client.consumer import Consumer, ConsumerState
 from redrive.client.publisher import Publish
 from redrive.client.url import BrokerURL
 from redrive.protocol.content import Delivery
 from redrive.wire.properties import Properties
 
-__all__ = ["BrokerURL", "Connection", "Consumer", "Delivery", "Properties", "Publish", "QueueInfo", "State"]
+__all__ = [
+    "BrokerURL",
+    "Connection",
+    "Consumer",
+    "ConsumerState",
+    "Delivery",
+    "Properties",
+    "Publish",
+    "QueueInfo",
+    "State",
+]

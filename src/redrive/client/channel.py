@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redrive.errors import Closed, LocalProtocolError, RedriveError, RemoteProtocolError, ReplyCode, channel_closed
 from redrive.protocol.content import Delivery, Incoming
-from redrive.protocol.lifecycle import ChannelState
+from redrive.protocol.lifecycle import ChannelState, ConnectionState
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicAck, BasicCancel, BasicNack, BasicReturn
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelFlow, ChannelFlowOk, ChannelOpen
@@ -38,13 +38,18 @@ class Channel:
         self.on_return: Callable[[Incoming], None] = _nobody_listens
         self.on_cancel: Callable[[BasicCancel], None] = _nobody_listens
         self.on_closed: Callable[[RedriveError], None] = _nobody_listens
-        self._leaving = False
         self._calls: deque[tuple[tuple[str, ...], asyncio.Future[Incoming]]] = deque()
 
     @property
     def is_open(self) -> bool:
-        """May something be sent on it? Not while it is being closed, either."""
-        return self.closed is None and not self._leaving
+        """May something be sent on it? One read may bring a close behind other words: the conversation knows first."""
+        return self.closed is None and self._state is ChannelState.OPEN
+
+    @property
+    def _state(self) -> ChannelState:
+        conversation = self.link.conversation
+        connected = conversation.state is ConnectionState.OPEN
+        return conversation.channel_state(self.number) if connected else ChannelState.CLOSED
 
     async def open(self) -> None:
         await self.ask(ChannelOpen())
@@ -88,12 +93,10 @@ class Channel:
         self._say_goodbye()
 
     def _say_goodbye(self) -> asyncio.Future[Incoming] | None:
-        state = self.link.conversation.channel_state(self.number)
-        if self.closed is not None or state not in (ChannelState.OPENING, ChannelState.OPEN):
+        if self.closed is not None or self._state not in (ChannelState.OPENING, ChannelState.OPEN):
             return None
         self._fail_calls(self._goodbye())  # after channel.close the broker answers nothing else
         self.link.conversation.send(self.number, ChannelClose(reply_text="goodbye"))
-        self._leaving = True
         return self._expect_reply(ChannelClose.replies)
 
     def _goodbye(self) -> RedriveError:
@@ -110,17 +113,20 @@ class Channel:
             case ChannelClose() as close:
                 self.fail(channel_closed(close.reply_code, close.reply_text, (close.class_id, close.method_id)))
             case ChannelFlow() as flow:  # RabbitMQ never sends it; whoever does is owed an answer
-                self.tell(ChannelFlowOk(active=flow.active))
+                if self.is_open:
+                    self.tell(ChannelFlowOk(active=flow.active))
             case _:
                 self._reply(event)
 
     def _reply(self, event: Incoming) -> None:
-        expected, answer = self._calls.popleft() if self._calls else ((), None)
-        if answer is None or event.method.name not in expected:
+        expected = self._calls[0][0] if self._calls else ()
+        if event.method.name not in expected:
             wanted = " or ".join(expected) or "nothing"
             text = f"{event.method.name} on channel {self.number}, where {wanted} was due"
             self.link.abort(RemoteProtocolError(ReplyCode.COMMAND_INVALID, text))
-        elif not answer.done():  # the caller may have given up waiting
+            return
+        _, answer = self._calls.popleft()
+        if not answer.done():  # the caller may have given up waiting
             answer.set_result(event)
         if isinstance(event.method, ChannelCloseOk):
             self.fail(self._goodbye())

@@ -115,6 +115,7 @@ class Connection:
         self._publisher: Publisher | None = None
         self._consumers: list[Consumer] = []
         self._getters: dict[str, tuple[Channel, ChannelSettler]] = {}
+        self._getter_turn = asyncio.Lock()
         self._declarations = Declarations()
         self._topology_channel: Channel | None = None
         self._topology_turn = asyncio.Lock()
@@ -165,7 +166,10 @@ class Connection:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         for listener in self._listeners:
-            listener(self)
+            try:
+                listener(self)
+            except Exception:
+                log.exception("a listener to %r failed", self)
 
     # Opening and keeping open -------------------------------------------------------------------------
 
@@ -192,7 +196,7 @@ class Connection:
         while True:
             try:
                 return await self._restored(await self._connect())
-            except AuthenticationFailed:
+            except (AuthenticationFailed, ConfigurationError):
                 raise
             except RedriveError as error:
                 attempt += 1
@@ -203,12 +207,12 @@ class Connection:
                 await asyncio.sleep(pause)
 
     async def _connect(self) -> Link:
-        """Try each host once. Wrong credentials are wrong everywhere, so these end it."""
+        """Try each host once. Wrong credentials and settings are wrong everywhere, so these end it."""
         problems = []
         for host in self.url.hosts:
             try:
                 return await open_link(self.url, host, self._client_properties(), self._notify)
-            except AuthenticationFailed:
+            except (AuthenticationFailed, ConfigurationError):
                 raise
             except ConnectionFailed as error:
                 problems.append(str(error))
@@ -274,27 +278,30 @@ class Connection:
     async def _restored(self, link: Link) -> Link:
         """A new link is ours only when everything declared is there again and publishing is possible."""
         try:
-            await self._restore(link, list(self._declarations))
+            self.troubles = await self._restore(link, list(self._declarations))
             await self._publishing().attach(link)
         except BaseException:
             link.abort(ConnectionLost("given up while restoring"))
             raise
         return link
 
-    async def _restore(self, link: Link, declarations: Iterable[Declaration]) -> None:
+    async def _restore(self, link: Link, declarations: Iterable[Declaration]) -> list[str]:
         """Declare again. What the broker refuses is noted and passed over: the rest may well work."""
-        self.troubles = []
+        troubles = []
         channel: Channel | None = None
-        for declaration in declarations:
-            if channel is None or channel.closed is not None:
-                channel = await link.channel()
-            try:
-                await self._redeclare(channel, declaration)
-            except ChannelClosed as error:
-                self.troubles.append(f"{declaration!r}: {error}")
-                log.error("cannot restore %r: %s", declaration, error)
-        if channel is not None:
-            await channel.close()
+        try:
+            for declaration in declarations:
+                if channel is None or channel.closed is not None:
+                    channel = await link.channel()
+                try:
+                    await self._redeclare(channel, declaration)
+                except ChannelClosed as error:
+                    troubles.append(f"{declaration!r}: {error}")
+                    log.error("cannot restore %r: %s", declaration, error)
+        finally:
+            if channel is not None:
+                channel.abandon()
+        return troubles
 
     async def _redeclare(self, channel: Channel, declaration: Declaration) -> None:
         match declaration:
@@ -318,9 +325,20 @@ class Connection:
         return self._link
 
     async def restore_queue(self, queue: str) -> None:
-        """Make a queue again that is gone, if it was declared here."""
+        """Make a queue again that is gone, if it was declared here. To redeclare one that is not does no harm, except
+        if the broker named it: that would make another, and leave this one with its messages behind.
+        """
+        if self._declarations.is_server_named(queue) and await self._queue_exists(queue):
+            return
         if declarations := self._declarations.of_queue(queue):
             await self._restore(await self.link(), declarations)
+
+    async def _queue_exists(self, queue: str) -> bool:
+        try:
+            await self._declare(QueueDeclare(queue=queue, passive=True), QueueDeclareOk)
+        except NotFound:
+            return False
+        return True
 
     def current_name(self, queue: str) -> str:
         return self._declarations.current_name(queue)
@@ -504,6 +522,14 @@ class Connection:
     async def get(self, queue: str) -> Delivery | None:
         """Take one message from a queue, or None if it is empty. Each queue is read over a channel of its own."""
         channel, settler = await self._getter(queue)
+        getting = asyncio.create_task(self._get(channel, settler, queue))
+        try:
+            return await asyncio.shield(getting)
+        except asyncio.CancelledError:
+            getting.add_done_callback(_give_back)
+            raise
+
+    async def _get(self, channel: Channel, settler: ChannelSettler, queue: str) -> Delivery | None:
         event = await channel.ask(BasicGet(queue=self.current_name(queue)))
         if not isinstance(event.method, BasicGetOk):
             return None
@@ -512,11 +538,12 @@ class Connection:
         return delivery
 
     async def _getter(self, queue: str) -> tuple[Channel, ChannelSettler]:
-        found = self._getters.get(queue)
-        if found is None or not found[0].is_open:
-            channel = await (await self.link()).channel()
-            found = self._getters[queue] = channel, ChannelSettler(channel, prefetch=1)
-        return found
+        async with self._getter_turn:
+            found = self._getters.get(queue)
+            if found is None or not found[0].is_open:
+                channel = await (await self.link()).channel()
+                found = self._getters[queue] = channel, ChannelSettler(channel, prefetch=1)
+            return found
 
     # Closing ------------------------------------------------------------------------------------------
 
@@ -524,23 +551,24 @@ class Connection:
         """Finish what is under way, say farewell, and close. After `within`, close all the same."""
         if self.state is State.CLOSED and self._supervisor is None:
             return
-        consumers = list(self._consumers)
+        consumers, caller = list(self._consumers), asyncio.current_task()
         try:
             async with asyncio.timeout(within.total_seconds()):
-                await self._drain()
+                await self._drain(caller)
         except TimeoutError:
             log.warning("closing %r with work unfinished after %s", self, within)
+            self._publishing().close(Closed("the connection was closed"))
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
-        await asyncio.gather(*(consumer.abort() for consumer in consumers))
+        await asyncio.gather(*(consumer.abort(caller) for consumer in consumers))
         link, self._link = self._link, None
         if link is not None:
             await link.close()
         self._become(State.CLOSED)
 
-    async def _drain(self) -> None:
-        await asyncio.gather(*(consumer.cancel() for consumer in list(self._consumers)))
+    async def _drain(self, caller: asyncio.Task[object] | None) -> None:
+        await asyncio.gather(*(consumer.leave(caller) for consumer in list(self._consumers)))
         if self._publisher is not None:
             self._publisher.close(Closed("the connection is being closed"))
             await self._publisher.drained()
@@ -557,3 +585,9 @@ class Connection:
             f"<Connection {self.url} {self.state.name} consumers={len(self._consumers)} "
             f"unconfirmed={self.unconfirmed}{blocked}>"
         )
+
+
+def _give_back(getting: asyncio.Task[Delivery | None]) -> None:
+    """Nobody waits for it any more: a message that comes all the same goes back to its queue."""
+    if not getting.cancelled() and getting.exception() is None and (delivery := getting.result()) is not None:
+        delivery.nack(requeue=True)

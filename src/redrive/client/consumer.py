@@ -48,6 +48,12 @@ Handler = Callable[[Delivery], Awaitable[None]]
 _TURN = 64
 
 
+def _is_cancelled() -> bool:
+    """Is it this task that was cancelled, or only something that it waited for?"""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class ConsumerState(Enum):
     STARTING = auto()
     CONSUMING = auto()
@@ -86,6 +92,7 @@ class Consumer:
         self._buffer: deque[Delivery] = deque()
         self._hungry: deque[asyncio.Future[None]] = deque()  # iterators and runners waiting for a delivery
         self._in_a_row = 0
+        self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._supervisor: asyncio.Task[None] | None = None
         self._ending = False
@@ -130,14 +137,15 @@ class Consumer:
         consume = BasicConsume(queue=self.queue, exclusive=self._exclusive, arguments=self._arguments)
         self._consumer_tag = (await channel.call(consume, BasicConsumeOk)).consumer_tag
         self._channel, self._settler, self._interrupted = channel, settler, interrupted
-        self.state = ConsumerState.CONSUMING
+        self._become(ConsumerState.CONSUMING)
 
     async def _supervise(self) -> None:
         attempt = 0
         while True:
             reason = await asyncio.shield(self._interrupted)
-            self.state, self.last_error = ConsumerState.RECOVERING, reason
+            self.last_error = reason
             self.restarts += 1
+            self._become(ConsumerState.RECOVERING)
             log.warning("consumer of %s interrupted: %s", self.queue, reason)
             self._retire()
             while self.state is ConsumerState.RECOVERING:
@@ -204,7 +212,9 @@ class Consumer:
         try:
             await waiting
         except asyncio.CancelledError:
-            if waiting.done() and not waiting.cancelled() and self._buffer:
+            if waiting in self._hungry:
+                self._hungry.remove(waiting)
+            elif self._buffer:
                 self._feed_one()  # we were called and leave: it is the next one's
             raise
 
@@ -214,7 +224,9 @@ class Consumer:
             try:
                 await handler(delivery)
                 failures = 0
-            except Exception:
+            except (Exception, asyncio.CancelledError):
+                if _is_cancelled():
+                    raise
                 # The runtime never lets one escape. Whoever uses this layer alone gets the message again, slowly.
                 failures += 1
                 log.exception("handler of %s failed; the message goes back to the queue", self.queue)
@@ -225,19 +237,34 @@ class Consumer:
     # The end ------------------------------------------------------------------------------------------
 
     async def cancel(self) -> None:
-        """Stop consuming, give back what was buffered, wait for the handlers, tell the broker, close the channel."""
-        if self._ending:
-            return
-        self._ending = True
-        self._connection.forget(self)
+        """Stop consuming, give back what was buffered, wait for the handlers, tell the broker, close the channel.
+
+        A handler that calls this is not waited for: what it has not settled by then goes back to the queue.
+        """
+        await self.leave(asyncio.current_task())
+
+    async def leave(self, caller: asyncio.Task[object] | None) -> None:
+        """`cancel` on behalf of a task, which may be one of the handlers. One that is given up becomes an `abort`."""
+        if not self._ending:
+            self._ending = True
+            self._connection.forget(self)
+            try:
+                await self._finish(caller)
+            except asyncio.CancelledError:
+                await self.abort(caller)
+                raise
+        elif caller not in self._tasks:
+            await self.until(ConsumerState.CANCELLED)
+
+    async def _finish(self, caller: asyncio.Task[object] | None) -> None:
         await self._stop_deliveries()
         self._give_back_buffered()
         while self._hungry:
             self._feed_one()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(task for task in self._tasks if task is not caller), return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()
-        self.state = ConsumerState.CANCELLED
+        self._become(ConsumerState.CANCELLED)
 
     async def _stop_deliveries(self) -> None:
         if self._supervisor is not None:
@@ -250,14 +277,28 @@ class Consumer:
             except RedriveError as error:
                 log.debug("cancelling the consumer of %s: %s", self.queue, error)
 
-    async def abort(self) -> None:
-        """Stop now: handlers are cancelled, and what they had goes back to the queue when the channel ends."""
+    async def abort(self, caller: asyncio.Task[object] | None = None) -> None:
+        """Stop now: handlers but the caller are cancelled, and what they had goes back to the queue."""
         self._ending = True
         tasks = [*self._tasks, *([self._supervisor] if self._supervisor is not None else [])]
+        tasks = [task for task in tasks if task is not caller]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.state = ConsumerState.CANCELLED
+        if self._channel is not None:
+            self._channel.abandon()
+        self._become(ConsumerState.CANCELLED)
+
+    async def until(self, *states: ConsumerState) -> ConsumerState:
+        """Wait until the consumer is in one of these states."""
+        while self.state not in states:
+            await self._changed.wait()
+        return self.state
+
+    def _become(self, state: ConsumerState) -> None:
+        self.state = state
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def __aenter__(self) -> Self:
         return self

@@ -42,6 +42,9 @@ class Declarations:
         found += [declare for name, declare in self._queues.items() if name == queue]
         return [*found, *bindings] if queue in self._queues else []
 
+    def is_server_named(self, queue: str) -> bool:
+        return queue in self._queues and not self._queues[queue].queue
+
     # Recording ----------------------------------------------------------------------------------------
 
     def exchange(self, declare: ExchangeDeclare) -> None:
@@ -97,7 +100,7 @@ class Declarations:
 
 
 def _key(bind: ExchangeBind | QueueBind | ExchangeUnbind | QueueUnbind) -> _BindingKey:
-    arguments = encode_table(bind.arguments)
+    arguments = encode_table(dict(sorted(bind.arguments.items())))  # their order means nothing to the broker
     if isinstance(bind, QueueBind | QueueUnbind):
         return ("queue", bind.queue, bind.exchange, bind.routing_key, arguments)
     return ("exchange", bind.destination, bind.source, bind.routing_key, arguments)

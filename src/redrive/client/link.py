@@ -70,7 +70,7 @@ async def open_link(url: BrokerURL, host: Host, client_properties: Table, on_cha
     except TimeoutError:
         _abort(link)
         raise ConnectionFailed(f"{host}: no answer within {url.connection_timeout.total_seconds():g} s") from None
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for a name that DNS could not hold
         raise ConnectionFailed(f"{host}: {_plainly(error)}") from error
     except BaseException:
         _abort(link)
@@ -78,9 +78,11 @@ async def open_link(url: BrokerURL, host: Host, client_properties: Table, on_cha
     return link
 
 
-def _plainly(error: OSError) -> str:
+def _plainly(error: OSError | UnicodeError) -> str:
     """What the operating system calls it, without asyncio's repetition of the address."""
-    return str(error) if isinstance(error, ssl.SSLError) or not error.errno else os.strerror(error.errno)
+    if isinstance(error, ssl.SSLError | socket.gaierror | UnicodeError) or not error.errno:
+        return str(error)
+    return os.strerror(error.errno)
 
 
 def _abort(link: Link | None) -> None:
@@ -181,10 +183,11 @@ class Link(asyncio.Protocol):
     # What the broker says -----------------------------------------------------------------------------
 
     def _incoming(self, event: Incoming) -> None:
-        if event.channel:
-            self._channels[event.channel].on_incoming(event)
-        else:
+        if not event.channel:
             self._connection_method(event.method)
+        elif (channel := self._channels.get(event.channel)) is not None:
+            channel.on_incoming(event)
+        # else: the answer to the close of a channel that ended in another way meanwhile
 
     def _connection_method(self, method: Method) -> None:
         match method:

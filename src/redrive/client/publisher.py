@@ -25,7 +25,6 @@ from redrive.client.channel import Channel
 from redrive.client.link import Link
 from redrive.errors import (
     Closed,
-    EncodingError,
     NotFound,
     NotPublished,
     PreconditionFailed,
@@ -100,9 +99,11 @@ class Publisher:
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._life: _Life | None = None
-        self._open = False  # may a message be sent right now, as far as link and window go?
-        self._queue: deque[asyncio.Future[None]] = deque()  # publishers who wait for their turn
-        self._drained: asyncio.Future[None] | None = None
+        self._open = False  # may a newcomer send right now?
+        self._queue: deque[tuple[asyncio.Future[None], int]] = deque()  # publishers who wait for their turn, and sizes
+        self._called = 0  # how many have been called from the queue and did not send yet: their room is taken
+        self._called_bytes = 0
+        self._draining: list[asyncio.Future[None]] = []
         self._why_not: RedriveError = Closed("the connection was not opened")
         self._closed: RedriveError | None = None
         self.interrupted: asyncio.Future[RedriveError] = self._loop.create_future()
@@ -116,14 +117,11 @@ class Publisher:
     async def publish(
         self, exchange: str, routing_key: str, body: bytes, properties: Properties | None, mandatory: bool
     ) -> None:
-        if not self._open or self._queue:
-            await self._turn(exchange, routing_key)
         confirmed: asyncio.Future[None] = self._loop.create_future()
-        try:
+        if self._open:
             self._send(exchange, routing_key, body, properties, mandatory, confirmed)
-        except BaseException:
-            self._admit()  # our turn is the next one's
-            raise
+        else:
+            await self._send_in_turn(exchange, routing_key, body, properties, mandatory, confirmed)
         await confirmed
 
     async def publish_many(self, messages: Iterable[Publish]) -> int:
@@ -133,45 +131,78 @@ class Publisher:
                 exchange, routing_key, body, properties, mandatory = message
                 place = pipeline.place()
                 try:
-                    if not self._open or self._queue:
-                        await self._turn(exchange, routing_key)
-                    self._send(exchange, routing_key, body, properties, mandatory, place)
+                    if self._open:
+                        self._send(exchange, routing_key, body, properties, mandatory, place)
+                    else:
+                        await self._send_in_turn(exchange, routing_key, body, properties, mandatory, place)
                 except NotPublished as error:
                     place.set_exception(error)
-                except (EncodingError, TypeError) as error:
+                except (RedriveError, TypeError, AttributeError) as error:
                     place.set_exception(NotPublished(exchange, routing_key, str(error)))
-        finally:
-            await pipeline.settled()
+        except Exception:
+            await pipeline.settled()  # a source that fails: what it gave before is published all the same
+            raise
+        await pipeline.settled()
         if pipeline.failures:
             text = f"{len(pipeline.failures)} of {pipeline.count} messages were not published"
             raise PublishErrors(text, pipeline.failures)
         return pipeline.count
 
-    async def _turn(self, exchange: str, routing_key: str) -> None:
+    async def _send_in_turn(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: Properties | None,
+        mandatory: bool,
+        waiter: _Waiter,
+    ) -> None:
+        body = _as_bytes(body)
+        await self._turn(exchange, routing_key, len(body))
+        try:
+            self._send(exchange, routing_key, body, properties, mandatory, waiter)
+        finally:
+            self.refresh()  # the room we took, or did not take, is known now
+
+    async def _turn(self, exchange: str, routing_key: str, size: int) -> None:
         """Wait until a message may be sent: connected, not blocked, room in the window, and nobody before us."""
         try:
             async with asyncio.timeout(self._patience):
-                while not self._open or self._queue:
+                while True:
                     if self._closed is not None:
                         raise NotPublished(exchange, routing_key, str(self._closed)) from self._closed
-                    await self._queued()
-                    if self._open:
+                    await self._queued(size)
+                    if self._life is not None and self._closed is None:
                         return
         except TimeoutError:
             why = f"gave up after {self._patience:g} s: {self._obstacle()}"
             raise NotPublished(exchange, routing_key, why) from None
 
-    async def _queued(self) -> None:
+    async def _queued(self, size: int) -> None:
         turn: asyncio.Future[None] = self._loop.create_future()
-        self._queue.append(turn)
+        self._queue.append((turn, size))
+        self.refresh()
         try:
             await turn
         except asyncio.CancelledError:
-            if turn in self._queue:
-                self._queue.remove(turn)
-            elif not turn.cancelled():
-                self._admit()  # our turn came and we left: it is the next one's
+            if not turn.cancelled():
+                self._answer_call(size)  # our turn came and we left: it is the next one's
+            elif (turn, size) in self._queue:
+                self._queue.remove((turn, size))
+            self.refresh()
             raise
+        self._answer_call(size)
+
+    def _call(self, turn: asyncio.Future[None], size: int) -> None:
+        """Room was found for a publisher. It will send in a moment, and nobody may take its room until then."""
+        if not turn.done():
+            turn.set_result(None)
+            self._called += 1
+            self._called_bytes += size
+
+    def _answer_call(self, size: int) -> None:
+        self._called -= 1
+        self._called_bytes -= size
 
     def _obstacle(self) -> str:
         life = self._life
@@ -179,6 +210,8 @@ class Publisher:
             return f"not connected ({self._why_not})"
         if life.channel.link.blocked is not None:
             return f"the broker takes no messages now (connection.blocked: {life.channel.link.blocked})"
+        if not life.channel.link.writable:
+            return "the socket takes no more: the broker has stopped reading"
         return f"{len(life.ledger)} messages are waiting for the broker's confirm"
 
     def _send(
@@ -214,7 +247,13 @@ class Publisher:
     async def attach(self, link: Link) -> None:
         """Open a channel in confirm mode on this link; publishes go there from now on."""
         channel = await link.channel()
-        await channel.call(ConfirmSelect(), ConfirmSelectOk)
+        try:
+            await channel.call(ConfirmSelect(), ConfirmSelectOk)
+        except BaseException:
+            channel.abandon()
+            raise
+        if channel.closed is not None:  # within the same read
+            raise channel.closed
         life = _Life(channel)
         channel.on_confirm = lambda confirm: self._confirmed(life, confirm)
         channel.on_return = lambda event: self._returned(life, event)
@@ -224,20 +263,22 @@ class Publisher:
         self.refresh()
 
     def refresh(self) -> None:
-        """Something changed that may open or close the gate."""
+        """Something changed: call those who may send now, and see whether a newcomer may."""
+        while self._queue and self._has_room():
+            self._call(*self._queue.popleft())
+        self._open = not self._queue and not self._called and self._has_room()
+
+    def _has_room(self) -> bool:
         life = self._life
-        if life is None:
-            self._open = False
-            return
+        if life is None or self._closed is not None:
+            return False
         link = life.channel.link
-        self._open = (
+        return (
             link.blocked is None
             and link.writable
-            and len(life.ledger) < self._window
-            and life.unconfirmed_bytes < self._window_bytes
+            and len(life.ledger) + self._called < self._window
+            and life.unconfirmed_bytes + self._called_bytes < self._window_bytes
         )
-        if self._open:
-            self._admit()
 
     def disconnected(self, reason: RedriveError) -> None:
         """For the words of those who wait: why there is no connection."""
@@ -246,29 +287,22 @@ class Publisher:
     async def drained(self) -> None:
         """Wait until the broker has answered for everything that was sent."""
         if self.unconfirmed:
-            self._drained = self._loop.create_future()
-            await self._drained
+            drained: asyncio.Future[None] = self._loop.create_future()
+            self._draining.append(drained)
+            await drained
+
+    def _tell_drained(self) -> None:
+        draining, self._draining = self._draining, []
+        for drained in draining:
+            if not drained.done():
+                drained.set_result(None)
 
     def close(self, reason: RedriveError) -> None:
         """Nobody gets a turn any more."""
         self._closed = reason
         self._open = False
         while self._queue:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
-
-    def _admit(self) -> None:
-        """Let those in who wait, as many as there is room for; each that sends may close the gate again."""
-        life = self._life
-        if life is None or not self._open:
-            return
-        room = self._window - len(life.ledger)
-        while self._queue and room > 0:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                room -= 1
+            self._call(*self._queue.popleft())
 
     # What the broker says -----------------------------------------------------------------------------
 
@@ -286,10 +320,10 @@ class Publisher:
                 waiter.set_exception(Unroutable(pending.exchange, pending.routing_key, pending.returned))
             else:
                 waiter.set_result(None)
-        if not self._open or self._queue:
+        if not self._open:
             self.refresh()
-        if self._drained is not None and not life.ledger and not self._drained.done():
-            self._drained.set_result(None)
+        if self._draining and not life.ledger:
+            self._tell_drained()
 
     def _returned(self, life: _Life, event: Incoming) -> None:
         method = event.method
@@ -308,8 +342,7 @@ class Publisher:
         for pending in life.ledger.abandon():
             if not pending.waiter.done():
                 pending.waiter.set_exception(_fate(pending, reason))
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        self._tell_drained()
 
     def __repr__(self) -> str:
         gate = "open" if self._open else self._obstacle()
@@ -317,7 +350,7 @@ class Publisher:
 
 
 def _as_bytes(body: object) -> bytes:
-    if isinstance(body, bytearray | memoryview):
+    if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     raise TypeError(f"the body of a message must be bytes, not {type(body).__name__}: encode it first")
 

@@ -443,14 +443,12 @@ class Conversation:
 
     def _refuse(self, error: RemoteProtocolError) -> None:
         """The connection is over. Say why, if the peer is far enough to understand, and listen no more."""
-        self._rest.clear()
         before = self.state
         self._enter(ConnectionState.CLOSED)
         if before is ConnectionState.IDLE:
             self.outgoing.append(PROTOCOL_HEADER)
         elif ">connection.close" in lifecycle.CONNECTION[before]:
-            text = str(error).encode()[:255].decode(errors="ignore")
-            close = ConnectionClose(reply_code=error.code, reply_text=text)
+            close = ConnectionClose(reply_code=error.code, reply_text=str(error))
             self.outgoing.append(frames.method_frame(0, close))
 
     def __repr__(self) -> str:

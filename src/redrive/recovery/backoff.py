@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 
 from redrive.errors import ConfigurationError
 
@@ -22,11 +23,16 @@ class Backoff:
     def __post_init__(self) -> None:
         if self.first < timedelta(0) or self.ceiling < self.first:
             raise ConfigurationError(f"backoff from {self.first} to {self.ceiling}: want 0 <= first <= ceiling")
-        if self.factor < 1 or not 0 <= self.jitter <= 1:
+        if not 1 <= self.factor < inf or not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"backoff factor {self.factor}, jitter {self.jitter}: want factor >= 1, 0..1")
 
     def delay(self, attempt: int, chance: float) -> timedelta:
         """The wait before try number `attempt` (the first retry is 1), `chance` from 0 to 1."""
-        growth = self.factor ** min(attempt - 1, 64)  # beyond that every sensible ceiling has long been reached
-        whole = min(self.first.total_seconds() * growth, self.ceiling.total_seconds())
-        return timedelta(seconds=whole * (1 - self.jitter * chance))
+        return timedelta(seconds=self._whole(attempt) * (1 - self.jitter * chance))
+
+    def _whole(self, attempt: int) -> float:
+        first, ceiling = self.first.total_seconds(), self.ceiling.total_seconds()
+        try:
+            return min(first * float(self.factor) ** (attempt - 1), ceiling)
+        except OverflowError:  # a number with 300 digits: the ceiling has long been reached
+            return ceiling if first else 0

@@ -46,7 +46,7 @@ _DOUBLE = Struct(">cd")
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SECOND = dt.timedelta(seconds=1)
-_LAST_SECOND = int((dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH).total_seconds())
+_LAST_SECOND = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _SECOND
 
 
 def malformed(text: str) -> RemoteProtocolError:
@@ -151,15 +151,19 @@ def encode_timestamp(value: dt.datetime | int) -> bytes:
         raise EncodingError(f"{shown(value)} is not an AMQP timestamp: 64 bits of seconds since 1970") from None
 
 
-def as_datetime(seconds: int) -> dt.datetime | int:
-    """Whole seconds since 1970 as a datetime, or as they are when the calendar ends before them.
+class FarFuture(int):
+    """Seconds since 1970 beyond the calendar. A number, and still a timestamp when written into a table again."""
+
+
+def as_datetime(seconds: int) -> dt.datetime | FarFuture:
+    """Whole seconds since 1970 as a datetime, or as a number when the calendar ends before them.
 
     Some clients write milliseconds; year 55 000 is not worth losing a message for.
     """
-    return _EPOCH + dt.timedelta(seconds=seconds) if seconds <= _LAST_SECOND else seconds
+    return _EPOCH + dt.timedelta(seconds=seconds) if seconds <= _LAST_SECOND else FarFuture(seconds)
 
 
-def read_timestamp(data: bytes, pos: int, end: int) -> tuple[dt.datetime | int, int]:
+def read_timestamp(data: bytes, pos: int, end: int) -> tuple[dt.datetime | FarFuture, int]:
     if end - pos < 8:
         raise malformed("a timestamp is cut short")
     return as_datetime(_TIMESTAMP.unpack_from(data, pos)[0]), pos + 8
@@ -190,6 +194,8 @@ def encode_value(value: FieldValue, depth: int = 0) -> bytes:
             return _SIZED.pack(b"S", len(raw)) + raw
         case bool():  # before int, of which it is one
             return b"t\x01" if value else b"t\x00"
+        case FarFuture():
+            return b"T" + encode_timestamp(value)
         case int() if -(1 << 31) <= value < 1 << 31:
             return _INT32.pack(b"I", value)
         case int() if -(1 << 63) <= value < 1 << 63:
