@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 
 class ReplyCode(IntEnum):
@@ -103,6 +104,9 @@ class RemoteProtocolError(ProtocolError):
         self.code = code
         self.text = text
 
+    def __reduce__(self) -> tuple[Any, ...]:  # exceptions cross processes: Celery and multiprocessing pickle them
+        return type(self), (self.code, self.text)
+
 
 # The broker said no -------------------------------------------------------------------------------
 
@@ -115,6 +119,9 @@ class BrokerError(RedriveError):
         self.code = code
         self.text = text
         self.method = method  # class and method id of what the broker objects to, (0, 0) when unsaid
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.text, self.method)
 
 
 class ChannelClosed(BrokerError):
@@ -189,6 +196,9 @@ class PublishError(RedriveError):
         self.routing_key = routing_key
         self.why = why
         self.index: int | None = None  # position in the input of publish_many()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.exchange, self.routing_key, self.why), {"index": self.index}
 
 
 class Unroutable(PublishError):

@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl, unquote
 
 from redrive.errors import InvalidURL
 from redrive.protocol.handshake import Credentials, External, Plain, Tuning
-from redrive.wire.frames import MIN_FRAME_MAX
 
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 DEFAULT_HEARTBEAT = 20  # RabbitMQ advises 5 to 20 seconds: a dead peer is noticed within twice this
+SMALLEST_FRAME_MAX = 8192  # AMQP allows 4096; RabbitMQ 4.3 ends the connection without a word
 DEFAULT_TIMEOUT = timedelta(seconds=10)
 
 
@@ -182,7 +182,7 @@ class _Options:
     def tuning(self) -> Tuning:
         return Tuning(
             channel_max=self.number("channel_max", 2047, 1, 65535),
-            frame_max=self.number("frame_max", 131072, MIN_FRAME_MAX, (1 << 31) - 1),
+            frame_max=self.number("frame_max", 131072, SMALLEST_FRAME_MAX, (1 << 31) - 1),
             heartbeat=self.number("heartbeat", DEFAULT_HEARTBEAT, 0, 65535),
         )
 

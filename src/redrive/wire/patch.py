@@ -1,0 +1,323 @@
+"""Properties read and changed as they lie on the wire, without decoding what is not touched.
+
+A broker passes messages on. What it adds (`x-death`) or takes away (`expiration`, `BCC`) must leave everything
+else as the publisher wrote it: a header of type `b` decoded and encoded again would come out as `I`, and a
+message with fifty headers would pay for all of them. So the functions here know where things begin and end, and
+nothing of what they mean: names are bytes, and a *raw value* is a field value with its type octet in front.
+
+    flags (2)  content_type  content_encoding  headers  delivery_mode  priority  correlation_id  reply_to  expiration …
+
+All that a broker looks at is in the first eight properties, so the first octet of the flags says what there is.
+
+`check_properties` is the door: what has passed it can be patched. What has not may raise RemoteProtocolError
+from every function here, and never anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from struct import Struct
+from struct import error as StructError
+from typing import TypeAlias
+
+from redrive.wire.values import MAX_DEPTH, bounds, encode_text, malformed, read_foreign_string
+
+RawValue: TypeAlias = bytes
+RawFields: TypeAlias = list[tuple[bytes, RawValue]]  # a table: its fields in the order of the wire, names may repeat
+
+# The first octet of the flags.
+_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY, _CORRELATION_ID, _REPLY_TO, _EXPIRATION = (
+    1 << bit for bit in range(7, -1, -1)
+)
+# The second: message_id, timestamp, type, user_id, app_id, cluster_id, and two bits that mean nothing.
+_TIMESTAMP = 1 << 6
+_OTHER_TEXTS_BEFORE, _OTHER_TEXTS_AFTER = 1 << 7, (1 << 5, 1 << 4, 1 << 3, 1 << 2)
+
+_LENGTH = Struct(">I")
+_SIZED = Struct(">cI")
+_LONG = Struct(">cq")
+_MOMENT = Struct(">cQ")
+
+# How many bytes follow each type octet. Those that begin with a length of their own, and those nobody knows:
+_SIZED_ITSELF, _UNKNOWN = -1, -2
+_SIZES = [_UNKNOWN] * 256
+for _kinds, _size in (b"V", 0), (b"tbB", 1), (b"su", 2), (b"Iif", 4), (b"D", 5), (b"lLdT", 8), (b"SxAF", _SIZED_ITSELF):
+    for _kind in _kinds:
+        _SIZES[_kind] = _size
+_ARRAY, _TABLE = b"AF"
+
+
+# Reading one property -----------------------------------------------------------------------------
+
+
+def read_delivery_mode(raw: bytes) -> int | None:
+    at = _find(raw, _DELIVERY_MODE)
+    return None if at is None else _octet(raw, at)
+
+
+def read_priority(raw: bytes) -> int | None:
+    at = _find(raw, _PRIORITY)
+    return None if at is None else _octet(raw, at)
+
+
+def read_expiration(raw: bytes) -> str | None:
+    """As the publisher wrote it: a number of milliseconds, if the publisher wrote sense."""
+    at = _find(raw, _EXPIRATION)
+    return None if at is None else read_foreign_string(raw, at, len(raw))[0]
+
+
+def has_header(raw: bytes, name: bytes) -> bool:
+    return find_header(raw, name) is not None
+
+
+def find_header(raw: bytes, name: bytes) -> RawValue | None:
+    """The raw value of a header, the first one if there are several of that name.
+
+    Most messages do not have it, and for these it is one search for its name: a table is walked only when the
+    name occurs somewhere in it.
+    """
+    at = _find(raw, _HEADERS)
+    if at is None or raw.find(name, at) < 0:
+        return None
+    for found, value in split_table(raw[at : _skip_table(raw, at)]):
+        if found == name:
+            return value
+    return None
+
+
+def _find(raw: bytes, flag: int) -> int | None:
+    """Where one of the first eight properties begins; None when it is not there."""
+    if len(raw) < 2:
+        raise malformed("the property flags are cut short")
+    flags = raw[0]
+    if not flags & flag:
+        return None
+    pos = 2
+    try:
+        if flags & _CONTENT_TYPE:
+            pos += 1 + raw[pos]
+        if flags & _CONTENT_ENCODING:
+            pos += 1 + raw[pos]
+        if flag == _HEADERS:
+            return pos
+        if flags & _HEADERS:
+            pos += 4 + _LENGTH.unpack_from(raw, pos)[0]
+        if flag == _DELIVERY_MODE:
+            return pos
+        pos += flags & _DELIVERY_MODE == _DELIVERY_MODE
+        if flag == _PRIORITY:
+            return pos
+        pos += flags & _PRIORITY == _PRIORITY
+        if flags & _CORRELATION_ID:
+            pos += 1 + raw[pos]
+        if flags & _REPLY_TO:
+            pos += 1 + raw[pos]
+    except (IndexError, StructError):
+        raise malformed("the properties are cut short") from None
+    return pos
+
+
+def _octet(raw: bytes, at: int) -> int:
+    if at >= len(raw):
+        raise malformed("an octet is missing")
+    return raw[at]
+
+
+def _skip_text(raw: bytes, at: int) -> int:
+    return at + 1 + _octet(raw, at)
+
+
+def _skip_table(raw: bytes, at: int) -> int:
+    return bounds(raw, at, len(raw), "table")[1]
+
+
+# All of them --------------------------------------------------------------------------------------
+
+
+def check_properties(raw: bytes) -> None:
+    """Raise RemoteProtocolError unless these are properties and nothing else, as `decode_properties` would."""
+    if len(raw) < 2:
+        raise malformed("the property flags are cut short")
+    first, second = raw[0], raw[1]
+    pos = 2
+    if first & _CONTENT_TYPE:
+        pos = _skip_text(raw, pos)
+    if first & _CONTENT_ENCODING:
+        pos = _skip_text(raw, pos)
+    if first & _HEADERS:
+        pos, end = bounds(raw, pos, len(raw), "table")
+        _check_fields(raw, pos, end, named=True, depth=0)
+        pos = end
+    pos += (first & _DELIVERY_MODE == _DELIVERY_MODE) + (first & _PRIORITY == _PRIORITY)
+    for flag in (_CORRELATION_ID, _REPLY_TO, _EXPIRATION):
+        if first & flag:
+            pos = _skip_text(raw, pos)
+    if second:
+        pos = _skip_second(raw, pos, second)
+    if pos != len(raw):
+        raise malformed("the properties do not add up to what is there")
+
+
+def _skip_second(raw: bytes, pos: int, flags: int) -> int:
+    if flags & _OTHER_TEXTS_BEFORE:
+        pos = _skip_text(raw, pos)
+    if flags & _TIMESTAMP:
+        pos += 8
+    for flag in _OTHER_TEXTS_AFTER:
+        if flags & flag:
+            pos = _skip_text(raw, pos)
+    return pos
+
+
+def _check_fields(raw: bytes, pos: int, end: int, named: bool, depth: int) -> None:
+    """Walk a table, whose values have names, or an array, and what is inside of them."""
+    while pos < end:
+        if named:
+            pos += 1 + raw[pos]
+        kind = raw[pos] if pos < end else 0
+        start, pos = pos, _skip_value(raw, pos, end)
+        if kind in (_ARRAY, _TABLE):
+            if depth + 1 >= MAX_DEPTH:
+                raise malformed(f"a table nested more than {MAX_DEPTH} deep")
+            _check_fields(raw, start + 5, pos, kind == _TABLE, depth + 1)
+
+
+# Changing them ------------------------------------------------------------------------------------
+
+
+def patch_properties(
+    raw: bytes,
+    *,
+    set_headers: Mapping[bytes, RawValue] | None = None,
+    remove_headers: Collection[bytes] = (),
+    sort_headers: bool = False,
+    drop_expiration: bool = False,
+) -> bytes:
+    """The same properties with some headers set or removed; all that is not named stays byte for byte.
+
+    A header that is set takes the place of the one there was, or comes last. A table that loses its last header
+    stays, empty: RabbitMQ leaves it, too.
+    """
+    if drop_expiration:
+        raw = _without_expiration(raw)
+    if not (set_headers or sort_headers or any(name in raw for name in remove_headers)):
+        return raw
+    at = _find(raw, _HEADERS)
+    if at is not None:
+        after = _skip_table(raw, at)
+        fields = split_table(raw[at:after])
+    elif set_headers:
+        at = after = _where_headers_go(raw)
+        fields = []
+    else:
+        return raw
+    fields = _patched(fields, set_headers or {}, remove_headers)
+    if sort_headers:
+        fields.sort(key=_name)
+    return b"".join((bytes((raw[0] | _HEADERS,)), raw[1:at], join_table(fields), raw[after:]))
+
+
+def _patched(fields: RawFields, setting: Mapping[bytes, RawValue], removing: Collection[bytes]) -> RawFields:
+    waiting = dict(setting)
+    patched: RawFields = []
+    for name, value in fields:
+        if name in waiting:
+            patched.append((name, waiting.pop(name)))
+        elif name not in setting and name not in removing:  # a second one of a name that is set goes
+            patched.append((name, value))
+    patched.extend(waiting.items())
+    return patched
+
+
+def _name(field: tuple[bytes, RawValue]) -> bytes:
+    return field[0]
+
+
+def _where_headers_go(raw: bytes) -> int:
+    pos = 2
+    for flag in (_CONTENT_TYPE, _CONTENT_ENCODING):
+        if raw[0] & flag:
+            pos = _skip_text(raw, pos)
+    return pos
+
+
+def _without_expiration(raw: bytes) -> bytes:
+    at = _find(raw, _EXPIRATION)
+    if at is None:
+        return raw
+    return bytes((raw[0] & ~_EXPIRATION,)) + raw[1:at] + raw[_skip_text(raw, at) :]
+
+
+# Tables and arrays --------------------------------------------------------------------------------
+
+
+def split_table(raw: bytes) -> RawFields:
+    """The fields of a table that begins, with its length, where `raw` begins. Nothing in them is decoded."""
+    pos, end = bounds(raw, 0, len(raw), "table")
+    fields: RawFields = []
+    while pos < end:
+        start = pos + 1
+        value = start + raw[pos]
+        pos = _skip_value(raw, value, end)
+        fields.append((raw[start:value], raw[value:pos]))
+    return fields
+
+
+def join_table(fields: Iterable[tuple[bytes, RawValue]]) -> bytes:
+    parts: list[bytes] = []
+    for name, value in fields:
+        parts += (bytes((len(name),)), name, value)
+    body = b"".join(parts)
+    return _LENGTH.pack(len(body)) + body
+
+
+def split_array(value: RawValue) -> list[RawValue]:
+    """The elements of a raw value of type `A`."""
+    pos, end = bounds(value, 1, len(value), "array")
+    elements = []
+    while pos < end:
+        start, pos = pos, _skip_value(value, pos, end)
+        elements.append(value[start:pos])
+    return elements
+
+
+def _skip_value(raw: bytes, pos: int, end: int) -> int:
+    """Past a raw value. What is inside of tables and arrays is not looked at."""
+    if pos >= end:
+        raise malformed("a field value is missing")
+    size = _SIZES[raw[pos]]
+    if size == _UNKNOWN:
+        raise malformed(f"unknown field type {raw[pos]:#04x}")
+    stop = pos + 1 + size
+    if size == _SIZED_ITSELF:
+        stop = pos + 5
+        if stop <= end:
+            stop += _LENGTH.unpack_from(raw, pos + 1)[0]
+    if stop > end:
+        raise malformed(f"a field value of type {chr(raw[pos])} is cut short")
+    return stop
+
+
+# Raw values, written. `encode_value` picks a type by the size of a number; RabbitMQ picks it by what it counts.
+
+
+def raw_text(value: str) -> RawValue:
+    text = encode_text(value)
+    return _SIZED.pack(b"S", len(text)) + text
+
+
+def raw_long(value: int) -> RawValue:
+    return _LONG.pack(b"l", value)
+
+
+def raw_timestamp(seconds: int) -> RawValue:
+    return _MOMENT.pack(b"T", seconds)
+
+
+def raw_table(fields: Iterable[tuple[bytes, RawValue]]) -> RawValue:
+    return b"F" + join_table(fields)
+
+
+def raw_array(elements: Iterable[RawValue]) -> RawValue:
+    body = b"".join(elements)
+    return _SIZED.pack(b"A", len(body)) + body

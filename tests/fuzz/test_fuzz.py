@@ -1,0 +1,150 @@
+"""The short form of `tools/fuzz.py`: the corpus, a few thousand inputs, and proof that it would find what it seeks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fuzz
+from fuzz import FINDINGS, Finding, Run, replay, time_limit, try_input
+from fuzzing import corpus
+from fuzzing.targets import ConversationTarget, DecoderTarget, Target
+from redrive.errors import RemoteProtocolError
+from redrive.protocol.conversation import Conversation
+from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.testing.pair import frame
+from redrive.wire.frames import BODY, METHOD
+from redrive.wire.method import Sender
+from redrive.wire.methods.queue import QueueDeclare
+
+BOTH = (Sender.CLIENT, Sender.SERVER)
+SERVER = ConversationTarget(Sender.SERVER, "open")
+CLIENT = ConversationTarget(Sender.CLIENT, "open")
+DECLARE = frame(METHOD, 1, QueueDeclare(queue="q").encode())
+NONSENSE = frame(4, 0, b"")
+
+
+# The product ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(corpus.FOLDER.glob("*.bin")), ids=lambda path: path.stem)
+def test_every_input_of_the_corpus_is_survived(path: Path) -> None:
+    assert replay([path]).findings == []
+
+
+def test_nothing_that_was_ever_found_is_left_unrepaired() -> None:
+    assert replay(sorted(FINDINGS.glob("*.bin"))).findings == []
+
+
+def test_a_few_thousand_inputs_find_nothing() -> None:
+    report = Run(BOTH, seed=1).go(inputs=4000)
+
+    assert report.inputs >= 4000
+    assert report.findings == []
+
+
+# The fuzzer -------------------------------------------------------------------------------------------------------
+
+
+def attempt(target: Target, data: bytes) -> set[str] | Finding:
+    with time_limit():
+        return try_input(target, data)
+
+
+def found(result: set[str] | Finding) -> str:
+    """How the input failed."""
+    assert isinstance(result, Finding)
+    return result.story
+
+
+def test_an_exception_that_no_peer_is_to_blame_for_is_a_finding() -> None:
+    story = found(attempt(DecoderTarget("careless", lambda data: data[0]), b""))
+
+    assert "IndexError" in story
+
+
+def test_a_complaint_about_the_peer_is_no_finding() -> None:
+    assert attempt(SERVER, NONSENSE) == {
+        "False FRAME_ERROR unknown frame type", "CLOSED",
+    }  # fmt: skip
+
+
+def test_an_input_that_never_ends_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode_forever(_: bytes) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(fuzz, "TIME_LIMIT", 0.02)
+
+    assert "took more than 0.02 s" in found(attempt(DecoderTarget("endless", decode_forever), b""))
+
+
+def test_a_conversation_that_lives_on_after_a_violation_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Conversation, "_refuse", lambda *_: None)
+
+    assert "after a violation" in found(attempt(SERVER, NONSENSE))
+
+
+def test_a_conversation_that_speaks_after_its_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep_talking(conversation: Conversation, _: RemoteProtocolError) -> None:
+        conversation.state = ConnectionState.CLOSED
+        monkeypatch.setattr(Conversation, "receive", lambda _conversation, _data: [object()])
+
+    monkeypatch.setattr(Conversation, "_refuse", keep_talking)
+
+    assert "heard or said something" in found(attempt(CLIENT, NONSENSE))
+
+
+def test_a_conversation_that_says_what_nobody_can_read_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Conversation, "take", lambda _: b"\x01\x00\x00\x00\x00\x00\x00\x00")
+
+    assert "said no frame" in found(attempt(SERVER, DECLARE))
+
+
+def test_a_conversation_that_keeps_more_than_it_was_told_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hoard(conversation: Conversation, data: bytes, _: object) -> None:
+        conversation.hoard = bytes(1000 * len(data))  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Conversation, "_read", hoard)
+
+    assert "bytes kept after hearing" in found(attempt(SERVER, DECLARE))
+
+
+def test_a_bug_in_a_corner_is_found_within_a_few_thousand_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted behind the head of a frame, a channel and its state."""
+    read_other = Conversation._read_other
+
+    def read_other_carelessly(self: Conversation, kind: int, number: int, payload: bytes, events: list[object]) -> None:
+        if kind == BODY and number == 1 and self.channel_state(1) is ChannelState.CROSSED:
+            raise KeyError(number)
+        read_other(self, kind, number, payload, events)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Conversation, "_read_other", read_other_carelessly)
+
+    report = Run(BOTH, seed=1).go(inputs=4000)
+
+    assert {finding.target.split("-")[1] for finding in report.findings} == {"channels"}
+
+
+def test_the_same_seed_tries_the_same_inputs() -> None:
+    first, second = Run(BOTH, seed=5), Run(BOTH, seed=5)
+    first.go(inputs=600)
+    second.go(inputs=600)
+
+    assert [pool.inputs for pool in first.pools] == [pool.inputs for pool in second.pools]
+
+
+def test_a_finding_is_saved_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fuzz, "FINDINGS", tmp_path)
+    monkeypatch.setattr(Conversation, "_read_other", lambda *_: 1 / 0)
+    finding = attempt(SERVER, NONSENSE)
+    assert isinstance(finding, Finding)
+
+    fuzz.tell(finding)
+
+    [saved] = tmp_path.iterdir()
+    assert f"repeat it with: python tools/fuzz.py --replay {saved}" in capsys.readouterr().out
+    assert [again.kind for again in replay([saved]).findings] == [finding.kind]

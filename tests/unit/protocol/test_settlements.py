@@ -1,0 +1,148 @@
+"""`Settlements`, by example and against a broker that knows which deliveries are open."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.protocol.settlements import Acks, Settlements
+
+
+def told(said: str) -> list[Acks]:
+    """What the broker is told for: `3` an ack, `-3` a nack that is told elsewhere, `.` a take."""
+    settlements = Settlements()
+    takes = []
+    for word in said.split():
+        if word == ".":
+            takes.append(settlements.take())
+        elif word.startswith("-"):
+            settlements.settle(int(word[1:]))
+        else:
+            settlements.ack(int(word))
+    return takes
+
+
+@pytest.mark.parametrize(
+    ("said", "takes"),
+    [
+        (".", [Acks(None, [])]),
+        ("1 .", [Acks(1, [])]),
+        ("1 2 3 .", [Acks(3, [])]),
+        ("3 1 2 .", [Acks(3, [])]),
+        ("2 3 .", [Acks(None, [2, 3])]),
+        ("1 3 4 .", [Acks(1, [3, 4])]),
+        ("2 . 1 .", [Acks(None, [2]), Acks(1, [])]),
+        ("2 . 1 3 .", [Acks(None, [2]), Acks(3, [])]),
+        ("1 2 . .", [Acks(2, []), Acks(None, [])]),
+        ("1 -2 3 .", [Acks(3, [])]),
+        ("1 -2 .", [Acks(1, [])]),
+        ("-1 .", [Acks(None, [])]),
+        ("2 -1 .", [Acks(2, [])]),
+        ("-2 1 .", [Acks(1, [])]),
+        ("3 2 1 5 .", [Acks(3, [5])]),
+    ],
+    ids=[
+        "nothing",
+        "the first",
+        "a run",
+        "a run in any order",
+        "all beyond a gap",
+        "a run and some beyond a gap",
+        "a gap that closes later over told acks",
+        "a gap that closes within a run",
+        "nothing new",
+        "a nack within a run",
+        "a nack at the end of a run: multiple names an open tag",
+        "only nacks",
+        "a nack that closes a gap",
+        "a nack beyond",
+        "a run backwards and one beyond",
+    ],
+)
+def test_the_broker_is_told_in_the_fewest_frames(said: str, takes: list[Acks]) -> None:
+    assert told(said) == takes
+
+
+def test_how_many_acks_wait_to_be_told() -> None:
+    settlements = Settlements()
+    settlements.ack(1)
+    settlements.ack(3)
+    settlements.settle(2)
+    before = settlements.untold
+    settlements.take()
+
+    assert (before, settlements.untold) == (2, 0)
+
+
+def test_settlements_introduce_themselves() -> None:
+    settlements = Settlements()
+    for tag in (1, 2, 5):
+        settlements.ack(tag)
+
+    assert repr(settlements) == "<Settlements all below 3 and 1 beyond, untold=3>"
+
+
+# Against a model of the broker ----------------------------------------------------------------------------------
+
+
+class Broker:
+    """Knows the open tags of a channel, and refuses every other, as RabbitMQ does."""
+
+    def __init__(self, delivered: int) -> None:
+        self.open = set(range(1, delivered + 1))
+        self.acked: list[int] = []
+        self.nacked: list[int] = []
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        assert tag in self.open, f"PRECONDITION_FAILED - unknown delivery tag {tag}"
+        named = sorted(other for other in self.open if other <= tag) if multiple else [tag]
+        self.open.difference_update(named)
+        self.acked += named
+
+    def nack(self, tag: int) -> None:
+        assert tag in self.open, f"PRECONDITION_FAILED - unknown delivery tag {tag}"
+        self.open.remove(tag)
+        self.nacked.append(tag)
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """Deliveries settled in any order, each acked or nacked, with takes in between; some are never settled."""
+    order = draw(st.permutations(range(1, draw(st.integers(1, 30)) + 1)))
+    settled = order[: draw(st.integers(0, len(order)))]
+    return [(draw(st.sampled_from(["ack", "ack", "nack", "ack take", "nack take"])), tag) for tag in settled]
+
+
+@given(lives())
+def test_every_delivery_is_settled_as_asked_and_no_unknown_one_is_named(life: list[tuple[str, int]]) -> None:
+    settlements, broker = Settlements(), Broker(delivered=30)
+
+    def tell(acks: Acks) -> None:
+        if acks.upto is not None:
+            broker.ack(acks.upto, multiple=True)
+        for tag in acks.singles:
+            broker.ack(tag, multiple=False)
+
+    for way, tag in life:
+        if way.startswith("ack"):
+            settlements.ack(tag)
+        else:
+            broker.nack(tag)  # at once, before any later ack
+            settlements.settle(tag)
+        if way.endswith("take"):
+            tell(settlements.take())
+    tell(settlements.take())
+
+    assert sorted(broker.acked) == sorted(tag for way, tag in life if way.startswith("ack"))
+    assert sorted(broker.nacked) == sorted(tag for way, tag in life if way.startswith("nack"))
+    assert settlements.untold == 0
+
+
+@given(st.permutations(range(1, 21)))
+def test_when_all_are_acked_one_frame_tells_it(order: list[int]) -> None:
+    settlements = Settlements()
+    for tag in order:
+        settlements.ack(tag)
+
+    assert settlements.take() == Acks(20, [])

@@ -1,0 +1,120 @@
+"""The exception tree: as drawn, and each error with what a caller needs to decide what to do next."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from redrive import errors
+from redrive.errors import (
+    AccessRefused,
+    ChannelClosed,
+    NotFound,
+    NotPublished,
+    PreconditionFailed,
+    PublishError,
+    PublishErrors,
+    PublishUnknown,
+    RedriveError,
+    RemoteProtocolError,
+    ReplyCode,
+    ResourceLocked,
+    Unroutable,
+    channel_closed,
+)
+
+
+def drawn_tree() -> dict[str, str]:
+    """Each class in the drawing of the module's docstring, with the one it hangs from."""
+    parents = {}
+    path = ["RedriveError"]
+    for branch, name in re.findall(r"^    ([│├└─ ]*[├└]── )(\w+)", errors.__doc__ or "", re.MULTILINE):
+        depth = len(branch) // 4
+        parents[name] = path[depth - 1]
+        path[depth:] = [name]
+    return parents
+
+
+def real_tree() -> dict[str, str]:
+    """The classes that hang from others; a group of errors is Python's own kind of exception first."""
+    found = {name: kind.__bases__ for name, kind in inspect.getmembers(errors, inspect.isclass)}
+    return {name: bases[0].__name__ for name, bases in found.items() if issubclass(bases[0], RedriveError)}
+
+
+def test_the_tree_is_as_drawn() -> None:
+    assert drawn_tree() == real_tree()
+
+
+def test_every_error_says_what_it_means() -> None:
+    undocumented = [name for name in real_tree() if not inspect.getdoc(getattr(errors, name))]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (403, AccessRefused),
+        (404, NotFound),
+        (405, ResourceLocked),
+        (406, PreconditionFailed),
+        (541, ChannelClosed),
+        (999, ChannelClosed),
+    ],
+)
+def test_a_closed_channel_is_as_precise_as_its_reply_code(code: int, kind: type[ChannelClosed]) -> None:
+    assert type(channel_closed(code, "why")) is kind
+
+
+def test_a_refusal_carries_the_code_the_words_and_the_culprit() -> None:
+    error = channel_closed(404, "NOT_FOUND - no queue 'q'", (50, 10))
+    assert (error.code, error.text, error.method) == (404, "NOT_FOUND - no queue 'q'", (50, 10))
+    assert str(error) == "404 NOT_FOUND - no queue 'q'"
+
+
+def test_a_mistake_of_the_peer_carries_the_code_to_close_with() -> None:
+    error = RemoteProtocolError(ReplyCode.FRAME_ERROR, "no end")
+    assert error.code is ReplyCode.FRAME_ERROR
+    assert str(error) == "FRAME_ERROR - no end"
+
+
+def test_a_publish_error_names_the_message() -> None:
+    error = Unroutable("events", "order.created", "no queue is bound for it")
+    assert (error.exchange, error.routing_key, error.why) == ("events", "order.created", "no queue is bound for it")
+    assert str(error) == "message to exchange 'events' with key 'order.created': no queue is bound for it"
+    assert error.index is None
+
+
+def test_errors_of_a_pipeline_can_be_told_apart_by_kind() -> None:
+    lost, unsent = PublishUnknown("e", "k", "lost"), NotPublished("e", "k", "unsent")
+    group = PublishErrors("2 of 5 messages", [lost, unsent])
+    unknown, rest = group.split(PublishUnknown)
+    assert isinstance(unknown, PublishErrors)
+    assert isinstance(rest, PublishErrors)
+    assert (unknown.exceptions, rest.exceptions) == ((lost,), (unsent,))
+
+
+def test_errors_of_a_pipeline_are_caught_like_one() -> None:
+    group = PublishErrors("1 of 5 messages", [Unroutable("e", "k", "nowhere")])
+    with pytest.raises(RedriveError):
+        raise group
+    with pytest.raises(
+        ExceptionGroup, check=lambda caught: all(isinstance(e, PublishError) for e in caught.exceptions)
+    ):
+        raise group
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotFound(404, "NOT_FOUND - no queue 'q'", (50, 10)),
+        RemoteProtocolError(ReplyCode.FRAME_ERROR, "a frame"),
+        Unroutable("exchange", "key", "no queue"),
+    ],
+)
+def test_an_error_survives_the_way_to_another_process(error: RedriveError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

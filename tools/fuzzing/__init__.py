@@ -1,0 +1,9 @@
+"""The parts of `tools/fuzz.py`.
+
+| module      | what                                                                                    |
+|-------------|-----------------------------------------------------------------------------------------|
+| `targets`   | what is fuzzed: a conversation of either side in several states, and the lazy decoders   |
+| `playing`   | the application behind a conversation: it answers, and looks at everything it is given   |
+| `mutation`  | inputs from inputs, knowing what a frame, a length and a field table are                 |
+| `corpus`    | inputs on disk, and how the first of them are made                                      |
+"""
