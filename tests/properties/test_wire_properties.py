@@ -29,7 +29,7 @@ from redrive.wire.frames import (
     content_frames,
     method_frame,
 )
-from redrive.wire.method import METHODS, Method, decode_method
+from redrive.wire.method import HOT, METHODS, Method, decode_declared, decode_method
 from redrive.wire.methods.basic import BasicAck, BasicDeliver, BasicNack, BasicPublish, BasicReject
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.values import (
@@ -325,3 +325,19 @@ def test_the_hot_nack_is_the_declared_one(channel: int, tag: int, multiple: bool
 def test_the_hot_reject_is_the_declared_one(channel: int, tag: int, requeue: bool) -> None:
     declared = BasicReject(delivery_tag=tag, requeue=requeue)
     assert frames.reject_frame(channel, tag, requeue) == method_frame(channel, declared)
+
+
+@given(payload=st.one_of(*(methods_of(METHODS[prefix]).map(Method.encode) for prefix in HOT)))
+def test_the_hot_readers_read_what_is_declared(payload: bytes) -> None:
+    assert decode_method(payload) == decode_declared(payload)
+
+
+@given(payload=damaged(st.one_of(*(methods_of(METHODS[prefix]).map(Method.encode) for prefix in HOT)), untouched=4))
+def test_the_hot_readers_leave_damage_to_the_declared_ones(payload: bytes) -> None:
+    def outcome(decode: Callable[[bytes], Method]) -> object:
+        try:
+            return decode(payload)
+        except RemoteProtocolError as error:
+            return str(error)
+
+    assert outcome(decode_method) == outcome(decode_declared)

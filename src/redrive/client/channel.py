@@ -123,8 +123,7 @@ class Channel:
         if event.method.name not in expected:
             wanted = " or ".join(expected) or "nothing"
             text = f"{event.method.name} on channel {self.number}, where {wanted} was due"
-            self.link.abort(RemoteProtocolError(ReplyCode.COMMAND_INVALID, text))
-            return
+            raise RemoteProtocolError(ReplyCode.COMMAND_INVALID, text)  # the end of the link
         _, answer = self._calls.popleft()
         if not answer.done():  # the caller may have given up waiting
             answer.set_result(event)

@@ -22,7 +22,7 @@ from typing import Self, TypeVar
 
 from redrive import __version__
 from redrive.client.channel import Channel
-from redrive.client.consumer import Consumer, Handler
+from redrive.client.consumer import Consumer, Handler, log_death
 from redrive.client.declarations import Declaration, Declarations
 from redrive.client.link import Link, open_link
 from redrive.client.publisher import Publish, Publisher
@@ -68,6 +68,9 @@ from redrive.wire.properties import Properties
 from redrive.wire.values import FieldValue, Table
 
 log = logging.getLogger("redrive.client")
+
+# How many queues are read with `get` at a time before their channels are given up.
+_GETTERS = 64
 
 M = TypeVar("M", bound=Method)
 Arguments = Mapping[str, FieldValue]
@@ -175,7 +178,7 @@ class Connection:
 
     async def open(self, *, wait: timedelta | None = None) -> Self:
         """Connect. Every host is tried once, or again and again for as long as `wait` says."""
-        if self._supervisor is not None:
+        if self._supervisor is not None or self.state is not State.CLOSED:
             raise Closed(f"{self!r} was opened before: make a new one")
         self._become(State.CONNECTING)
         self._publisher = Publisher(window=self._window, window_bytes=self._window_bytes, patience=self._patience)
@@ -187,6 +190,7 @@ class Connection:
             raise
         self._become(State.OPEN)
         self._supervisor = asyncio.create_task(self._supervise(link), name="redrive-connection")
+        self._supervisor.add_done_callback(log_death)
         return self
 
     async def _first_link(self, wait: timedelta | None) -> Link:
@@ -541,9 +545,17 @@ class Connection:
         async with self._getter_turn:
             found = self._getters.get(queue)
             if found is None or not found[0].is_open:
+                self._retire_getters()
                 channel = await (await self.link()).channel()
                 found = self._getters[queue] = channel, ChannelSettler(channel, prefetch=1)
             return found
+
+    def _retire_getters(self) -> None:
+        """Whoever walks over many queues must not run out of channels: those that owe nothing are closed."""
+        if len(self._getters) >= _GETTERS:
+            for _, settler in self._getters.values():
+                settler.retire()
+            self._getters.clear()
 
     # Closing ------------------------------------------------------------------------------------------
 

@@ -54,6 +54,12 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+def log_death(supervisor: asyncio.Task[None]) -> None:
+    """A supervisor ends when it is cancelled. If it ends in any other way, somebody must hear of it."""
+    if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
+        log.critical("%s died; what it kept alive is dead now: a bug", supervisor.get_name(), exc_info=error)
+
+
 class ConsumerState(Enum):
     STARTING = auto()
     CONSUMING = auto()
@@ -108,6 +114,7 @@ class Consumer:
         """Consume for the first time; what the broker refuses now, it refuses the caller."""
         await self._consume()
         self._supervisor = self._loop.create_task(self._supervise(), name=f"redrive-consumer-{self._queue}")
+        self._supervisor.add_done_callback(log_death)
         if self._handler is not None:
             runners = (self._run(self._handler) for _ in range(self._concurrency))
             self._tasks = [self._loop.create_task(runner, name=f"redrive-handler-{self._queue}") for runner in runners]
@@ -142,7 +149,10 @@ class Consumer:
     async def _supervise(self) -> None:
         attempt = 0
         while True:
+            began = self._loop.time()
             reason = await asyncio.shield(self._interrupted)
+            if self._loop.time() - began > self._backoff.ceiling.total_seconds():
+                attempt = 0  # it went well for a while; otherwise the pauses go on growing
             self.last_error = reason
             self.restarts += 1
             self._become(ConsumerState.RECOVERING)
@@ -152,17 +162,18 @@ class Consumer:
                 attempt = await self._try_again(attempt)
 
     async def _try_again(self, attempt: int) -> int:
-        """Consume again, or say why not and wait. Gives the number of tries in a row that failed."""
+        """Consume again, or say why not. Every try but the first waits. Gives the number of tries in a row."""
+        if attempt:
+            await asyncio.sleep(self._backoff.delay(attempt, random.random()).total_seconds())
         try:
             await self._connection.restore_queue(self.queue)
             await self._consume()
         except RedriveError as error:
             self.last_error = error
             log.warning("consumer of %s cannot consume, will try again: %s", self.queue, error)
-            await asyncio.sleep(self._backoff.delay(attempt + 1, random.random()).total_seconds())
-            return attempt + 1
-        log.info("consumer of %s consumes again", self.queue)
-        return 0
+        else:
+            log.info("consumer of %s consumes again", self.queue)
+        return attempt + 1
 
     def _retire(self) -> None:
         """Leave the old channel. A cancelled consumer's is still open: what is being handled may yet be settled."""

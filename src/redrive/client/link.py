@@ -213,6 +213,8 @@ class Link(asyncio.Protocol):
                 log.debug("%s from %s", method.name, self.host)
 
     def _answer(self, question: Method) -> None:
+        if self.conversation.state is ConnectionState.CLOSED:
+            return  # the same read brought the farewell, which is the next event
         try:
             for answer in self.handshake.answer(question):
                 self.conversation.send(0, answer)

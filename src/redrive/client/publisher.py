@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from redrive.client.channel import Channel
 from redrive.client.link import Link
 from redrive.errors import (
+    ChannelClosed,
     Closed,
     NotFound,
     NotPublished,
@@ -38,7 +39,7 @@ from redrive.errors import (
 from redrive.protocol.confirms import ConfirmLedger, Pending
 from redrive.protocol.content import Incoming
 from redrive.wire.frames import publish_frame
-from redrive.wire.methods.basic import BasicAck, BasicNack, BasicReturn
+from redrive.wire.methods.basic import BasicAck, BasicNack, BasicPublish, BasicReturn
 from redrive.wire.methods.confirm import ConfirmSelect, ConfirmSelectOk
 from redrive.wire.properties import PERSISTENT, Properties
 
@@ -126,6 +127,7 @@ class Publisher:
 
     async def publish_many(self, messages: Iterable[Publish]) -> int:
         pipeline = _Pipeline(self._loop)
+        gave_up: NotPublished | None = None
         try:
             for message in messages:
                 exchange, routing_key, body, properties, mandatory = message
@@ -133,9 +135,12 @@ class Publisher:
                 try:
                     if self._open:
                         self._send(exchange, routing_key, body, properties, mandatory, place)
+                    elif gave_up is not None:  # one message has waited in vain for all of them
+                        place.set_exception(NotPublished(exchange, routing_key, gave_up.why))
                     else:
                         await self._send_in_turn(exchange, routing_key, body, properties, mandatory, place)
                 except NotPublished as error:
+                    gave_up = error
                     place.set_exception(error)
                 except (RedriveError, TypeError, AttributeError) as error:
                     place.set_exception(NotPublished(exchange, routing_key, str(error)))
@@ -339,9 +344,10 @@ class Publisher:
             self._open = False
             self._why_not = reason
             self.interrupted.set_result(reason)
-        for pending in life.ledger.abandon():
+        abandoned = life.ledger.abandon()
+        for pending in abandoned:
             if not pending.waiter.done():
-                pending.waiter.set_exception(_fate(pending, reason))
+                pending.waiter.set_exception(_fate(pending, reason, alone=len(abandoned) == 1))
         self._tell_drained()
 
     def __repr__(self) -> str:
@@ -355,8 +361,11 @@ def _as_bytes(body: object) -> bytes:
     raise TypeError(f"the body of a message must be bytes, not {type(body).__name__}: encode it first")
 
 
-def _fate(pending: Pending[_Waiter], reason: RedriveError) -> PublishError:
-    """What became of an unconfirmed message when its channel ended."""
+def _fate(pending: Pending[_Waiter], reason: RedriveError, *, alone: bool) -> PublishError:
+    """What became of an unconfirmed message when its channel ended.
+
+    RabbitMQ says that it objects to a publish, and seldom to which. When only one was under way, it is that one.
+    """
     error: PublishError
     if pending.returned is not None:
         return Unroutable(pending.exchange, pending.routing_key, pending.returned)
@@ -364,6 +373,8 @@ def _fate(pending: Pending[_Waiter], reason: RedriveError) -> PublishError:
         error = PublishRefused(pending.exchange, pending.routing_key, f"there is no such exchange ({reason})")
     elif isinstance(reason, PreconditionFailed) and f"message size {len(pending.body)} " in reason.text:
         error = PublishRefused(pending.exchange, pending.routing_key, f"it is too large ({reason})")
+    elif alone and isinstance(reason, ChannelClosed) and reason.method == BasicPublish.id:
+        error = PublishRefused(pending.exchange, pending.routing_key, f"the broker refused it ({reason})")
     else:
         why = f"sent, but not confirmed before the end: {reason}. It may be stored: publish it again"
         error = PublishUnknown(pending.exchange, pending.routing_key, why)

@@ -351,7 +351,7 @@ class Conversation:
             self._read_lifecycle_method(channel, cls, payload, events)
         elif channel.state in (ChannelState.CLOSING, ChannelState.CROSSED):
             return  # sent before the peer knew
-        elif channel.state is not ChannelState.OPEN:
+        elif channel.state is not ChannelState.OPEN and not self._opens_for(channel):
             raise RemoteProtocolError(ReplyCode.CHANNEL_ERROR, f"{cls.name} on {channel!r}")
         elif channel.assembly is not None:
             raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, f"{cls.name} before the content of the last method")
@@ -359,6 +359,10 @@ class Conversation:
             channel.assembly = _Assembly(payload)
         else:
             events.append(Incoming(number, decode_method(payload)))
+
+    def _opens_for(self, channel: _Channel) -> bool:
+        """A client need not wait for open-ok: a broker takes what follows channel.open in the same read."""
+        return self.side is Sender.SERVER and channel.state is ChannelState.OPENING
 
     def _read_lifecycle_method(self, channel: _Channel, cls: type[Method], payload: bytes, events: list[Event]) -> None:
         after = lifecycle.CHANNEL[channel.state].get(lifecycle.received(cls.name))

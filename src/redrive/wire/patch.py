@@ -29,21 +29,19 @@ RawFields: TypeAlias = list[tuple[bytes, RawValue]]  # a table: its fields in th
 _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY, _CORRELATION_ID, _REPLY_TO, _EXPIRATION = (
     1 << bit for bit in range(7, -1, -1)
 )
-# The second: message_id, timestamp, type, user_id, app_id, cluster_id, and two bits that mean nothing.
-_TIMESTAMP = 1 << 6
-_OTHER_TEXTS_BEFORE, _OTHER_TEXTS_AFTER = 1 << 7, (1 << 5, 1 << 4, 1 << 3, 1 << 2)
+# The second, of which two bits mean nothing.
+_MESSAGE_ID, _TIMESTAMP, _TYPE, _USER_ID, _APP_ID, _CLUSTER_ID = (1 << bit for bit in range(7, 1, -1))
 
 _LENGTH = Struct(">I")
 _SIZED = Struct(">cI")
 _LONG = Struct(">cq")
 _MOMENT = Struct(">cQ")
 
-# How many bytes follow each type octet. Those that begin with a length of their own, and those nobody knows:
+# How many bytes follow a type octet, or:
 _SIZED_ITSELF, _UNKNOWN = -1, -2
-_SIZES = [_UNKNOWN] * 256
-for _kinds, _size in (b"V", 0), (b"tbB", 1), (b"su", 2), (b"Iif", 4), (b"D", 5), (b"lLdT", 8), (b"SxAF", _SIZED_ITSELF):
-    for _kind in _kinds:
-        _SIZES[_kind] = _size
+_KINDS = {b"V": 0, b"tbB": 1, b"su": 2, b"Iif": 4, b"D": 5, b"lLdT": 8, b"SxAF": _SIZED_ITSELF}
+_SIZE_OF = {kind: size for kinds, size in _KINDS.items() for kind in kinds}
+_SIZES = [_SIZE_OF.get(octet, _UNKNOWN) for octet in range(256)]
 _ARRAY, _TABLE = b"AF"
 
 
@@ -159,11 +157,11 @@ def check_properties(raw: bytes) -> None:
 
 
 def _skip_second(raw: bytes, pos: int, flags: int) -> int:
-    if flags & _OTHER_TEXTS_BEFORE:
+    if flags & _MESSAGE_ID:
         pos = _skip_text(raw, pos)
     if flags & _TIMESTAMP:
         pos += 8
-    for flag in _OTHER_TEXTS_AFTER:
+    for flag in (_TYPE, _USER_ID, _APP_ID, _CLUSTER_ID):
         if flags & flag:
             pos = _skip_text(raw, pos)
     return pos

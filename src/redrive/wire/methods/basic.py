@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
+from struct import Struct
 
 from redrive.wire.fields import Arguments, Bit, Explanation, ForeignStr, Long, LongLong, Short, ShortStr
-from redrive.wire.method import Method, Sender, method
+from redrive.wire.method import HOT, Method, Sender, method
 
 
 @method(60, 10, sender=Sender.CLIENT, replies="basic.qos-ok")
@@ -127,3 +128,18 @@ class BasicNack(Method):
     delivery_tag: LongLong = 0
     multiple: Bit = False
     requeue: Bit = True
+
+
+# Confirms and acks come with every message, so these are read by hand -----------------------------------------
+
+_SETTLEMENT = Struct(">4xQB")
+
+
+def _read_ack(payload: bytes) -> BasicAck | None:
+    if len(payload) != _SETTLEMENT.size:
+        return None
+    delivery_tag, bits = _SETTLEMENT.unpack(payload)
+    return BasicAck(delivery_tag=delivery_tag, multiple=bits & 1 == 1)
+
+
+HOT[b"\x00\x3c\x00\x50"] = _read_ack

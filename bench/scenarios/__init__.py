@@ -1,0 +1,1 @@
+"""One file per question. Each makes a `scenario` (see `bench.contract`)."""
