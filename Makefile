@@ -16,7 +16,7 @@ setup: .venv/.ready ## virtual environment in .venv, with the versions of constr
 servers: ## RabbitMQ and PostgreSQL from the system's packages, if missing; none is left running
 	@tools/install_servers.sh
 
-demo: setup servers ## a first look: a message fails, comes back, and is settled
+demo: setup ## a first look: a broker dies in the middle of the work, and nothing is lost
 	$(PYTHON) examples/first_look.py
 
 test: setup servers lint ## everything but the slow proofs: style, types, layers, tests

@@ -1,13 +1,15 @@
 """A first look: a broker is killed in the middle of the work, and nothing is lost.
 
-Starts a private RabbitMQ on a port of its own, publishes numbered orders while a consumer handles them, kills the
+Starts the embedded broker on a port of its own, publishes numbered orders while a consumer handles them, kills the
 broker with `kill -9`, starts it again, and settles the account: every order that was confirmed has been handled.
-Publishing repeats what the broker did not confirm, so an order may arrive twice and is counted once.
+Publishing repeats what the broker did not confirm, so an order may arrive twice and is counted once. With `--rabbitmq`
+it does the same to a private RabbitMQ node, if RabbitMQ is installed.
 
 Run it with `make demo`.
 """
 
 import asyncio
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,6 +23,7 @@ from rich.table import Table
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import PublishUnknown, Unroutable
 from redrive.testing import RabbitMQ
+from redrive.testing.embedded import EmbeddedBroker
 
 ORDERS = 20_000
 PUBLISHERS = 100
@@ -62,7 +65,7 @@ class Shop:
             self.all_handled.set()
 
 
-async def main(broker: RabbitMQ) -> None:
+async def main(broker: EmbeddedBroker | RabbitMQ) -> None:
     shop = Shop()
     # Two connections: a broker in trouble stops reading the one that publishes.
     async with (
@@ -91,7 +94,7 @@ async def show_an_unroutable_message(connection: Connection) -> None:
         console.print(f"  {type(error).__name__}: {error}", soft_wrap=True)
 
 
-async def kill_half_way(broker: RabbitMQ, shop: Shop) -> None:
+async def kill_half_way(broker: EmbeddedBroker | RabbitMQ, shop: Shop) -> None:
     console.print(f"\n[bold]{ORDERS:,} orders, and the broker dies half way[/bold]")
     await shop.half_way.wait()
     console.print(f"  {shop.confirmed:,} confirmed, {len(shop.handled):,} handled … [red]kill -9 {broker.pid}[/red]")
@@ -116,7 +119,9 @@ def show_the_books(shop: Shop, took: float) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:
-        console.print("Starting a private RabbitMQ …")
-        with RabbitMQ(Path(directory) / "broker") as broker:
-            console.print(f"  {broker!r}")
+        folder = Path(directory)
+        wanted = RabbitMQ(folder / "node") if "--rabbitmq" in sys.argv else EmbeddedBroker(folder, data=folder / "data")
+        console.print("Starting a broker …")
+        with wanted as broker:
+            console.print(f"  {type(broker).__name__} at {broker.url}, process {broker.pid}")
             asyncio.run(main(broker))

@@ -21,6 +21,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from redrive.testing import Cluster, Database, Endpoint, Postgres, RabbitMQ
@@ -31,6 +32,11 @@ _NEEDS = {
     "postgres": {"postgres", "postgres_url", "own_postgres"},
 }
 _run = pytest.StashKey[SharedServers]()
+
+
+# A busy machine is no reason for an example to fail; one that hangs is caught by the test's own deadline.
+hypothesis.settings.register_profile("redrive", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("redrive")
 
 
 # -- the run --------------------------------------------------------------------------------------------------

@@ -6,13 +6,46 @@ version and says what differs.
 """
 
 import asyncio
+import os
+import secrets
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from redrive.client import Connection
+from redrive.testing import Endpoint
+from redrive.testing.broker import ThreadedBroker
+
+# The matrix asks for the versions of RabbitMQ one after the other; the embedded broker is the same beside each.
+BROKERS = ["rabbitmq"] if os.environ.get("REDRIVE_RABBITMQ_ROOT") else ["rabbitmq", "memory", "sqlite"]
+
+
+@pytest.fixture(scope="session")
+def memory_broker() -> Iterator[ThreadedBroker]:
+    with ThreadedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def sqlite_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedBroker]:
+    with ThreadedBroker(data=tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@pytest.fixture(params=BROKERS)
+def amqp_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A virtual host of the test's own, on each broker that keeps the contract."""
+    vhost = f"contract-{secrets.token_hex(8)}"
+    if request.param == "rabbitmq":
+        node: Endpoint = request.getfixturevalue("rabbitmq")
+        node.add_vhost(vhost)
+        yield node.url_for(vhost)
+        node.delete_vhost(vhost)
+    else:
+        broker: ThreadedBroker = request.getfixturevalue(f"{request.param}_broker")
+        yield broker.add_vhost(vhost)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def with_login(url: str, login: str) -> str:
 
 async def test_an_open_connection_knows_the_broker(connection: Connection) -> None:
     assert connection.state is State.OPEN
-    assert connection.server_properties["product"] == "RabbitMQ"
+    assert connection.server_properties["product"] in ("RabbitMQ", "Redrive")
     assert connection.server_version >= (3, 10)
 
 

@@ -1,7 +1,4 @@
-"""The `redrive` command.
-
-Data goes to stdout and notes to stderr; exit codes say what happened: 0 ok, 2 usage, 7 the broker is unreachable.
-"""
+"""`redrive ping`: which broker is it?"""
 
 from __future__ import annotations
 
@@ -13,20 +10,12 @@ from typing import Any
 
 import click
 
-from redrive import __version__
+from redrive.cli.exits import UNREACHABLE
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, RedriveError
 
-UNREACHABLE = 7
 
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="redrive")
-def main() -> None:
-    """RabbitMQ messages that survive failure."""
-
-
-@main.command()
+@click.command()
 @click.option(
     "--broker",
     envvar="REDRIVE_BROKER",

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections.abc import Coroutine
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -25,6 +27,7 @@ from unit.broker.storage.samples import Contents, definition, message, on_disk, 
 QUEUES = st.integers(1, 4)
 POSITIONS = st.integers(-5, 40)
 NEVER = timedelta(days=1)
+T = TypeVar("T")
 
 
 class State:
@@ -67,7 +70,7 @@ class BrokersLife(RuleBasedStateMachine):
     async def _open(self) -> SQLiteJournal:
         return SQLiteJournal(self.directory, linger=NEVER)
 
-    def run(self, life):  # type: ignore[no-untyped-def]
+    def run(self, life: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(life)
 
     def note(self) -> None:
@@ -209,10 +212,10 @@ class BrokersLife(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-class TestBrokersLife(BrokersLife.TestCase):  # type: ignore[misc, name-defined]
+class TestBrokersLife(BrokersLife.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.slow
-class TestLongBrokersLife(BrokersLife.TestCase):  # type: ignore[misc, name-defined]
+class TestLongBrokersLife(BrokersLife.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(max_examples=1000, stateful_step_count=60, deadline=None)

@@ -1,0 +1,554 @@
+"""A channel as the broker sees it: what a client asks for, and what it is owed.
+
+One method of AMQP is one method here. Whatever is refused is raised as a `Refusal`; the session turns it into
+channel.close or connection.close. Confirms and acks are told in bulk: when the journal has what a read brought,
+one `basic.ack` with `multiple` answers for all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from redrive.broker import replies
+from redrive.broker.message import Entry
+from redrive.broker.queue import Queue
+from redrive.broker.refusal import Refusal, access_refused, not_found, not_implemented, precondition
+from redrive.errors import ReplyCode
+from redrive.protocol.content import Publication
+from redrive.wire.frames import ack_frame, deliver_frame, nack_frame
+from redrive.wire.method import Method
+from redrive.wire.methods.basic import (
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
+    BasicGetOk,
+    BasicNack,
+    BasicQos,
+    BasicQosOk,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
+    BasicReject,
+    BasicReturn,
+)
+from redrive.wire.methods.channel import ChannelFlow, ChannelFlowOk
+from redrive.wire.methods.confirm import ConfirmSelect, ConfirmSelectOk
+from redrive.wire.methods.exchange import (
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+)
+from redrive.wire.methods.queue import (
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from redrive.wire.methods.tx import TxCommit, TxCommitOk, TxRollback, TxRollbackOk, TxSelect, TxSelectOk
+from redrive.wire.patch import patch_properties, raw_long
+from redrive.wire.values import encode_short_string
+
+if TYPE_CHECKING:
+    from redrive.broker.session import Session
+
+
+class ChannelConsumer:
+    """A consumer on a channel, as a queue sees it."""
+
+    __slots__ = ("_encoded_tag", "active", "channel", "no_ack", "prefetch", "priority", "queue", "tag", "unacked")
+
+    def __init__(self, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, prefetch: int, priority: int) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.priority = priority
+        self.unacked = 0
+        self.active = False  # not before the client knows its tag
+        self._encoded_tag = encode_short_string(tag)
+
+    def has_room(self) -> bool:
+        channel = self.channel
+        if not (self.active and channel.flowing and channel.session.writable):
+            return False
+        if self.no_ack:
+            return True
+        return not (self.prefetch and self.unacked >= self.prefetch) and not (
+            channel.prefetch and len(channel.unacked) >= channel.prefetch
+        )
+
+    def deliver(self, queue: Queue, entry: Entry) -> None:
+        channel = self.channel
+        tag = channel.next_tag()
+        if self.no_ack:
+            queue.settle(entry)
+        else:
+            self.unacked += 1
+            channel.unacked[tag] = (queue, entry, self)
+        message = entry.message
+        frame = deliver_frame(channel.number, self._encoded_tag, tag, entry.redelivered, message.route)
+        channel.session.send_content(channel.number, frame, outgoing_properties(queue, entry), message.body)
+
+    def cancelled_by_broker(self) -> None:
+        self.channel.consumers.pop(self.tag, None)
+        self.channel.session.notify_cancel(self.channel.number, self.tag)
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.tag} of {self.queue.name!r} unacked={self.unacked}/{self.prefetch}>"
+
+
+def outgoing_properties(queue: Queue, entry: Entry) -> bytes:
+    """As published; a quorum queue adds how often it was delivered in vain."""
+    raw = entry.message.raw_properties
+    if not queue.settings.quorum:
+        return raw
+    dialect = queue.vhost.dialect
+    counts: dict[bytes, bytes] = {}
+    if entry.delivery_count or dialect.writes_zero_delivery_count:
+        counts[b"x-delivery-count"] = raw_long(entry.delivery_count)
+    if entry.acquired and dialect.writes_acquired_count:
+        counts[b"x-acquired-count"] = raw_long(entry.acquired)
+    return patch_properties(raw, set_headers=counts, sort_headers=dialect.sorts_headers) if counts else raw
+
+
+Unacked = tuple[Queue, Entry, ChannelConsumer | None]
+
+
+class Channel:
+    def __init__(self, session: Session, number: int) -> None:
+        self.session = session
+        self.number = number
+        self.vhost = session.vhost
+        self.flowing = True
+        self.prefetch = 0  # for the whole channel
+        self.consumers: dict[str, ChannelConsumer] = {}
+        self.unacked: dict[int, Unacked] = {}
+        self._consumer_prefetch = 0  # for consumers that come after
+        self._tags = count(1)
+        self._generated = count(1)
+        self._last_queue = ""
+        self._replies: ChannelConsumer | None = None
+        self._confirming = False
+        self._published = 0
+        self._accepted = 0  # the last one that was not refused: never answer twice
+        self._told = 0  # confirmed up to here
+        self._transaction: _Transaction | None = None
+        self._methods: dict[type[Method], Callable[[Any], None]] = {
+            BasicAck: self._ack,
+            BasicCancel: self._cancel,
+            BasicCancelOk: lambda _: None,
+            BasicConsume: self._consume,
+            BasicGet: self._get,
+            BasicNack: self._nack,
+            BasicQos: self._qos,
+            BasicRecover: self._recover,
+            BasicRecoverAsync: self._recover,
+            BasicReject: self._reject,
+            ChannelFlow: self._flow,
+            ChannelFlowOk: lambda _: None,
+            ConfirmSelect: self._confirm_select,
+            ExchangeBind: self._exchange_bind,
+            ExchangeDeclare: self._exchange_declare,
+            ExchangeDelete: self._exchange_delete,
+            ExchangeUnbind: self._exchange_unbind,
+            QueueBind: self._queue_bind,
+            QueueDeclare: self._queue_declare,
+            QueueDelete: self._queue_delete,
+            QueuePurge: self._queue_purge,
+            QueueUnbind: self._queue_unbind,
+            TxCommit: self._tx_commit,
+            TxRollback: self._tx_rollback,
+            TxSelect: self._tx_select,
+        }
+        self.next_tag = self._tags.__next__
+
+    def handle(self, method: Method) -> None:
+        self._methods[type(method)](method)
+
+    def _reply(self, method: Method, *, unless: bool = False) -> None:
+        if not unless:
+            self.session.send(self.number, method)
+
+    def _changed(self, method: Method, *, unless: bool = False) -> None:
+        """Reply when what was changed is on disk."""
+        self._reply(method, unless=unless)
+        self.session.hold()
+
+    # Exchanges and bindings ---------------------------------------------------------------------------
+
+    def _exchange_declare(self, method: ExchangeDeclare) -> None:
+        self.vhost.declare_exchange(method)
+        self._changed(ExchangeDeclareOk(), unless=method.no_wait)
+
+    def _exchange_delete(self, method: ExchangeDelete) -> None:
+        self.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
+        self._changed(ExchangeDeleteOk(), unless=method.no_wait)
+
+    def _exchange_bind(self, method: ExchangeBind) -> None:
+        source = self.vhost.bindable(method.source)
+        self.vhost.bind(source, self.vhost.bindable(method.destination), method.routing_key, method.arguments)
+        self._changed(ExchangeBindOk(), unless=method.no_wait)
+
+    def _exchange_unbind(self, method: ExchangeUnbind) -> None:
+        destination = self.vhost.exchanges.get(method.destination)
+        self.vhost.unbind(method.source, destination, method.routing_key, method.arguments)
+        self._changed(ExchangeUnbindOk(), unless=method.no_wait)
+
+    # Queues -------------------------------------------------------------------------------------------
+
+    def _named(self, name: str) -> str:
+        """An empty name means the queue that was declared last on this channel."""
+        if not name and not self._last_queue:
+            raise Refusal(ReplyCode.NOT_FOUND, "no previously declared queue")
+        return name or self._last_queue
+
+    def _queue(self, name: str) -> Queue:
+        return self.vhost.queue(self._named(name), self.session)
+
+    def _queue_declare(self, method: QueueDeclare) -> None:
+        if method.queue.startswith(replies.REPLY_TO):
+            self._declare_replies(method)
+            return
+        queue = self.vhost.declare_queue(method, self.session)
+        self._last_queue = queue.name
+        answer = QueueDeclareOk(queue=queue.name, message_count=len(queue), consumer_count=queue.consumers)
+        self._changed(answer, unless=method.no_wait)
+
+    def _declare_replies(self, method: QueueDeclare) -> None:
+        """Whether somebody waits for an answer: every declaration of this name is a passive one."""
+        if method.queue != replies.REPLY_TO and method.queue not in self.vhost.queues:
+            raise not_found("queue", method.queue, self.vhost.name)
+        self._reply(QueueDeclareOk(queue=method.queue, consumer_count=1), unless=method.no_wait)
+
+    def _queue_bind(self, method: QueueBind) -> None:
+        source = self.vhost.bindable(method.exchange)
+        queue = self._queue(method.queue)
+        key = method.routing_key or (queue.name if not method.queue else "")
+        self.vhost.bind(source, queue, key, method.arguments)
+        self._changed(QueueBindOk(), unless=method.no_wait)
+
+    def _queue_unbind(self, method: QueueUnbind) -> None:
+        name = self._named(method.queue)
+        queue = self._queue(name) if name in self.vhost.queues else None
+        self.vhost.unbind(method.exchange, queue, method.routing_key, method.arguments)
+        self._changed(QueueUnbindOk())
+
+    def _queue_purge(self, method: QueuePurge) -> None:
+        self._reply(QueuePurgeOk(message_count=self._queue(method.queue).purge()), unless=method.no_wait)
+
+    def _queue_delete(self, method: QueueDelete) -> None:
+        name = self._named(method.queue)
+        count = self.vhost.delete_queue(name, self.session, if_unused=method.if_unused, if_empty=method.if_empty)
+        self._changed(QueueDeleteOk(message_count=count), unless=method.no_wait)
+
+    # Publishing ---------------------------------------------------------------------------------------
+
+    def publish(self, publication: Publication) -> None:
+        if self._transaction is not None:
+            self._transaction.publications.append(publication)
+            return
+        if self._confirming:
+            self._published += 1
+        if publication.immediate:
+            raise not_implemented("immediate=true")
+        if replies.ENCODED in publication.raw_properties:
+            self._address(publication)
+        routed, accepted = self.vhost.publish(publication, self.session.user)
+        if not routed and publication.mandatory:
+            self._return(publication)
+        if not self._confirming:
+            return
+        if not accepted:
+            self.session.send_frame(self.number, nack_frame(self.number, self._published, False, False))
+            return
+        self._accepted = self._published
+        self.session.confirm_later(self)
+
+    def _address(self, publication: Publication) -> None:
+        if not replies.asks(publication.raw_properties):
+            return
+        if self._replies is None:
+            raise precondition("fast reply consumer does not exist")
+        publication.raw_properties = replies.addressed(publication.raw_properties, self._replies.queue.name)
+
+    def _return(self, publication: Publication) -> None:
+        method = BasicReturn(
+            reply_code=ReplyCode.NO_ROUTE,
+            reply_text="NO_ROUTE",
+            exchange=publication.exchange,
+            routing_key=publication.routing_key,
+        )
+        raw_properties = self.vhost.facts(publication.raw_properties).raw  # without BCC
+        self.session.send(self.number, method, raw_properties, publication.body)
+
+    def committed(self) -> Callable[[], None]:
+        """What to do when everything published so far is on disk: answer for it."""
+        upto = self._accepted
+
+        def confirm() -> None:
+            if upto > self._told and self.session.has_channel(self):
+                self._told = upto
+                self.session.send_frame(self.number, ack_frame(self.number, upto, multiple=True))
+
+        return confirm
+
+    def _confirm_select(self, method: ConfirmSelect) -> None:
+        if self._transaction is not None:
+            raise precondition("cannot switch from tx to confirm mode")
+        self._confirming = True
+        self._reply(ConfirmSelectOk(), unless=method.no_wait)
+
+    # Consuming ----------------------------------------------------------------------------------------
+
+    def _qos(self, method: BasicQos) -> None:
+        if method.prefetch_size:
+            raise not_implemented(f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_ and self.vhost.dialect.allows_global_qos:
+            self.prefetch = method.prefetch_count
+            self._dispatch(consumer.queue for consumer in self.consumers.values())
+        else:
+            self._consumer_prefetch = method.prefetch_count
+        self._reply(BasicQosOk())
+
+    def _consume(self, method: BasicConsume) -> None:
+        tag = method.consumer_tag or f"amq.ctag-{self.session.id}-{self.number}-{next(self._generated)}"
+        if method.queue == replies.REPLY_TO:
+            self._consume_replies(method, tag)
+            return
+        queue = self._queue(method.queue)
+        self._check_tag(tag)
+        alone = method.exclusive and (queue.consumers or queue.settings.single_active_consumer)
+        if queue.exclusive_consumer or alone:
+            raise access_refused(f"queue '{queue.name}' in vhost '{self.vhost.name}' in exclusive use")
+        priority = method.arguments.get("x-priority", 0)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise precondition(f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{self.vhost.name}'")
+        consumer = ChannelConsumer(
+            self, queue, tag, no_ack=method.no_ack, prefetch=self._consumer_prefetch, priority=priority
+        )
+        self._begin(consumer, method)
+
+    def _consume_replies(self, method: BasicConsume, tag: str) -> None:
+        self._check_tag(tag)
+        if not method.no_ack:
+            raise precondition("reply consumer cannot acknowledge")
+        if self._replies is not None:
+            raise precondition("reply consumer already set")
+        queue = self.vhost.add_reply_queue(replies.new_name())
+        self._replies = ChannelConsumer(self, queue, tag, no_ack=True, prefetch=0, priority=0)
+        self._begin(self._replies, method)
+
+    def _check_tag(self, tag: str) -> None:
+        if tag in self.consumers:
+            raise Refusal(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+
+    def _begin(self, consumer: ChannelConsumer, method: BasicConsume) -> None:
+        self.consumers[consumer.tag] = consumer
+        consumer.queue.add(consumer, exclusive=method.exclusive)
+        self._reply(BasicConsumeOk(consumer_tag=consumer.tag), unless=method.no_wait)
+        consumer.active = True
+        consumer.queue.dispatch()
+
+    def _cancel(self, method: BasicCancel) -> None:
+        consumer = self.consumers.pop(method.consumer_tag, None)
+        if consumer is not None:
+            consumer.active = False
+            consumer.queue.remove(consumer)
+            if consumer is self._replies:
+                self._replies = None
+        self._reply(BasicCancelOk(consumer_tag=method.consumer_tag), unless=method.no_wait)
+
+    def _get(self, method: BasicGet) -> None:
+        queue = self._queue(method.queue)
+        entry = queue.get()
+        if entry is None:
+            self._reply(BasicGetEmpty())
+            return
+        tag = self.next_tag()
+        if method.no_ack:
+            queue.settle(entry)
+        else:
+            self.unacked[tag] = (queue, entry, None)
+        got = BasicGetOk(
+            delivery_tag=tag,
+            redelivered=entry.redelivered,
+            exchange=entry.message.exchange,
+            routing_key=entry.message.routing_key,
+            message_count=len(queue),
+        )
+        self.session.send(self.number, got, outgoing_properties(queue, entry), entry.message.body)
+
+    def _flow(self, method: ChannelFlow) -> None:
+        self.flowing = method.active
+        self._reply(ChannelFlowOk(active=method.active))
+        if method.active:
+            self._dispatch(consumer.queue for consumer in self.consumers.values())
+
+    # Settling -----------------------------------------------------------------------------------------
+
+    def _ack(self, method: BasicAck) -> None:
+        if self._transaction is not None:
+            self._transaction.settle(self, method)
+            return
+        self.apply_ack(method)
+
+    def apply_ack(self, method: BasicAck) -> None:
+        queues: dict[Queue, None] = {}
+        for queue, entry, consumer in self._taken(method.delivery_tag, method.multiple):
+            if consumer is not None:
+                consumer.unacked -= 1
+            queue.settle(entry)
+            queues[queue] = None
+        self._dispatch(queues)
+
+    def _nack(self, method: BasicNack) -> None:
+        if self._transaction is not None:
+            self._transaction.settle(self, method)
+            return
+        self.apply_nack(method)
+
+    def apply_nack(self, method: BasicNack) -> None:
+        taken = self._taken(method.delivery_tag, method.multiple)
+        self._give_up(taken, requeue=method.requeue, counts=self.vhost.dialect.nack_counts)
+
+    def _reject(self, method: BasicReject) -> None:
+        if self._transaction is not None:
+            self._transaction.settle(self, method)
+            return
+        self.apply_reject(method)
+
+    def apply_reject(self, method: BasicReject) -> None:
+        self._give_up(self._taken(method.delivery_tag, False), requeue=method.requeue, counts=True)
+
+    def _recover(self, method: BasicRecover | BasicRecoverAsync) -> None:
+        if not method.requeue:
+            raise not_implemented("requeue=false")
+        taken, self.unacked = list(self.unacked.values()), {}
+        self._give_up(taken, requeue=True, counts=self.vhost.dialect.nack_counts)
+        if isinstance(method, BasicRecover):
+            self._reply(BasicRecoverOk())
+
+    def _taken(self, tag: int, multiple: bool) -> list[Unacked]:
+        """Take out what a settlement is about. Tag 0 with `multiple` means all."""
+        if not multiple:
+            found = self.unacked.pop(tag, None)
+            if found is None:
+                raise precondition(f"unknown delivery tag {tag}")
+            return [found]
+        if tag == 0:
+            taken, self.unacked = list(self.unacked.values()), {}
+            return taken
+        if tag not in self.unacked:
+            raise precondition(f"unknown delivery tag {tag}")
+        tags = []
+        for open_tag in self.unacked:
+            if open_tag > tag:
+                break
+            tags.append(open_tag)
+        return [self.unacked.pop(open_tag) for open_tag in tags]
+
+    def _give_up(self, taken: Iterable[Unacked], *, requeue: bool, counts: bool, by_client: bool = True) -> None:
+        returned: dict[Queue, list[Entry]] = {}
+        for queue, entry, consumer in taken:
+            if consumer is not None:
+                consumer.unacked -= 1
+            if requeue:
+                returned.setdefault(queue, []).append(entry)
+            else:
+                queue.reject(entry)
+                returned.setdefault(queue, [])
+        for queue, entries in returned.items():
+            queue.put_back(entries, counts=counts, by_client=by_client)
+
+    def _dispatch(self, queues: Iterable[Queue]) -> None:
+        for queue in list(queues):
+            if not queue.deleted:
+                queue.dispatch()
+        if self.prefetch:  # room on the channel is room for all of its consumers
+            for consumer in list(self.consumers.values()):
+                consumer.queue.dispatch()
+
+    # Transactions -------------------------------------------------------------------------------------
+
+    def _tx_select(self, _: TxSelect) -> None:
+        if self._confirming:
+            raise precondition("cannot switch from confirm to tx mode")
+        self._transaction = self._transaction or _Transaction()
+        self._reply(TxSelectOk())
+
+    def _tx_commit(self, _: TxCommit) -> None:
+        transaction = self._in_transaction()
+        self._transaction = None
+        try:
+            for publication in transaction.publications:
+                self.publish(publication)
+            for method in transaction.settlements:
+                self._apply(method)
+        finally:
+            self._transaction = _Transaction()
+        self.session.after_commit(lambda: self._reply(TxCommitOk()))
+
+    def _apply(self, method: BasicAck | BasicNack | BasicReject) -> None:
+        match method:
+            case BasicAck():
+                self.apply_ack(method)
+            case BasicNack():
+                self.apply_nack(method)
+            case BasicReject():
+                self.apply_reject(method)
+
+    def _tx_rollback(self, _: TxRollback) -> None:
+        self._in_transaction()
+        self._transaction = _Transaction()
+        self._reply(TxRollbackOk())
+
+    def _in_transaction(self) -> _Transaction:
+        if self._transaction is None:
+            raise precondition("channel is not transactional")
+        return self._transaction
+
+    # The end ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Consumers go, and what they had goes back, oldest first."""
+        consumers, self.consumers = list(self.consumers.values()), {}
+        for consumer in consumers:
+            consumer.active = False
+        taken, self.unacked = list(self.unacked.values()), {}
+        for consumer in consumers:
+            consumer.queue.remove(consumer)
+        self._give_up(taken, requeue=True, counts=True, by_client=False)
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.number} consumers={len(self.consumers)} unacked={len(self.unacked)}>"
+
+
+class _Transaction:
+    """What was published and settled since tx.select or the last commit."""
+
+    def __init__(self) -> None:
+        self.publications: list[Publication] = []
+        self.settlements: list[BasicAck | BasicNack | BasicReject] = []
+
+    def settle(self, channel: Channel, method: BasicAck | BasicNack | BasicReject) -> None:
+        if method.delivery_tag and method.delivery_tag not in channel.unacked:
+            raise precondition(f"unknown delivery tag {method.delivery_tag}")
+        self.settlements.append(method)

@@ -1,0 +1,30 @@
+"""What time it is for a broker, and waking up at a time. A test has a clock of its own that it moves by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Alarm(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def call_at(self, when: float, action: Callable[[], None]) -> Alarm:
+        """Have `action` called at that time, or soon if it has passed."""
+
+
+class LoopClock:
+    """The wall clock, with alarms on the running event loop."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def call_at(self, when: float, action: Callable[[], None]) -> Alarm:
+        return asyncio.get_running_loop().call_later(max(0.0, when - time.time()), action)

@@ -1,0 +1,63 @@
+"""The messages that an `x-delayed-message` exchange holds back, as RabbitMQ's plugin of that name does.
+
+A message with an `x-delay` header of so many milliseconds is kept until then and routed as if it had been
+published at that moment. Those that are persistent survive a restart, under the exchange's id in the journal.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from redrive.broker.clock import Alarm
+from redrive.broker.message import Entry, Message
+
+if TYPE_CHECKING:
+    from redrive.broker.vhost import VirtualHost
+
+
+class Delays:
+    def __init__(self, vhost: VirtualHost, exchange: int) -> None:
+        self._vhost = vhost
+        self._exchange = exchange  # its id in the journal
+        self._held: list[tuple[float, int, Entry]] = []
+        self._alarm: Alarm | None = None
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, message: Message, delay: int) -> None:
+        number = self._vhost.next_id()
+        entry = Entry(number, message, number, self._vhost.now() + delay / 1000)
+        if message.facts.persistent:
+            self._vhost.store(self._exchange, entry)
+        self.restore(entry)
+
+    def restore(self, entry: Entry) -> None:
+        assert entry.expires_at is not None
+        heappush(self._held, (entry.expires_at, entry.id, entry))
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._vhost.clock.call_at(self._held[0][0], self._release) if self._held else None
+
+    def _release(self) -> None:
+        self._alarm = None
+        now = self._vhost.now()
+        while self._held and self._held[0][0] <= now:
+            _, _, entry = heappop(self._held)
+            if entry.stored:
+                self._vhost.journal.forget(entry.id)
+            self._vhost.route(entry.message)
+        self._set_alarm()
+
+    def clear(self) -> None:
+        """The exchange is gone, and what it held with it."""
+        self._held.clear()
+        self._vhost.journal.forget_queue(self._exchange)
+        self._set_alarm()
+
+    def __repr__(self) -> str:
+        return f"<Delays held={len(self._held)}>"

@@ -1,0 +1,99 @@
+"""Where RabbitMQ's versions differ in what a client can see.
+
+Each field is one fact, measured on the version that the dialect announces (Debian's packages) and told by its
+comment; `tests/contracts` runs the facts against the real ones. What is the same everywhere is not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    version: str  # what connection.start announces; clients choose arguments by it
+
+    # Dead letters -------------------------------------------------------------------------------------
+
+    # An x-death header that a client published is history to this broker, which counts on from it. It is then also
+    # the only record: its entries keep their unknown fields, and all but the newest change order at each death.
+    # Where False, the broker keeps a record of its own and replaces whatever x-death a client wrote.
+    believes_client_x_death: bool = False
+    # x-last-death-queue, -reason and -exchange, written at each death.
+    writes_last_death: bool = True
+    # Dead-lettering with x-dead-letter-routing-key takes the CC header away. Where False it stays to be read, and is
+    # no route any more. (Without that key CC stays everywhere, and is a route.)
+    removes_cc_on_dead_letter_key: bool = False
+    # original-expiration is the number that the publisher's text meant ("0100" becomes "100"), not the text.
+    reads_expiration_as_number: bool = True
+
+    # Exchanges ----------------------------------------------------------------------------------------
+
+    # How many `#` a topic binding may hold; one more is PRECONDITION_FAILED.
+    most_hashes: int | None = 2
+    # A headers exchange finds 1 equal to 1.0, and 0.0 to -0.0.
+    equates_numbers: bool = False
+    # A headers exchange compares the milliseconds of a message's timestamp header with the seconds of the binding's:
+    # no timestamp matches itself, and the number of its milliseconds does.
+    matches_timestamps_in_ms: bool = True
+
+    # Quorum queues ------------------------------------------------------------------------------------
+
+    # x-delivery-limit when a queue does not say.
+    default_delivery_limit: int | None = 20
+    # x-delivery-limit -1 means none. Where False it is accepted, and every message is dead at its first return.
+    allows_unlimited_deliveries: bool = True
+    # basic.nack(requeue) and basic.recover count towards the limit, as basic.reject(requeue) and a lost channel do.
+    nack_counts: bool = False
+    # A message given back takes the place it had. Where False, in a queue without a delivery limit, nack(requeue) and
+    # reject(requeue) put it behind the others; a channel that ends gives back to the old places even then.
+    keeps_order_on_return: bool = True
+    # x-delivery-count is there, as 0, at the first delivery. Where False it appears with the second.
+    writes_zero_delivery_count: bool = False
+    # x-acquired-count: every delivery that came back, whether or not it counts towards the limit.
+    writes_acquired_count: bool = True
+
+    # Limits and the rest ------------------------------------------------------------------------------
+
+    # Bytes of body; more is PRECONDITION_FAILED.
+    max_message_size: int = 16 * 1024 * 1024
+    # A delivery mode other than 1 and 2 is PRECONDITION_FAILED. Where False it is taken for 1.
+    refuses_unknown_delivery_modes: bool = False
+    # basic.qos(global) limits the channel. Where False it is taken for a limit per consumer.
+    allows_global_qos: bool = False
+    # Headers are delivered sorted by name, whether or not the message ever died. Where False, only after a death.
+    sorts_headers: bool = True
+
+
+DIALECTS = {
+    "3.10": Dialect(
+        version="3.10.8",
+        believes_client_x_death=True,
+        writes_last_death=False,
+        removes_cc_on_dead_letter_key=True,
+        reads_expiration_as_number=False,
+        most_hashes=None,
+        equates_numbers=True,
+        matches_timestamps_in_ms=False,
+        default_delivery_limit=None,
+        allows_unlimited_deliveries=False,
+        nack_counts=True,
+        keeps_order_on_return=False,
+        writes_zero_delivery_count=True,
+        writes_acquired_count=False,
+        max_message_size=128 * 1024 * 1024,
+        refuses_unknown_delivery_modes=True,
+        allows_global_qos=True,
+        sorts_headers=False,
+    ),
+    "4.0": Dialect(
+        version="4.0.5",
+        most_hashes=None,
+        nack_counts=True,
+        keeps_order_on_return=False,
+        writes_acquired_count=False,
+        allows_global_qos=True,
+    ),
+    "4.3": Dialect(version="4.3.6"),
+}
+LATEST = DIALECTS["4.3"]

@@ -1,0 +1,119 @@
+"""One data folder, one broker, any number of processes: the first hosts it and the others find it.
+
+    async with SharedBroker(Path(".redrive")) as broker:
+        connection = await Connection(broker.url).open()
+
+Whoever gets the folder's lock hosts the broker and writes its address beside the data; everybody else reads the
+address and connects there. When the host ends, the lock is free: one of the others takes it, opens the same data and
+listens on the same port, and the clients of all of them reconnect to where they were.
+
+    states:  hosting    this process has the lock, the data and the listener
+             guest      another one has; this one waits for the lock
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from redrive.broker.broker import Broker
+from redrive.broker.dialect import LATEST, Dialect
+from redrive.broker.server import BrokerServer
+from redrive.broker.storage.errors import DirectoryInUse
+from redrive.broker.storage.sqlite import SQLiteJournal
+from redrive.errors import ConnectionFailed
+
+log = logging.getLogger("redrive.broker")
+
+_WATCH = 0.2  # seconds between a guest's looks at the lock
+_ADDRESS_WITHIN = 10.0  # seconds from taking the lock to listening; then whoever has the lock is not a host
+
+
+class SharedBroker:
+    def __init__(self, directory: Path, *, dialect: Dialect = LATEST) -> None:
+        self.directory = directory
+        self._dialect = dialect
+        self._address = directory / "broker.address"
+        self._server: BrokerServer | None = None
+        self._port = 0
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def hosting(self) -> bool:
+        return self._server is not None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self._port}/"
+
+    async def __aenter__(self) -> Self:
+        deadline = asyncio.get_running_loop().time() + _ADDRESS_WITHIN
+        while not await self._host() and not await self._find():
+            if asyncio.get_running_loop().time() > deadline:
+                raise ConnectionFailed(f"{self.directory} is in use, but nobody serves it: who holds broker.lock?")
+            await asyncio.sleep(_WATCH / 4)
+        if not self.hosting:
+            self._watch = asyncio.create_task(self._take_over(), name="redrive-broker-guest")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop()
+            self._server = None
+
+    async def _host(self) -> bool:
+        """Take the lock and serve, or find that somebody else does."""
+        try:
+            journal = SQLiteJournal(self.directory)
+        except DirectoryInUse:
+            return False
+        server = BrokerServer(Broker(journal=journal, dialect=self._dialect), port=self._last_port())
+        try:
+            await server.start()
+        except OSError:  # somebody else listens there now
+            server.port = 0
+            await server.start()
+        self._server, self._port = server, server.port
+        self._write_address()
+        return True
+
+    async def _find(self) -> bool:
+        """Is somebody at the address that the folder names?"""
+        self._port = self._last_port()
+        if not self._port:
+            return False
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            return False
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        return True
+
+    async def _take_over(self) -> None:
+        """Wait for the host to end, and be the next one; or wait on, if another guest was quicker."""
+        while not await self._host():  # noqa: ASYNC110 - the kernel has no event for a lock that is free
+            await asyncio.sleep(_WATCH)
+        log.warning("the process that hosted the broker in %s ended; this one hosts it now", self.directory)
+
+    def _last_port(self) -> int:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return int(json.loads(self._address.read_text())["port"])
+        return 0
+
+    def _write_address(self) -> None:
+        beside = self._address.with_suffix(".new")
+        beside.write_text(json.dumps({"port": self._port, "pid": os.getpid()}))
+        beside.replace(self._address)
+
+    def __repr__(self) -> str:
+        return f"<SharedBroker {self.directory} {'hosting' if self.hosting else 'guest'} {self.url}>"

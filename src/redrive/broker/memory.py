@@ -1,0 +1,40 @@
+"""How much the queues hold, and the alarm when it is too much.
+
+As in RabbitMQ, an alarm stops publishers and nobody else: they are told (`connection.blocked`) and not read from until
+consumers have made room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+DEFAULT_LIMIT = 1024 * 1024 * 1024
+_CLEAR_AT = 0.8  # of the limit: an alarm that came and went with every message would help nobody
+_OVERHEAD = 512  # bytes that a message takes besides its body, roughly
+
+
+class Memory:
+    __slots__ = ("_on_change", "alarm", "held", "limit")
+
+    def __init__(self, limit: int, on_change: Callable[[str | None], None]) -> None:
+        self.limit = limit
+        self.held = 0
+        self.alarm: str | None = None
+        self._on_change = on_change
+
+    def take(self, size: int) -> None:
+        self.held += size + _OVERHEAD
+        if self.held > self.limit and self.alarm is None:
+            self._change("low on memory")
+
+    def release(self, size: int) -> None:
+        self.held -= size + _OVERHEAD
+        if self.alarm is not None and self.held < self.limit * _CLEAR_AT:
+            self._change(None)
+
+    def _change(self, alarm: str | None) -> None:
+        self.alarm = alarm
+        self._on_change(alarm)
+
+    def __repr__(self) -> str:
+        return f"<Memory {self.held}/{self.limit} bytes{' ALARM' * (self.alarm is not None)}>"

@@ -1,0 +1,162 @@
+"""A message as the broker holds it: what was published, and its place in each queue it was routed to.
+
+Properties and route stay raw bytes: they are passed on as they came. What the broker itself acts on is read once,
+when the message arrives (`Facts`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from redrive.broker.deadletter import Death, deaths_of
+from redrive.broker.dialect import Dialect
+from redrive.broker.refusal import precondition
+from redrive.broker.settings import LONGEST_TTL, type_name
+from redrive.protocol.content import route_exchange, route_key
+from redrive.wire.patch import (
+    check_properties,
+    find_header,
+    patch_properties,
+    read_delivery_mode,
+    read_expiration,
+    read_priority,
+)
+from redrive.wire.properties import PERSISTENT, TRANSIENT, decode_properties
+from redrive.wire.values import read_value
+
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_LONGEST_EXPIRATION = 315_360_000_000  # ten years of milliseconds
+_HEADERS = 0x20  # in the first octet of the property flags
+_USER_ID = 0x10  # in the second
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the properties of a message mean to the broker."""
+
+    raw: bytes  # as consumers get to see them
+    persistent: bool = False
+    priority: int = 0
+    expiration: int | None = None  # milliseconds, from the publisher
+    user_id: str | None = None
+    cc: tuple[str, ...] = ()  # more routing keys, which everybody may see
+    bcc: tuple[str, ...] = ()  # and which nobody may
+    delay: int = 0  # milliseconds, for an exchange that delays
+    deaths: tuple[Death, ...] = ()  # that the publisher claims, where the dialect believes it
+
+    def dead(self) -> Facts:
+        """Of the same message as a dead letter: what killed it must not kill it again."""
+        return replace(self, expiration=None) if self.expiration is not None else self
+
+    def dead_by_key(self) -> Facts:
+        """Of a dead letter with a key of its own: the keys it was published with lead nowhere any more."""
+        return replace(self, expiration=None, cc=(), bcc=())
+
+
+def read_facts(raw: bytes, dialect: Dialect) -> Facts:
+    """Refuses properties that are malformed, or mean something impossible."""
+    check_properties(raw)
+    mode, expiration = read_delivery_mode(raw), read_expiration(raw)
+    if mode not in (None, TRANSIENT, PERSISTENT) and dialect.refuses_unknown_delivery_modes:
+        raise precondition(f"invalid message: {{delivery_mode_unknown,{mode}}}")
+    facts = Facts(
+        raw,
+        persistent=mode == PERSISTENT,
+        priority=read_priority(raw) or 0,
+        expiration=None if expiration is None else _milliseconds(expiration),
+        user_id=decode_properties(raw).user_id if raw[1] & _USER_ID else None,
+    )
+    return _read_headers(facts, dialect) if raw[0] & _HEADERS else facts
+
+
+def _read_headers(facts: Facts, dialect: Dialect) -> Facts:
+    raw = facts.raw
+    return replace(
+        facts,
+        raw=patch_properties(raw, remove_headers=(b"BCC",), sort_headers=dialect.sorts_headers),
+        cc=_read_copies(raw, b"CC"),
+        bcc=_read_copies(raw, b"BCC"),
+        delay=_delay(raw),
+        deaths=deaths_of(raw, dialect),
+    )
+
+
+def _read_copies(raw: bytes, name: bytes) -> tuple[str, ...]:
+    """The routing keys that a CC or BCC header adds. What is no text in it is passed over."""
+    value = find_header(raw, name)
+    if value is None:
+        return ()
+    keys = read_value(value, 0, len(value))[0]
+    if not isinstance(keys, list):
+        kind = f'"{name.decode()}",{type_name(keys)}'
+        raise precondition(f"invalid message: {{unacceptable_type_in_header,{kind}}}")
+    return tuple(key for key in keys if isinstance(key, str))
+
+
+def _delay(raw: bytes) -> int:
+    """What `x-delay` says; 0 when it says nothing, or nonsense."""
+    value = find_header(raw, b"x-delay")
+    delay = None if value is None else read_value(value, 0, len(value))[0]
+    return min(delay, LONGEST_TTL) if isinstance(delay, int) and delay > 0 else 0
+
+
+def _milliseconds(expiration: str) -> int:
+    """As Erlang reads a number: what it can from the front, and then there must be nothing left."""
+    found = _NUMBER.match(expiration)
+    if found is None:
+        wrong = "no_integer"
+    elif found.end() < len(expiration):
+        wrong = f'{{leftover_string,"{expiration[found.end() :]}"}}'
+    elif (number := int(found.group())) < 0:
+        wrong = f"{{value_negative,{number}}}"
+    elif number > _LONGEST_EXPIRATION:
+        wrong = f"{{value_too_large,{number}}}"
+    else:
+        return number
+    raise precondition(f"invalid expiration '{expiration}': {wrong}")
+
+
+class Message:
+    """Shared by all queues it is in, and never changed."""
+
+    __slots__ = ("body", "deaths", "facts", "raw_properties", "route")
+
+    def __init__(
+        self, route: bytes, raw_properties: bytes, body: bytes, facts: Facts, deaths: tuple[Death, ...] = ()
+    ) -> None:
+        self.route = route
+        self.raw_properties = raw_properties
+        self.body = body
+        self.facts = facts
+        self.deaths = deaths
+
+    @property
+    def exchange(self) -> str:
+        return route_exchange(self.route)
+
+    @property
+    def routing_key(self) -> str:
+        return route_key(self.route)
+
+    def __repr__(self) -> str:
+        return f"<Message exchange={self.exchange!r} key={self.routing_key!r} {len(self.body)} bytes>"
+
+
+class Entry:
+    """A message in one queue. `id` names it in the journal, `position` orders it within the queue."""
+
+    __slots__ = ("acquired", "delivery_count", "expires_at", "id", "message", "position", "redelivered", "stored")
+
+    def __init__(self, id: int, message: Message, position: int, expires_at: float | None) -> None:
+        self.id = id
+        self.message = message
+        self.position = position
+        self.expires_at = expires_at
+        self.redelivered = False
+        self.delivery_count = 0  # deliveries that failed
+        self.acquired = 0  # deliveries that came back, failed or not
+        self.stored = False  # is it in the journal?
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.id} at {self.position}{' redelivered' * self.redelivered} {self.message!r}>"

@@ -1,0 +1,454 @@
+"""One client's connection, as the broker sees it.
+
+What is said within one turn of the event loop leaves in one write, or in several when it is much. A client that does
+not read is not read from either, nor is what it said answered, so that what it is owed stays bounded; deliveries wait
+in their queues meanwhile. Replies about durable things leave when the journal has them (`hold`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from redrive.broker.channel import Channel
+from redrive.broker.refusal import Refusal, access_refused
+from redrive.broker.vhost import VirtualHost
+from redrive.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
+from redrive.protocol import lifecycle
+from redrive.protocol.content import Incoming, Publication
+from redrive.protocol.conversation import Conversation, Event, Violation
+from redrive.protocol.handshake import Plain, read_plain
+from redrive.protocol.heartbeat import Heartbeat, Pulse
+from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.wire.method import Method, Sender
+from redrive.wire.methods.basic import BasicCancel
+from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelOpen, ChannelOpenOk
+from redrive.wire.methods.connection import (
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    ConnectionUnblocked,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+)
+from redrive.wire.values import Table, read_table
+
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
+log = logging.getLogger("redrive.broker")
+
+HANDSHAKE_WITHIN = 10.0  # seconds; whoever connects and says nothing is shown out
+WRITE_HIGH_WATER = 256 * 1024
+FRAMES = 128  # about what the frames of a message weigh, without its body
+DISK_LAGS_AT = 20_000  # changes that are not on disk yet: whoever wants more waits for these
+
+
+class Session(asyncio.Protocol):
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.id = broker.next_session_id()
+        self.user = ""
+        self.writable = True
+        self.channels: dict[int, Channel] = {}
+        self.conversation = Conversation(
+            Sender.SERVER, largest_message=broker.dialect.max_message_size, offer=broker.tuning
+        )
+        self._loop = asyncio.get_running_loop()
+        self._vhost: VirtualHost | None = None
+        self._transport: asyncio.Transport | None = None
+        self._heartbeat = Heartbeat(0, 0)
+        self._timer: asyncio.TimerHandle | None = None
+        self._write_scheduled = False
+        self._waiting: list[Event] = []  # what the client said and nobody has looked at: it does not read its answers
+        self._unsent = 0  # bytes, about
+        self._clogged = False  # the socket takes no more
+        self._full = False  # too much is held back
+        self._holds = 0
+        self._unconfirmed: dict[Channel, None] = {}
+        self._published = False  # has it ever? then an alarm concerns it
+        self._tells_blocked = False
+        self._ended = False
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def vhost(self) -> VirtualHost:
+        assert self._vhost is not None, "before connection.open there are no channels"
+        return self._vhost
+
+    # asyncio.Protocol ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self._timer = self._loop.call_later(HANDSHAKE_WITHIN, self._too_slow)
+        self.broker.sessions.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._heartbeat.last_received = self._loop.time()
+        greeted = self.conversation.state is not ConnectionState.IDLE
+        self._take_in(self.conversation.receive(data))
+        if not greeted and self.conversation.state is ConnectionState.GREETED:
+            self._start()
+
+    def _take_in(self, events: list[Event]) -> None:
+        for place, event in enumerate(events):
+            if not self.writable:
+                self._waiting += events[place:]
+                break
+            self._handle(event)
+        for channel in self._unconfirmed:
+            self.broker.journal.after_commit(channel.committed())
+        self._unconfirmed.clear()
+        if self.broker.journal.pending > DISK_LAGS_AT:
+            self._pause_reading()
+            self.broker.journal.after_commit(self._resume_reading)
+        elif self._published and self.broker.alarm:
+            self._pause_reading()
+        self.write_soon()
+
+    def pause_writing(self) -> None:
+        self._clogged = True
+        self._stop()
+
+    def resume_writing(self) -> None:
+        self._clogged = False
+        self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._ended and self.conversation.state is not ConnectionState.CLOSED:
+            log.info("%r went away: %s", self, exc or "closed by the client")
+        self._end()
+
+    # Flow ---------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        self.writable = False
+        self._pause_reading()
+
+    def _go_on(self) -> None:
+        """Take up what was left when there was no room, unless there is none again."""
+        if self._clogged or self._full or self._ended:
+            return
+        self.writable = True
+        self._resume_reading()
+        waiting, self._waiting = self._waiting, []
+        self._take_in(waiting)
+        for channel in list(self.channels.values()):
+            for consumer in list(channel.consumers.values()):
+                consumer.queue.dispatch()
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.writable and not (self._published and self.broker.alarm):
+            self._transport.resume_reading()
+
+    def alarm(self, reason: str | None) -> None:
+        """The broker's memory is full, or no longer: publishers are told and not read from."""
+        if self.conversation.state is not ConnectionState.OPEN:
+            return
+        if self._tells_blocked:
+            self.send(0, ConnectionBlocked(reason=reason) if reason is not None else ConnectionUnblocked())
+        if reason is None:
+            self._resume_reading()
+        elif self._published:
+            self._pause_reading()
+
+    # Sending ------------------------------------------------------------------------------------------
+
+    def send(self, channel: int, method: Method, raw_properties: bytes = b"\x00\x00", body: bytes = b"") -> None:
+        try:
+            self.conversation.send(channel, method, raw_properties, body)
+        except LocalProtocolError:
+            self._unheard(channel)
+            return
+        self._said(FRAMES + len(body))
+
+    def send_content(self, channel: int, frame: bytes, raw_properties: bytes, body: bytes) -> None:
+        try:
+            self.conversation.send_content(channel, frame, raw_properties, body)
+        except LocalProtocolError:
+            self._unheard(channel)
+            return
+        self._said(FRAMES + len(body))
+
+    def send_frame(self, channel: int, frame: bytes) -> None:
+        try:
+            self.conversation.send_frame(channel, frame)
+        except LocalProtocolError:
+            self._unheard(channel)
+            return
+        self._said(len(frame))
+
+    def _unheard(self, channel: int) -> None:
+        """One read can bring a question and the farewell after it: then there is nobody to answer any more."""
+        conversation = self.conversation
+        listens = channel == 0 or conversation.channel_state(channel) is ChannelState.OPEN
+        if listens and conversation.state is ConnectionState.OPEN:
+            raise  # noqa: PLE0704 - called where it was caught: a fault of the broker's own
+
+    def _said(self, size: int) -> None:
+        self._unsent += size
+        if self._unsent < WRITE_HIGH_WATER:
+            if not self._write_scheduled:
+                self.write_soon()
+        elif self._holds:
+            self._full = True
+            self._stop()
+        else:
+            self._write_now()
+
+    def write_soon(self) -> None:
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._write_scheduled = False
+        self._write_now()
+
+    def _write_now(self) -> None:
+        if self._holds or not self.conversation.outgoing or self._transport is None or self._transport.is_closing():
+            return
+        self._heartbeat.last_sent = self._loop.time()
+        self._unsent = 0
+        self._transport.write(self.conversation.take())
+
+    def hold(self) -> None:
+        """Say nothing more before what was just changed is on disk."""
+        self._holds += 1
+        self.broker.journal.after_commit(self._release)
+
+    def _release(self) -> None:
+        self._holds -= 1
+        if self._full and not self._holds:
+            self._full = False
+            self._write_now()
+            self._go_on()
+        else:
+            self.write_soon()
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        self.broker.journal.after_commit(lambda: None if self._ended else action())
+
+    def confirm_later(self, channel: Channel) -> None:
+        self._unconfirmed[channel] = None
+
+    def has_channel(self, channel: Channel) -> bool:
+        return self.channels.get(channel.number) is channel and self.conversation.state is ConnectionState.OPEN
+
+    def notify_cancel(self, channel: int, consumer_tag: str) -> None:
+        if self.conversation.channel_state(channel) is ChannelState.OPEN:
+            self.send(channel, BasicCancel(consumer_tag=consumer_tag, no_wait=True))
+
+    # What the client says -----------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        method_id, channel = (60, 40), event.channel
+        try:
+            if type(event) is Publication:
+                self._publish(event)
+            elif isinstance(event, Incoming):
+                method_id = event.method.id
+                self._incoming(event)
+            else:
+                self._violation(cast(Violation, event))
+        except Refusal as refusal:
+            self._refuse(channel, refusal, method_id)
+        except RemoteProtocolError as error:  # nonsense within properties or arguments, found when looked at
+            self._refuse(channel, Refusal(error.code, error.text), method_id)
+        except Exception:
+            log.exception("%r: a fault of the broker's own", self)
+            self._refuse(0, Refusal(ReplyCode.INTERNAL_ERROR, "the broker failed; see its log"), method_id)
+
+    def _publish(self, publication: Publication) -> None:
+        channel = self.channels.get(publication.channel)
+        if channel is not None:
+            self._published = True
+            channel.publish(publication)
+
+    def _incoming(self, event: Incoming) -> None:
+        method = event.method
+        if event.channel == 0:
+            self._connection_method(method)
+        elif isinstance(method, ChannelOpen):
+            self.channels[event.channel] = Channel(self, event.channel)
+            self.send(event.channel, ChannelOpenOk())
+        elif isinstance(method, ChannelClose | ChannelCloseOk):
+            self._drop_channel(event.channel)
+        elif (channel := self.channels.get(event.channel)) is not None:
+            channel.handle(method)
+
+    def _drop_channel(self, number: int) -> None:
+        channel = self.channels.pop(number, None)
+        if channel is not None:
+            channel.close()
+
+    def _connection_method(self, method: Method) -> None:
+        match method:
+            case ConnectionStartOk():
+                self._authenticate(method)
+            case ConnectionTuneOk():
+                pass  # the conversation has noted it
+            case ConnectionOpen():
+                self._open(method)
+            case ConnectionClose() | ConnectionCloseOk():
+                self._finish()
+            case ConnectionUpdateSecret():
+                self.send(0, ConnectionUpdateSecretOk())
+            case _:
+                raise LocalProtocolError(f"{method.name} was let through to the broker")
+
+    # The handshake ------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        start = ConnectionStart(server_properties=self.broker.properties(), mechanisms=b"PLAIN AMQPLAIN")
+        self.send(0, start)
+
+    def _authenticate(self, answer: ConnectionStartOk) -> None:
+        credentials = _credentials(answer)
+        if credentials is None or not self.broker.accepts(credentials):
+            raise access_refused(
+                f"Login was refused using authentication mechanism {answer.mechanism}. "
+                "For details see the broker logfile."
+            )
+        self.user = credentials.username
+        capabilities = answer.client_properties.get("capabilities")
+        self._tells_blocked = isinstance(capabilities, dict) and capabilities.get("connection.blocked") is True
+        tuning = self.broker.tuning
+        tune = ConnectionTune(channel_max=tuning.channel_max, frame_max=tuning.frame_max, heartbeat=tuning.heartbeat)
+        self.send(0, tune)
+
+    def _open(self, method: ConnectionOpen) -> None:
+        vhost = self.broker.vhosts.get(method.virtual_host)
+        if vhost is None:
+            raise Refusal(ReplyCode.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
+        self._vhost = vhost
+        self.send(0, ConnectionOpenOk())
+        self._start_heartbeat()
+        if self.broker.alarm is not None:
+            self.alarm(self.broker.alarm)
+
+    def _too_slow(self) -> None:
+        log.info("%r did not finish the handshake within %s s", self, HANDSHAKE_WITHIN)
+        self.abort()
+
+    def _start_heartbeat(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._heartbeat = Heartbeat(self.conversation.tuning.heartbeat, self._loop.time())
+        self._schedule_heartbeat()
+
+    def _schedule_heartbeat(self) -> None:
+        if (deadline := self._heartbeat.deadline()) is not None and not self._ended:
+            self._timer = self._loop.call_at(deadline, self._beat)
+
+    def _beat(self) -> None:
+        match self._heartbeat.pulse(self._loop.time()):
+            case Pulse.LOST:
+                log.warning("%r: missed heartbeats from the client", self)
+                self.abort()
+                return
+            case Pulse.SEND:
+                self.conversation.beat()
+                self._write_now()
+            case Pulse.FINE:
+                pass
+        self._schedule_heartbeat()
+
+    # Refusing and ending ------------------------------------------------------------------------------
+
+    def _refuse(self, number: int, refusal: Refusal, method_id: tuple[int, int]) -> None:
+        text = str(refusal).encode()[:255].decode(errors="ignore")
+        if number and not refusal.ends_connection:
+            self._drop_channel(number)
+            if self.conversation.channel_state(number) is ChannelState.OPEN:
+                close = ChannelClose(
+                    reply_code=refusal.code, reply_text=text, class_id=method_id[0], method_id=method_id[1]
+                )
+                self.send(number, close)
+            return
+        self.close(refusal.code, text, method_id)
+
+    def close(self, code: ReplyCode, text: str, method_id: tuple[int, int] = (0, 0)) -> None:
+        """Say farewell; what the client has open goes back to its queues at once."""
+        self._drop_channels()
+        if ">connection.close" in lifecycle.CONNECTION[self.conversation.state]:
+            self.send(
+                0, ConnectionClose(reply_code=code, reply_text=text, class_id=method_id[0], method_id=method_id[1])
+            )
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(HANDSHAKE_WITHIN, self.abort)
+        else:
+            self._finish()
+
+    def _violation(self, violation: Violation) -> None:
+        if violation.channel:
+            self._drop_channel(violation.channel)
+            return
+        log.warning("%r broke the protocol: %s", self, violation.error)
+        self._drop_channels()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Everything is said: write it and close the socket."""
+        self._drop_channels()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self.conversation.take())
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _drop_channels(self) -> None:
+        for number in list(self.channels):
+            self._drop_channel(number)
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._drop_channels()
+        if self._vhost is not None:
+            self._vhost.forget_owner(self)
+        self.broker.sessions.discard(self)
+        self.ended.set_result(None)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Session {self.id} {self.user or 'nobody'} {self.conversation.state.name} channels={len(self.channels)}>"
+        )
+
+
+def _credentials(answer: ConnectionStartOk) -> Plain | None:
+    if answer.mechanism == "PLAIN":
+        return read_plain(answer.response)
+    if answer.mechanism == "AMQPLAIN":
+        return _read_amqplain(answer.response)
+    return None
+
+
+def _read_amqplain(response: bytes) -> Plain | None:
+    """RabbitMQ's own mechanism: a table of LOGIN and PASSWORD, without its length."""
+    length = len(response).to_bytes(4, "big")
+    table: Table = read_table(length + response, 0, len(response) + 4)[0]
+    login, password = table.get("LOGIN"), table.get("PASSWORD")
+    return Plain(login, password) if isinstance(login, str) and isinstance(password, str) else None

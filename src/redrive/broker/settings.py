@@ -1,0 +1,181 @@
+"""What the arguments of a queue mean, checked when it is declared, and compared when it is declared again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from redrive.broker.dialect import Dialect
+from redrive.broker.refusal import Refusal, precondition
+from redrive.wire.values import FieldValue, Table
+
+# RabbitMQ's timers are Erlang's: 2^32 - 1 milliseconds is the longest.
+LONGEST_TTL = (1 << 32) - 1
+_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    quorum: bool = False
+    message_ttl: int | None = None  # milliseconds
+    expires: int | None = None  # milliseconds without use
+    max_length: int | None = None
+    max_bytes: int | None = None
+    overflow: str = "drop-head"
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    max_priority: int | None = None
+    single_active_consumer: bool = False
+    delivery_limit: int | None = None  # None: unlimited
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    check: Callable[[FieldValue], str | None]  # what is wrong with the value, in RabbitMQ's words
+
+
+def _is_integer(value: FieldValue) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _whole(low: int, high: int) -> _Argument:
+    def check(value: FieldValue) -> str | None:
+        if not _is_integer(value):
+            return f"{{unacceptable_type,{type_name(value)}}}"
+        assert isinstance(value, int)
+        if value < low:
+            return f"{{value_negative,{value}}}" if value < 0 else f"{{value_zero,{value}}}"
+        return f"{{value_too_large,{value}}}" if value > high else None
+
+    return _Argument(check)
+
+
+def _text(*among: str) -> _Argument:
+    def check(value: FieldValue) -> str | None:
+        if not isinstance(value, str):
+            return f"{{unacceptable_type,{type_name(value)}}}"
+        return f"invalid_{value}" if among and value not in among else None
+
+    return _Argument(check)
+
+
+def _flag() -> _Argument:
+    return _Argument(lambda value: None if isinstance(value, bool) else f"{{unacceptable_type,{type_name(value)}}}")
+
+
+# In the order in which RabbitMQ compares them when a queue is declared again: the first that differs is named.
+_ARGUMENTS: Mapping[str, _Argument] = {
+    "x-expires": _whole(1, LONGEST_TTL),
+    "x-message-ttl": _whole(0, LONGEST_TTL),
+    "x-dead-letter-exchange": _text(),
+    "x-dead-letter-routing-key": _text(),
+    "x-dead-letter-strategy": _text("at-most-once", "at-least-once"),
+    "x-max-length": _whole(0, _MOST),
+    "x-max-length-bytes": _whole(0, _MOST),
+    "x-max-priority": _whole(0, 255),
+    "x-overflow": _text("drop-head", "reject-publish", "reject-publish-dlx"),
+    "x-queue-mode": _text("default", "lazy"),
+    "x-queue-version": _whole(1, 2),
+    "x-single-active-consumer": _flag(),
+    "x-queue-type": _text("classic", "quorum"),
+    "x-delivery-limit": _whole(-1, _MOST),
+}
+_QUORUM_REFUSES = ("x-max-priority", "x-queue-mode")
+_CLASSIC_REFUSES = ("x-delivery-limit", "x-dead-letter-strategy")
+
+
+def read_settings(queue: str, vhost: str, arguments: Table, dialect: Dialect) -> QueueSettings:
+    for name, value in arguments.items():
+        if (argument := _ARGUMENTS.get(name)) is not None and (wrong := argument.check(value)) is not None:
+            raise _invalid(name, queue, vhost, wrong)
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise _invalid("x-dead-letter-routing-key", queue, vhost, "routing_key_but_no_dlx_defined")
+    quorum = arguments.get("x-queue-type") == "quorum"
+    for name in _QUORUM_REFUSES if quorum else _CLASSIC_REFUSES:
+        if name in arguments:
+            kind = "rabbit_quorum_queue" if quorum else "rabbit_classic_queue"
+            raise precondition(f"invalid arg '{name}' for queue '{queue}' in vhost '{vhost}' of queue type {kind}")
+    return QueueSettings(
+        quorum=quorum,
+        message_ttl=_integer(arguments, "x-message-ttl"),
+        expires=_integer(arguments, "x-expires"),
+        max_length=_integer(arguments, "x-max-length"),
+        max_bytes=_integer(arguments, "x-max-length-bytes"),
+        overflow=_string(arguments, "x-overflow") or "drop-head",
+        dead_letter_exchange=_string(arguments, "x-dead-letter-exchange"),
+        dead_letter_key=_string(arguments, "x-dead-letter-routing-key"),
+        max_priority=_integer(arguments, "x-max-priority"),
+        single_active_consumer=arguments.get("x-single-active-consumer") is True,
+        delivery_limit=_delivery_limit(arguments, dialect) if quorum else None,
+    )
+
+
+def _delivery_limit(arguments: Table, dialect: Dialect) -> int | None:
+    limit = _integer(arguments, "x-delivery-limit")
+    if limit is None:
+        return dialect.default_delivery_limit
+    if limit == -1:
+        return None if dialect.allows_unlimited_deliveries else 0
+    return limit
+
+
+def check_equivalent(queue: str, vhost: str, received: Table, current: Table) -> None:
+    """A queue exists: what a second declaration wants must be what it has."""
+    for name in _ARGUMENTS:  # others, known to nobody, are ignored, as RabbitMQ ignores them
+        wanted, has = received.get(name), current.get(name)
+        if name == "x-queue-type":
+            wanted, has = wanted or "classic", has or "classic"
+        if wanted != has:
+            raise inequivalent(name, "queue", queue, vhost, wanted, has)
+
+
+def inequivalent(argument: str, what: str, name: str, vhost: str, received: FieldValue, current: FieldValue) -> Refusal:
+    if received is None or current is None:
+        wanted = "none" if received is None else f"the value '{_shown(received)}' of type '{type_name(received)}'"
+        has = "none" if current is None else f"the value '{_shown(current)}' of type '{type_name(current)}'"
+    else:
+        wanted, has = f"'{_shown(received)}'", f"'{_shown(current)}'"
+    text = f"inequivalent arg '{argument}' for {what} '{name}' in vhost '{vhost}': "
+    return precondition(f"{text}received {wanted} but current is {has}")
+
+
+def _invalid(argument: str, queue: str, vhost: str, wrong: str) -> Refusal:
+    return precondition(f"invalid arg '{argument}' for queue '{queue}' in vhost '{vhost}': {wrong}")
+
+
+def _shown(value: FieldValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def type_name(value: FieldValue) -> str:
+    """What RabbitMQ calls the type of a field value."""
+    match value:
+        case bool():
+            return "bool"
+        case int():
+            return "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
+        case str():
+            return "longstr"
+        case float():
+            return "double"
+        case bytes() | bytearray():
+            return "binary"
+        case dt.datetime():
+            return "timestamp"
+        case Mapping():
+            return "table"
+        case None:
+            return "void"
+        case _:
+            return "array"
+
+
+def _integer(arguments: Table, name: str) -> int | None:
+    value = arguments.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _string(arguments: Table, name: str) -> str | None:
+    value = arguments.get(name)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,43 @@
+"""What the broker must not forget, and where it is kept.
+
+The broker knows `journal` and chooses `memory` or `sqlite`; the rest is theirs:
+
+    journal    the contract: changes are appended, and after a commit they are known to be on disk
+    memory     the journal that keeps nothing
+    sqlite     the journal that keeps everything: group commit by one background thread
+    batch      the changes of one transaction, and which of them cancel out
+    datafile   the SQLite file: how it is made, checked, written and read back
+    directory  the data directory: made to last, and one process's alone
+    errors     what can be wrong with a data directory, and what to do about it
+"""
+
+from redrive.broker.storage.errors import (
+    CorruptFile,
+    DirectoryInUse,
+    DiskFull,
+    ForeignFile,
+    NewerFile,
+    NotWritable,
+    StorageError,
+    StorageFailed,
+)
+from redrive.broker.storage.journal import Definition, Journal, Recovered, StoredMessage
+from redrive.broker.storage.memory import MemoryJournal
+from redrive.broker.storage.sqlite import SQLiteJournal
+
+__all__ = [
+    "CorruptFile",
+    "Definition",
+    "DirectoryInUse",
+    "DiskFull",
+    "ForeignFile",
+    "Journal",
+    "MemoryJournal",
+    "NewerFile",
+    "NotWritable",
+    "Recovered",
+    "SQLiteJournal",
+    "StorageError",
+    "StorageFailed",
+    "StoredMessage",
+]

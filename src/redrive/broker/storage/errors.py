@@ -1,0 +1,89 @@
+"""What can be wrong with the broker's data directory, and what to do about it.
+
+A branch of the tree in `redrive.errors`:
+
+    RedriveError
+    └── StorageError            the data directory cannot be used, or no longer; nothing in it was overwritten
+        ├── DirectoryInUse      another process has it
+        ├── NotWritable         no permission, or a read-only file system
+        ├── ForeignFile         the file is not a Redrive broker's: it is somebody else's and stays as it is
+        ├── NewerFile           a newer Redrive made it
+        ├── CorruptFile         it is damaged
+        └── StorageFailed       the disk did: what was confirmed is safe, and nothing is confirmed any more
+            └── DiskFull        because there is no room
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from redrive.errors import RedriveError
+
+
+class StorageError(RedriveError):
+    """The data directory cannot be used. Nothing in it was overwritten."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        super().__init__(f"{path}: {text}")
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:  # exceptions cross processes: Celery and multiprocessing pickle them
+        return _as_it_was, (type(self), self.args, vars(self))
+
+
+class DirectoryInUse(StorageError):
+    """Two brokers on one data directory would each undo what the other confirmed: the second is refused."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        holder = f"process {pid}" if pid is not None else "another program"
+        super().__init__(path, f"is in use by {holder}. Stop it, connect to it, or choose another data directory")
+        self.pid = pid
+
+
+class NotWritable(StorageError):
+    """No permission to write there, or a read-only file system."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(path, f"cannot be written ({why}). Choose another data directory, or use --memory")
+
+
+class ForeignFile(StorageError):
+    """A file that no Redrive broker made is in the place of the broker's own."""
+
+
+class NewerFile(StorageError):
+    """A newer Redrive wrote the file: this one would not understand all of it."""
+
+    def __init__(self, path: Path, version: int, known: int) -> None:
+        text = f"was written by a newer Redrive (format {version}, this one knows {known}): install that one or a later"
+        super().__init__(path, text)
+        self.version = version
+
+
+class CorruptFile(StorageError):
+    """The file is damaged."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        text = f"is damaged ({why}). It was left as it is: restore it from a backup, or move it away to start empty"
+        super().__init__(path, text)
+
+
+class StorageFailed(StorageError):
+    """A commit did not reach the disk. What was confirmed before is safe; nothing is confirmed any more."""
+
+    def __init__(self, path: Path, why: str, remedy: str = "restart the broker") -> None:
+        super().__init__(path, f"{why}. What was confirmed is safe, and nothing is confirmed any more: {remedy}")
+
+
+class DiskFull(StorageFailed):
+    """There is no room. What was confirmed before is there again after a restart with some room."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "the disk is full", "make room, then restart the broker")
+
+
+def _as_it_was(kind: type[StorageError], args: tuple[Any, ...], state: dict[str, Any]) -> StorageError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(state)
+    return error

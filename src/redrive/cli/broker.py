@@ -1,0 +1,80 @@
+"""`redrive broker`: the embedded broker as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from redrive.broker.broker import GUEST, Broker
+from redrive.broker.dialect import DIALECTS, LATEST
+from redrive.broker.server import BrokerServer
+from redrive.broker.storage.errors import DirectoryInUse, StorageError
+from redrive.broker.storage.journal import Journal
+from redrive.broker.storage.memory import MemoryJournal
+from redrive.broker.storage.sqlite import SQLiteJournal
+from redrive.cli.exits import CONFLICT
+from redrive.errors import ConfigurationError
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=5672, show_default=True, help="Port to listen on; 0 picks a free one.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=Path(".redrive"), show_default=True, help="Data folder."
+)
+@click.option("--memory", is_flag=True, help="Keep nothing on disk.")
+@click.option("--user", help="The one user that may connect, instead of guest.")
+@click.option("--password-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Its password.")
+@click.option(
+    "--dialect", type=click.Choice(sorted(DIALECTS)), help="Which RabbitMQ to be like.  [default: the latest]"
+)
+def broker(
+    host: str, port: int, data: Path, memory: bool, user: str | None, password_file: Path | None, dialect: str | None
+) -> None:
+    """Run the embedded broker until it is interrupted.
+
+    Any AMQP 0-9-1 client can use it. Durable queues and persistent messages are kept in the data folder and survive
+    kill -9. Beyond loopback it wants --user and --password-file.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    if (user is None) != (password_file is None):
+        raise click.UsageError("--user and --password-file go together")
+    users = {user: password_file.read_text().strip()} if user is not None and password_file is not None else GUEST
+    try:
+        asyncio.run(_run(None if memory else data, host, port, users, dialect))
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
+    except StorageError as error:
+        click.echo(f"redrive: {error}", err=True)
+        sys.exit(CONFLICT if isinstance(error, DirectoryInUse) else 1)
+    except OSError as error:
+        click.echo(f"redrive: cannot listen on {host}:{port}: {error.strerror}", err=True)
+        sys.exit(CONFLICT)
+
+
+async def _run(data: Path | None, host: str, port: int, users: dict[str, str], dialect: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[StorageError | None] = loop.create_future()
+
+    def end(failure: StorageError | None = None) -> None:
+        if not over.done():
+            over.set_result(failure)
+
+    journal: Journal = MemoryJournal() if data is None else SQLiteJournal(data, on_failure=end)
+    chosen = DIALECTS[dialect] if dialect is not None else LATEST
+    server = BrokerServer(Broker(journal=journal, users=users, dialect=chosen), host=host, port=port)
+    await server.start()
+    click.echo(f"listening on {server.url}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    failure = await over
+    with suppress(StorageError):
+        await server.stop()
+    if failure is not None:
+        raise failure

@@ -1,0 +1,96 @@
+"""An embedded broker in a thread of its own, for tests with any AMQP client, blocking or not.
+
+    with ThreadedBroker(clock=FakeClock()) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        ...
+        broker.advance(timedelta(seconds=15))      # what waits for a TTL has waited
+
+Without a `data` folder nothing is written to disk and every broker is empty when it starts. With a `FakeClock` time
+stands still until it is advanced; without one it runs by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Self, TypeVar
+from urllib.parse import quote
+
+from redrive.broker.broker import Broker
+from redrive.broker.clock import Clock, LoopClock
+from redrive.broker.dialect import LATEST, Dialect
+from redrive.broker.server import BrokerServer
+from redrive.broker.storage.memory import MemoryJournal
+from redrive.broker.storage.sqlite import SQLiteJournal
+from redrive.testing.clock import FakeClock
+
+T = TypeVar("T")
+
+
+class ThreadedBroker:
+    def __init__(self, *, clock: FakeClock | None = None, dialect: Dialect = LATEST, data: Path | None = None) -> None:
+        self._fake = clock
+        self._dialect = dialect
+        self._data = data
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-test-broker", daemon=True)
+        self._server: BrokerServer | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as `guest`."""
+        return self.server.url.replace("amqp://", "amqp://guest:guest@")
+
+    @property
+    def server(self) -> BrokerServer:
+        if self._server is None:
+            raise RuntimeError("the broker was not started: use it as a context manager")
+        return self._server
+
+    def start(self) -> Self:
+        self._thread.start()
+        clock: Clock = self._fake or LoopClock()
+        self._server = asyncio.run_coroutine_threadsafe(self._serve(clock), self._loop).result()
+        return self
+
+    async def _serve(self, clock: Clock) -> BrokerServer:
+        journal = SQLiteJournal(self._data) if self._data is not None else MemoryJournal()
+        return await BrokerServer(Broker(journal=journal, clock=clock, dialect=self._dialect)).start()
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.stop(within=1), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def advance(self, by: timedelta) -> None:
+        """Let time pass for the broker: TTLs, delays and queue expiry fall due."""
+        fake = self._fake
+        if fake is None:
+            raise RuntimeError("this broker's clock runs by itself")
+        self.call(lambda: fake.advance(by))
+
+    def call(self, action: Callable[[], T]) -> T:
+        """Do something in the broker's thread and give its result."""
+
+        async def act() -> T:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(act(), self._loop).result()
+
+    def add_vhost(self, name: str) -> str:
+        """Make a virtual host and give its URL."""
+        self.call(lambda: self.server.broker.add_vhost(name))
+        return f"{self.url}{quote(name, safe='')}"
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<ThreadedBroker {self._server!r}>"

@@ -1,0 +1,81 @@
+"""`redrive broker` as a process that a test owns: started, stopped, killed, and started again on the same port."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Self
+
+from redrive.testing.ports import LOOPBACK, free_port
+from redrive.testing.processes import ServerFailed, ServerProcess, tail
+
+_READY = "listening on amqp://"
+
+
+class EmbeddedBroker:
+    """`<EmbeddedBroker port=23456 data=data RUNNING pid=4711>`; without a data folder it keeps nothing."""
+
+    def __init__(self, directory: Path, *, data: Path | None = None) -> None:
+        self.directory = directory
+        self.data = data
+        self.port = free_port()
+        self._process: ServerProcess | None = None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@{LOOPBACK}:{self.port}/"
+
+    @property
+    def command(self) -> list[str]:
+        kept = ["--memory"] if self.data is None else ["--data", str(self.data)]
+        return [sys.executable, "-m", "redrive", "broker", "--port", str(self.port), *kept]
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "broker.log"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.running else None
+
+    @property
+    def running(self) -> bool:
+        return self.pid is not None
+
+    def start(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        before = self.log.stat().st_size if self.log.exists() else 0
+        self._process = ServerProcess(self.command, environment=dict(os.environ), log=self.log)
+        try:
+            self._process.wait_until(lambda: _READY in self.log.read_text()[before:], timeout=30)
+        except ServerFailed as failed:
+            self.kill()
+            raise ServerFailed(f"the embedded broker did not start: {failed}\n{tail(self.log)}") from None
+        return self
+
+    def stop(self) -> None:
+        """SIGTERM, as an operator does."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def __repr__(self) -> str:
+        state = f"RUNNING pid={self.pid}" if self.running else "DOWN"
+        return f"<EmbeddedBroker port={self.port} data={self.data} {state}>"
