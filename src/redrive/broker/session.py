@@ -372,7 +372,8 @@ class Session(asyncio.Protocol):
     # Refusing and ending ------------------------------------------------------------------------------
 
     def _refuse(self, number: int, refusal: Refusal, method_id: tuple[int, int]) -> None:
-        text = str(refusal).encode()[:255].decode(errors="ignore")
+        # It may quote what the client sent, which need not be text.
+        text = str(refusal).encode(errors="surrogateescape")[:255].decode(errors="ignore")
         if number and not refusal.ends_connection:
             self._drop_channel(number)
             if self.conversation.channel_state(number) is ChannelState.OPEN:

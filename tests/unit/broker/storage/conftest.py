@@ -16,19 +16,21 @@ from unit.client.clock import Clock
 
 @pytest.fixture
 def complaints() -> list[dict[str, Any]]:
-    """What the loop had to complain about, for tests that expect it."""
+    """What the loop had to complain about. A test that expects it takes it away."""
     return []
 
 
 @pytest.fixture(autouse=True)
-async def cleanliness(complaints: list[dict[str, Any]]) -> AsyncIterator[None]:
-    """No test waits for ever, and no thread of a journal outlives its test."""
+async def cleanliness(request: pytest.FixtureRequest, complaints: list[dict[str, Any]]) -> AsyncIterator[None]:
+    """No test waits for ever or upsets the loop, and no thread of a journal outlives its test."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context))
-    alarm = threading.Timer(60, loop.call_soon_threadsafe, [_wake_up, loop])
+    patience = 60 if request.node.get_closest_marker("slow") is None else 1200
+    alarm = threading.Timer(patience, loop.call_soon_threadsafe, [_wake_up, loop])
     alarm.start()
     yield
     alarm.cancel()
+    assert not complaints
     assert not [thread for thread in threading.enumerate() if thread.name == "redrive-journal"]
 
 

@@ -51,6 +51,7 @@ async def test_a_callback_that_fails_is_reported_and_the_others_are_called(compl
 
     assert called == ["second"]
     assert [type(complaint["exception"]) for complaint in complaints] == [LookupError]
+    complaints.clear()
 
 
 async def test_closing_calls_those_who_wait() -> None:

@@ -218,4 +218,4 @@ class TestBrokersLife(BrokersLife.TestCase):  # type: ignore[misc, valid-type]
 
 @pytest.mark.slow
 class TestLongBrokersLife(BrokersLife.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(max_examples=1000, stateful_step_count=60, deadline=None)
+    settings = settings(max_examples=500, stateful_step_count=60, deadline=None)
