@@ -57,6 +57,7 @@ class BrokerServer:
             await asyncio.wait([session.ended for session in sessions], timeout=within)
         for session in list(self.broker.sessions):
             session.abort()
+        await asyncio.sleep(0)  # a socket that was aborted is closed in the loop's next turn
         await self.broker.close()
 
     async def __aenter__(self) -> Self:

@@ -61,10 +61,15 @@ class ThreadedBroker:
         return await BrokerServer(Broker(journal=journal, clock=clock, dialect=self._dialect)).start()
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.stop(within=1), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _finish(self) -> None:
+        await self.server.stop(within=1)
+        for _ in range(3):  # what was closed is gone after a turn or two of the loop
+            await asyncio.sleep(0)
 
     def advance(self, by: timedelta) -> None:
         """Let time pass for the broker: TTLs, delays and queue expiry fall due."""

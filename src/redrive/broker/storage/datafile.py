@@ -1,17 +1,18 @@
 """The SQLite file: how it is made, checked, written and read back. No asyncio here, and no threads.
 
 Messages lie in the order of their ids, like a log, and have no index. That is measured (256-byte bodies in 100
-queues, CPU per row): without an index a row costs 6 µs to insert and 2 µs to delete; an index on queue and
-position makes that 9 and 4, clustering by queue and position 19 and 8. Nor would an index help recovery, which
-would look for each row in another place, 6 s per million; from front to back it takes 3. The price is that emptying
+queues, CPU per row): without an index a row costs 6.5 µs to insert and 1.5 to delete; an index on queue and position
+makes that 9 and 3, clustering by queue and position 18 and 6.5. Nor would an index help recovery, which would look
+for each row in another place, 6.7 s of CPU per million; from front to back it takes 2.8. The price is that emptying
 a queue looks at every row, 0.2 s per million, in the background and once for all queues of a batch.
 
-A page of 8 KiB suits small and large bodies. The write-ahead log goes back into the file at 16 MiB, and is cut
-to that size when one transaction made it longer. The lock on the file is never given back (`locking_mode`), so
-that no reader can keep the log from being reused, and no shared memory is needed, which a full disk could refuse.
+For small bodies pages of 4 to 32 KiB are alike; large bodies like large pages, and 8 KiB is between. The write-ahead
+log goes back into the file at 16 MiB, like 4 and better than 64, which slows single commits; it is cut to that size
+when one transaction made it longer. The lock on the file is never given back (`locking_mode`), so that no reader can
+keep the log from being reused, and no shared memory is needed, which a full disk could refuse.
 
 Recovery reads every page that is in use, so damage is found there, when it is not found sooner; a `quick_check`
-before would only read everything twice.
+before would only read everything twice. Bytes that changed inside a body are not noticed: SQLite has no checksums.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ PRAGMA journal_mode = WAL;
 """
 
 # While the thread that writes is inside SQLite the loop's thread runs, and each time it comes out the two contend
-# for the interpreter. So it goes in seldom: many rows by one INSERT, everything else as one JSON text. Under full
-# load that halves the time to a confirm, compared with `executemany`, which comes out once per row.
+# for the interpreter. So it goes in seldom: many rows by one INSERT, everything else as one JSON text. Beside a busy
+# loop that carries a sixth more messages than `executemany`, which comes out once per row.
 _ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _STORE = {rows: f"INSERT INTO message VALUES {', '.join([_ROW] * rows)}" for rows in (64, 8, 1)}
 # A statement keeps its parameters in memory until its next use, so large bodies do not travel in company.
