@@ -13,6 +13,7 @@ found '/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin' || found '/opt/rabbitmq/sbi
 found '/usr/lib/postgresql/*/bin/postgres' || found '/usr/pgsql-*/bin/postgres' ||
     found '/opt/homebrew/opt/postgresql*/bin/postgres' || found '/usr/local/bin/createdb' ||
     missing+=(postgresql)
+command -v amqp-publish >/dev/null || missing+=(amqp-tools)  # a client for the interop tests
 command -v openssl >/dev/null || missing+=(openssl)
 
 [ ${#missing[@]} -eq 0 ] || ./apt_install.sh "${missing[@]}"

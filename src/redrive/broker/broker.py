@@ -120,6 +120,7 @@ class Broker:
                 put(self._entry(stored, recovered.delivered.get(stored.queue, 0)))
         for vhost in self.vhosts.values():
             for queue in list(vhost.queues.values()):
+                queue.resume_after(recovered.delivered.get(queue.id, 0))
                 queue.expire()
 
     def _entry(self, stored: StoredMessage, delivered_up_to: int) -> Entry:

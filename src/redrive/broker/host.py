@@ -24,7 +24,7 @@ from typing import Self
 from redrive.broker.broker import Broker
 from redrive.broker.dialect import LATEST, Dialect
 from redrive.broker.server import BrokerServer
-from redrive.broker.storage.errors import DirectoryInUse
+from redrive.broker.storage.errors import DirectoryInUse, StorageError
 from redrive.broker.storage.sqlite import SQLiteJournal
 from redrive.errors import ConnectionFailed
 
@@ -42,6 +42,7 @@ class SharedBroker:
         self._server: BrokerServer | None = None
         self._port = 0
         self._watch: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def hosting(self) -> bool:
@@ -72,7 +73,7 @@ class SharedBroker:
     async def _host(self) -> bool:
         """Take the lock and serve, or find that somebody else does."""
         try:
-            journal = SQLiteJournal(self.directory)
+            journal = SQLiteJournal(self.directory, on_failure=self._failed)
         except DirectoryInUse:
             return False
         server = BrokerServer(Broker(journal=journal, dialect=self._dialect), port=self._last_port())
@@ -84,6 +85,17 @@ class SharedBroker:
         self._server, self._port = server, server.port
         self._write_address()
         return True
+
+    def _failed(self, failure: StorageError) -> None:
+        """The disk did not take it: say goodbye to everybody rather than confirm what is not kept."""
+        log.critical("the broker in %s ends: %s", self.directory, failure)
+        if self._server is not None:
+            self._ending = asyncio.create_task(self._give_up(self._server), name="redrive-broker-ends")
+
+    async def _give_up(self, server: BrokerServer) -> None:
+        self._server = None
+        with suppress(StorageError):
+            await server.stop()
 
     async def _find(self) -> bool:
         """Is somebody at the address that the folder names?"""

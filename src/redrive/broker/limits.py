@@ -18,7 +18,6 @@ LIMITS = (
     Limit("TLS on the listener", "loopback, or a proxy in front"),
     Limit("permissions", "one user list; whoever may connect may do everything"),
     Limit("`EXTERNAL` and other SASL mechanisms", "PLAIN and AMQPLAIN"),
-    Limit("direct reply-to (`amq.rabbitmq.reply-to`)", "an exclusive queue for replies"),
     Limit("`consumer_timeout`", "a delivery may stay unacknowledged for ever"),
     Limit("native delayed retry of quorum queues (`x-delayed-retry-*`)", "accepted and without effect"),
     Limit("quorum queues as a replicated log", "a durable queue with delivery counts and limits, on one disk"),

@@ -133,6 +133,10 @@ class Queue:
         self._put(entry)
         self._next_position = max(self._next_position, entry.position + 1)
 
+    def resume_after(self, delivered: int) -> None:
+        """Positions go on above the highest that was ever handed out, or what comes next would look redelivered."""
+        self._next_position = max(self._next_position, delivered + 1)
+
     def _put(self, entry: Entry) -> None:
         self._ready.append(entry)
         self._bytes += len(entry.message.body)
@@ -278,7 +282,7 @@ class Queue:
                 if entry.stored:
                     self.vhost.journal.returned(entry.id, entry.delivery_count)
             if by_client and self._rotates:
-                entry.position, self._next_position = self._next_position, self._next_position + 1
+                self._move_to_end(entry)
                 self._ready.append(entry)
             else:
                 returned.append(entry)
@@ -288,6 +292,14 @@ class Queue:
         if self.settings.overflow == "drop-head":
             self._shorten()
         self.dispatch()
+
+    def _move_to_end(self, entry: Entry) -> None:
+        if entry.stored:
+            self.vhost.journal.forget(entry.id)
+        entry.id = self.vhost.next_id()
+        entry.position, self._next_position = self._next_position, self._next_position + 1
+        if entry.stored:
+            self.vhost.store(self.id, entry)
 
     def _beyond_limit(self, entry: Entry) -> bool:
         limit = self.settings.delivery_limit

@@ -1,0 +1,92 @@
+"""What a broker remembers of its last life."""
+
+from pathlib import Path
+
+from redrive.broker.broker import Broker
+from redrive.broker.dialect import DIALECTS, LATEST, Dialect
+from redrive.broker.server import BrokerServer
+from redrive.broker.storage.sqlite import SQLiteJournal
+from redrive.client import Connection, Properties
+
+
+def server(data: Path, dialect: Dialect = LATEST) -> BrokerServer:
+    return BrokerServer(Broker(journal=SQLiteJournal(data), dialect=dialect))
+
+
+async def test_a_message_that_was_delivered_is_redelivered_after_a_restart(tmp_path: Path) -> None:
+    async with server(tmp_path) as first, Connection(first.url) as connection:
+        await connection.declare_queue("orders")
+        await connection.publish("", "orders", b"seen")
+        await connection.publish("", "orders", b"unseen")
+        assert await connection.get("orders") is not None
+
+    async with server(tmp_path) as second, Connection(second.url) as connection:
+        deliveries = [await connection.get("orders"), await connection.get("orders")]
+
+    assert [(delivery.body, delivery.redelivered) for delivery in deliveries if delivery is not None] == [
+        (b"seen", True),
+        (b"unseen", False),
+    ]
+
+
+async def test_a_fresh_message_of_a_drained_queue_is_not_taken_for_redelivered_after_two_restarts(
+    tmp_path: Path,
+) -> None:
+    async with server(tmp_path) as first, Connection(first.url) as connection:
+        await connection.declare_queue("orders")
+        await connection.publish("", "orders", b"old")
+        old = await connection.get("orders")
+        assert old is not None
+        old.ack()
+    async with server(tmp_path) as second, Connection(second.url) as connection:
+        await connection.publish("", "orders", b"fresh")
+
+    async with server(tmp_path) as third, Connection(third.url) as connection:
+        fresh = await connection.get("orders")
+
+    assert fresh is not None
+    assert not fresh.redelivered
+
+
+async def test_the_order_of_a_rotated_quorum_queue_survives_a_restart(tmp_path: Path) -> None:
+    dialect = DIALECTS["3.10"]
+    async with server(tmp_path, dialect) as first, Connection(first.url) as connection:
+        await connection.declare_queue("orders", arguments={"x-queue-type": "quorum"})
+        for body in (b"1", b"2"):
+            await connection.publish("", "orders", body)
+        delivery = await connection.get("orders")
+        assert delivery is not None
+        delivery.nack()
+        await connection.queue_info("orders")
+
+    async with server(tmp_path, dialect) as second, Connection(second.url) as connection:
+        bodies = [got.body for _ in range(2) if (got := await connection.get("orders")) is not None]
+
+    assert bodies == [b"2", b"1"]
+
+
+async def test_topology_and_dead_letter_history_survive_and_transient_things_do_not(tmp_path: Path) -> None:
+    async with server(tmp_path) as first, Connection(first.url) as connection:
+        await connection.declare_exchange("dead", "fanout")
+        await connection.declare_queue("parked")
+        await connection.bind_queue("parked", "dead")
+        await connection.declare_queue("work", arguments={"x-dead-letter-exchange": "dead"})
+        await connection.declare_queue("fleeting", durable=False)
+        await connection.publish("", "work", b"bad")
+        await connection.publish("", "work", b"gone", Properties(delivery_mode=1))
+        delivery = await connection.get("work")
+        assert delivery is not None
+        delivery.reject()
+        await connection.queue_info("parked")
+
+    async with server(tmp_path) as second, Connection(second.url) as connection:
+        parked = await connection.get("parked")
+        left = await connection.get("work")
+        kept = sorted(second.broker.vhosts["/"].queues)
+        await connection.publish("dead", "", b"still bound")
+
+    assert parked is not None
+    assert parked.properties.headers is not None
+    assert parked.properties.headers["x-first-death-queue"] == "work"
+    assert left is None
+    assert kept == ["parked", "work"]
