@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from redrive.broker.deadletter import Death, deaths_of
 from redrive.broker.dialect import Dialect
+from redrive.broker.exchanges.terms import type_name
 from redrive.broker.refusal import precondition
-from redrive.broker.settings import LONGEST_TTL, type_name
+from redrive.broker.settings import LONGEST_TTL
 from redrive.protocol.content import route_exchange, route_key
 from redrive.wire.patch import (
     check_properties,

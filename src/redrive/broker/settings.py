@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from redrive.broker.dialect import Dialect
+from redrive.broker.exchanges.terms import type_name
 from redrive.broker.refusal import Refusal, precondition
 from redrive.wire.values import FieldValue, Table
 
@@ -146,29 +146,6 @@ def _invalid(argument: str, queue: str, vhost: str, wrong: str) -> Refusal:
 
 def _shown(value: FieldValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def type_name(value: FieldValue) -> str:
-    """What RabbitMQ calls the type of a field value."""
-    match value:
-        case bool():
-            return "bool"
-        case int():
-            return "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
-        case str():
-            return "longstr"
-        case float():
-            return "double"
-        case bytes() | bytearray():
-            return "binary"
-        case dt.datetime():
-            return "timestamp"
-        case Mapping():
-            return "table"
-        case None:
-            return "void"
-        case _:
-            return "array"
 
 
 def _integer(arguments: Table, name: str) -> int | None:
