@@ -1,6 +1,7 @@
 """Private RabbitMQ nodes do what the tests that use them rely on. Witness: pika, an unrelated client."""
 
 import socket
+import time
 from pathlib import Path
 
 import pika
@@ -29,6 +30,7 @@ def get(url: str, queue: str) -> bytes | None:
 
 def test_a_killed_node_comes_back_on_the_same_port_with_its_data(own_rabbitmq: RabbitMQ) -> None:
     publish(own_rabbitmq.url, "q", b"survivor")
+    time.sleep(2)  # a queue younger than about a second may be lost when RabbitMQ is killed: its fact, not ours
     port, killed = own_rabbitmq.port, own_rabbitmq.pid
 
     own_rabbitmq.kill()
