@@ -22,13 +22,14 @@ from redrive.testing.broker import ThreadedBroker
 BROKERS = ["rabbitmq"] if os.environ.get("REDRIVE_RABBITMQ_ROOT") else ["rabbitmq", "memory", "sqlite"]
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: a worker may run tests in between that look into the journal's own machinery.
+@pytest.fixture(scope="module")
 def memory_broker() -> Iterator[ThreadedBroker]:
     with ThreadedBroker() as broker:
         yield broker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sqlite_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedBroker]:
     with ThreadedBroker(data=tmp_path_factory.mktemp("broker")) as broker:
         yield broker
