@@ -4,7 +4,11 @@ The tree says whose fault it is, because that decides what to do next:
 
     RedriveError
     ├── ConfigurationError            yours: a setting makes no sense; nothing was started
-    │   └── InvalidURL
+    │   ├── InvalidURL
+    │   └── TopologyError             a topology that no broker should get; holds every problem at once
+    ├── TopologyConflict              the broker holds something else under a name that is wanted
+    ├── MigrationRefused              a queue was not migrated: says why; nothing was changed
+    ├── MigrationPaused               a migration stopped half-way: nothing is lost, run it again
     ├── ProtocolError                 somebody broke AMQP
     │   ├── LocalProtocolError        yours: the call makes no sense now; nothing was sent
     │   │   ├── EncodingError         a value that AMQP cannot carry
@@ -75,6 +79,59 @@ class ConfigurationError(RedriveError):
 
 class InvalidURL(ConfigurationError):
     """A broker URL that cannot be understood. The message never holds the password."""
+
+
+class TopologyError(ConfigurationError):
+    """A topology that no broker should get. Every problem is told at once; nothing was applied."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        count = f"{len(self.problems)} problems" if len(self.problems) > 1 else "a problem"
+        super().__init__(f"the topology has {count}:\n" + "\n".join(f"  - {problem}" for problem in self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems,)
+
+
+class TopologyConflict(RedriveError):
+    """The broker holds something else under a wanted name, and cannot change it in place. Nothing was applied."""
+
+    def __init__(self, conflicts: Sequence[str]) -> None:
+        self.conflicts = tuple(conflicts)
+        lines = "\n".join(f"  - {conflict}" for conflict in self.conflicts)
+        super().__init__(
+            f"the broker holds something else:\n{lines}\n"
+            "RabbitMQ cannot change it in place: see `redrive topology plan`, and `redrive topology migrate` for queues"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.conflicts,)
+
+
+class MigrationRefused(RedriveError):
+    """A queue cannot be migrated now. Every reason is told at once; nothing was changed."""
+
+    def __init__(self, queue: str, reasons: Sequence[str]) -> None:
+        self.queue = queue
+        self.reasons = tuple(reasons)
+        said = self.reasons[0] if len(self.reasons) == 1 else "".join(f"\n  - {reason}" for reason in self.reasons)
+        super().__init__(f"queue {queue} was not migrated: {said}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.queue, self.reasons)
+
+
+class MigrationPaused(RedriveError):
+    """A migration stopped half-way. What was done is recorded and no message is lost: run it again to go on."""
+
+    def __init__(self, queue: str, step: str, why: str) -> None:
+        super().__init__(f"the migration of queue {queue} stopped in step {step!r}: {why}. Run it again to go on")
+        self.queue = queue
+        self.step = step
+        self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.queue, self.step, self.why)
 
 
 # Protocol -----------------------------------------------------------------------------------------

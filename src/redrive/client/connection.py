@@ -14,13 +14,12 @@ import asyncio
 import logging
 import platform
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Self, TypeVar
 
-from redrive import __version__
 from redrive.client.channel import Channel
 from redrive.client.consumer import Consumer, Handler, log_death
 from redrive.client.declarations import Declaration, Declarations
@@ -40,6 +39,7 @@ from redrive.errors import (
 )
 from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff
+from redrive.version import __version__
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicGet, BasicGetOk
 from redrive.wire.methods.exchange import (
@@ -148,6 +148,11 @@ class Connection:
         text = str(self.server_properties.get("version", ""))
         numbers = text.split("+")[0].split("-")[0].split(".")
         return tuple(int(number) for number in numbers if number.isdigit())
+
+    @property
+    def frame_max(self) -> int:
+        """The largest frame that this connection carries: a message's properties must fit into one."""
+        return self._link.conversation.tuning.frame_max if self._link is not None else self.url.tuning.frame_max
 
     def on_change(self, listener: Callable[[Connection], None]) -> None:
         """Have `listener` called whenever the state, or whether the broker takes messages, changes."""
@@ -339,7 +344,7 @@ class Connection:
 
     async def _queue_exists(self, queue: str) -> bool:
         try:
-            await self._declare(QueueDeclare(queue=queue, passive=True), QueueDeclareOk)
+            await self.ask(QueueDeclare(queue=queue, passive=True), QueueDeclareOk)
         except NotFound:
             return False
         return True
@@ -353,13 +358,25 @@ class Connection:
 
     # Declaring ----------------------------------------------------------------------------------------
 
-    async def _declare(self, method: Method, reply: type[M]) -> M:
-        """One operation on the channel kept for them, one at a time: a refusal closes it, and is the caller's alone."""
+    async def ask(self, method: Method, reply: type[M]) -> M:
+        """One operation on the channel kept for them, one at a time: a refusal closes it, and is the caller's alone.
+
+        Nothing is remembered: what `declare_...` and `bind_...` do is made again after a reconnect, this is not.
+        """
         async with self._topology_turn:
-            channel = self._topology_channel
-            if channel is None or not channel.is_open:
-                channel = self._topology_channel = await (await self.link()).channel()
-            return await channel.call(method, reply)
+            return await (await self._asking()).call(method, reply)
+
+    async def ask_together(self, *methods: Method) -> None:
+        """Several operations in one write, one after the other. What the broker refuses ends those behind it."""
+        async with self._topology_turn:
+            channel = await self._asking()
+            await asyncio.gather(*(channel.ask(method) for method in methods))
+
+    async def _asking(self) -> Channel:
+        channel = self._topology_channel
+        if channel is None or not channel.is_open:
+            channel = self._topology_channel = await (await self.link()).channel()
+        return channel
 
     async def declare_exchange(
         self,
@@ -379,12 +396,12 @@ class Connection:
             internal=internal,
             arguments=dict(arguments or {}),
         )
-        await self._declare(declare, ExchangeDeclareOk)
+        await self.ask(declare, ExchangeDeclareOk)
         self._declarations.exchange(declare)
 
     async def exchange_exists(self, name: str) -> bool:
         try:
-            await self._declare(ExchangeDeclare(exchange=name, passive=True), ExchangeDeclareOk)
+            await self.ask(ExchangeDeclare(exchange=name, passive=True), ExchangeDeclareOk)
         except NotFound:
             return False
         return True
@@ -402,13 +419,13 @@ class Connection:
         declare = QueueDeclare(
             queue=name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=dict(arguments or {})
         )
-        answer = await self._declare(declare, QueueDeclareOk)
+        answer = await self.ask(declare, QueueDeclareOk)
         self._declarations.queue(declare, answer.queue)
         return QueueInfo(answer.queue, answer.message_count, answer.consumer_count)
 
     async def queue_info(self, name: str) -> QueueInfo:
         """How many messages are ready and how many consumers there are; `NotFound` if there is no such queue."""
-        answer = await self._declare(QueueDeclare(queue=self.current_name(name), passive=True), QueueDeclareOk)
+        answer = await self.ask(QueueDeclare(queue=self.current_name(name), passive=True), QueueDeclareOk)
         return QueueInfo(answer.queue, answer.message_count, answer.consumer_count)
 
     async def bind_queue(
@@ -417,7 +434,7 @@ class Connection:
         bind = QueueBind(
             queue=self.current_name(queue), exchange=exchange, routing_key=routing_key, arguments=dict(arguments or {})
         )
-        await self._declare(bind, QueueBindOk)
+        await self.ask(bind, QueueBindOk)
         self._declarations.bind(bind)
 
     async def unbind_queue(
@@ -426,7 +443,7 @@ class Connection:
         unbind = QueueUnbind(
             queue=self.current_name(queue), exchange=exchange, routing_key=routing_key, arguments=dict(arguments or {})
         )
-        await self._declare(unbind, QueueUnbindOk)
+        await self.ask(unbind, QueueUnbindOk)
         self._declarations.unbind(unbind)
 
     async def bind_exchange(
@@ -435,7 +452,7 @@ class Connection:
         bind = ExchangeBind(
             destination=destination, source=source, routing_key=routing_key, arguments=dict(arguments or {})
         )
-        await self._declare(bind, ExchangeBindOk)
+        await self.ask(bind, ExchangeBindOk)
         self._declarations.bind(bind)
 
     async def unbind_exchange(
@@ -444,21 +461,21 @@ class Connection:
         unbind = ExchangeUnbind(
             destination=destination, source=source, routing_key=routing_key, arguments=dict(arguments or {})
         )
-        await self._declare(unbind, ExchangeUnbindOk)
+        await self.ask(unbind, ExchangeUnbindOk)
         self._declarations.unbind(unbind)
 
     async def purge_queue(self, name: str) -> int:
-        return (await self._declare(QueuePurge(queue=self.current_name(name)), QueuePurgeOk)).message_count
+        return (await self.ask(QueuePurge(queue=self.current_name(name)), QueuePurgeOk)).message_count
 
     async def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue and say how many messages went with it. Quorum queues know no `if_unused`, `if_empty`."""
         name = self.current_name(name)
-        answer = await self._declare(QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty), QueueDeleteOk)
+        answer = await self.ask(QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty), QueueDeleteOk)
         self._declarations.forget_queue(name)
         return answer.message_count
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        await self._declare(ExchangeDelete(exchange=name, if_unused=if_unused), ExchangeDeleteOk)
+        await self.ask(ExchangeDelete(exchange=name, if_unused=if_unused), ExchangeDeleteOk)
         self._declarations.forget_exchange(name)
 
     # Publishing ---------------------------------------------------------------------------------------
@@ -468,11 +485,13 @@ class Connection:
         exchange: str,
         routing_key: str,
         body: bytes,
-        properties: Properties | None = None,
+        properties: Properties | bytes | None = None,
         *,
         mandatory: bool = True,
     ) -> None:
         """Publish a message and wait for the broker's confirm. Persistent unless `properties` say otherwise.
+
+        Properties given as bytes are those of another message (`Delivery.raw_properties`), passed on as they are.
 
         Many may be under way at once. A caller that stops waiting (a timeout, a cancelled task) does not know
         what became of its message: that is a `PublishUnknown` of its own making.
@@ -503,8 +522,13 @@ class Connection:
         concurrency: int = 1,
         exclusive: bool = False,
         arguments: Arguments | None = None,
+        finishing: Callable[[], Awaitable[None]] | None = None,
     ) -> Consumer:
-        """Consume a queue, by `handler` or by iterating over what this returns."""
+        """Consume a queue, by `handler` or by iterating over what this returns.
+
+        A handler may leave a delivery to be settled by somebody else; `finishing` then waits for those, before the
+        channel is closed and whatever is not settled goes back to the queue.
+        """
         if not 1 <= prefetch <= 65535:
             raise ConfigurationError(f"prefetch {prefetch}: want 1 to 65535; without a limit memory has none")
         if concurrency < 1:
@@ -518,6 +542,7 @@ class Connection:
             exclusive=exclusive,
             arguments=dict(arguments or {}),
             backoff=self._backoff,
+            finishing=finishing,
         )
         await consumer.start()
         self._consumers.append(consumer)

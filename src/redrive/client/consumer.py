@@ -79,6 +79,7 @@ class Consumer:
         exclusive: bool,
         arguments: Mapping[str, FieldValue],
         backoff: Backoff,
+        finishing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.state = ConsumerState.STARTING
         self.prefetch = prefetch
@@ -91,6 +92,7 @@ class Consumer:
         self._exclusive = exclusive
         self._arguments = arguments
         self._backoff = backoff
+        self._finishing = finishing
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._settler: ChannelSettler | None = None
@@ -273,6 +275,8 @@ class Consumer:
         while self._hungry:
             self._feed_one()
         await asyncio.gather(*(task for task in self._tasks if task is not caller), return_exceptions=True)
+        if self._finishing is not None:
+            await self._finishing()
         if self._channel is not None:
             await self._channel.close()
         self._become(ConsumerState.CANCELLED)

@@ -58,7 +58,7 @@ class Publish(NamedTuple):
     exchange: str
     routing_key: str
     body: bytes
-    properties: Properties = JUST_PERSISTENT
+    properties: Properties | bytes = JUST_PERSISTENT  # bytes: as they lie on the wire, passed on as they are
     mandatory: bool = True
 
 
@@ -116,7 +116,7 @@ class Publisher:
     # For callers --------------------------------------------------------------------------------------
 
     async def publish(
-        self, exchange: str, routing_key: str, body: bytes, properties: Properties | None, mandatory: bool
+        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes | None, mandatory: bool
     ) -> None:
         confirmed: asyncio.Future[None] = self._loop.create_future()
         if self._open:
@@ -158,7 +158,7 @@ class Publisher:
         exchange: str,
         routing_key: str,
         body: bytes,
-        properties: Properties | None,
+        properties: Properties | bytes | None,
         mandatory: bool,
         waiter: _Waiter,
     ) -> None:
@@ -224,7 +224,7 @@ class Publisher:
         exchange: str,
         routing_key: str,
         body: bytes,
-        properties: Properties | None,
+        properties: Properties | bytes | None,
         mandatory: bool,
         waiter: _Waiter,
     ) -> None:
@@ -232,11 +232,14 @@ class Publisher:
         assert life is not None
         if type(body) is not bytes:
             body = _as_bytes(body)
-        if properties is None:
-            properties = JUST_PERSISTENT
-        elif properties.delivery_mode is None:
-            properties = replace(properties, delivery_mode=PERSISTENT)
-        raw_properties = properties.encode()
+        if isinstance(properties, bytes):
+            raw_properties = properties
+        else:
+            if properties is None:
+                properties = JUST_PERSISTENT
+            elif properties.delivery_mode is None:
+                properties = replace(properties, delivery_mode=PERSISTENT)
+            raw_properties = properties.encode()
         link = life.channel.link
         frame = life.route(exchange, routing_key, mandatory)
         link.conversation.send_content(life.channel.number, frame, raw_properties, body)

@@ -1,0 +1,62 @@
+"""What a virtual host holds, for whoever asks over AMQP: `basic.get` from the queue `amq.redrive.inventory`.
+
+RabbitMQ tells this over its management API, in the same rows. There is no such queue: the message is made when it is
+asked for, and it must be read with `no_ack`, since there is nothing to give back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from msgspec import json
+
+from redrive.broker.queue import Queue
+
+if TYPE_CHECKING:
+    from redrive.broker.vhost import VirtualHost
+
+INVENTORY = "amq.redrive.inventory"
+
+
+def take_inventory(vhost: VirtualHost) -> bytes:
+    rows = {"exchanges": _exchanges(vhost), "queues": _queues(vhost), "bindings": _bindings(vhost)}
+    return json.encode({section: list(found) for section, found in rows.items()}, enc_hook=str)
+
+
+def _exchanges(vhost: VirtualHost) -> Iterator[dict[str, Any]]:
+    for exchange in vhost.exchanges.values():
+        yield {
+            "name": exchange.name,
+            "type": exchange.type,
+            "durable": exchange.durable,
+            "auto_delete": exchange.auto_delete,
+            "internal": exchange.internal,
+            "arguments": exchange.arguments,
+        }
+
+
+def _queues(vhost: VirtualHost) -> Iterator[dict[str, Any]]:
+    for queue in vhost.queues.values():
+        yield {
+            "name": queue.name,
+            "durable": queue.durable,
+            "auto_delete": queue.auto_delete,
+            "exclusive": queue.owner is not None,
+            "arguments": queue.arguments,
+            "messages_ready": len(queue),
+            "messages_unacknowledged": queue.unacked,
+            "consumers": queue.consumers,
+        }
+
+
+def _bindings(vhost: VirtualHost) -> Iterator[dict[str, Any]]:
+    for exchange in vhost.exchanges.values():
+        for destination, key, arguments in exchange.matcher.bindings():
+            yield {
+                "source": exchange.name,
+                "destination": destination.name,
+                "destination_type": "queue" if isinstance(destination, Queue) else "exchange",
+                "routing_key": key,
+                "arguments": arguments,
+            }

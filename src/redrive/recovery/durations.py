@@ -1,0 +1,56 @@
+"""Lengths of time as people write them: "15s", "1m30s", "500ms", "2h", "1d".
+
+A number without a unit is refused: whether 15 means seconds or milliseconds has cost somebody a night in every team.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TypeAlias
+
+from redrive.errors import ConfigurationError
+
+Duration: TypeAlias = "str | timedelta"
+
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", re.ASCII)
+_EXAMPLES = "write it like '15s', '500ms', '1m30s', '2h' or '1d'"
+
+
+def duration(value: Duration, what: str = "duration") -> timedelta:
+    """The length of time that `value` says; `what` names it in the error."""
+    if isinstance(value, timedelta):
+        return value
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what} {value!r} has no unit: {_EXAMPLES}, or give a timedelta")
+    text, position, total = value.strip(), 0, timedelta(0)
+    while part := _PART.match(text, position):
+        try:
+            total += float(part[1]) * _UNITS[part[2]]
+        except OverflowError:
+            raise ConfigurationError(f"{what} {value!r} is longer than anything lasts") from None
+        position = part.end()
+    if not text or position != len(text):
+        raise ConfigurationError(f"{what} {value!r} is not a length of time: {_EXAMPLES}")
+    return total
+
+
+def brief(length: timedelta) -> str:
+    """As short as it can be said: "15s", "1m30s", "500ms". `duration` reads it back, to the millisecond."""
+    left = milliseconds(length)
+    said = ""
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, left = divmod(left, milliseconds(_UNITS[unit]))
+        said += f"{count}{unit}" if count else ""
+    return said or "0s"
+
+
+def milliseconds(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)

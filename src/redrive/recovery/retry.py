@@ -1,0 +1,190 @@
+"""When a failed message is tried again, and on which way it gets there.
+
+A `Retry` is a value: how many attempts in all, how long to wait after each failed one, and by which route the
+message waits. The waits are a function of the attempt number. Since a wait is a queue with a TTL (one TTL per queue:
+per-message TTLs block each other), the different waits of a policy are its *rungs*, and each of them has a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from math import inf
+from typing import TypeAlias
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.durations import Duration, brief, duration, milliseconds
+
+# Which errors: a type, several, or a function that says so.
+Errors: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]"
+
+# A wait is a queue: more of them than this is a mistake in the schedule.
+MOST_RUNGS = 32
+
+# With jitter, a rung is spread over this many queues of nearby TTLs.
+_SHARDS = 3
+
+# The longest `x-message-ttl` that RabbitMQ takes (2^32 - 1 ms).
+LONGEST = timedelta(milliseconds=2**32 - 1)
+
+
+class Route(StrEnum):
+    """How a retried message waits (see the table in docs/topology.md)."""
+
+    REJECT = "reject"
+    REPUBLISH = "republish"
+    DELAYED = "delayed"
+    QUORUM = "quorum"
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One wait, and how it is called in queue names: as it was written."""
+
+    delay: timedelta
+    label: str
+
+    @classmethod
+    def of(cls, value: Duration, what: str) -> Rung:
+        delay = duration(value, what)
+        if not timedelta(milliseconds=1) <= delay <= LONGEST:
+            raise ConfigurationError(
+                f"{what} {value!r}: want 1ms to {brief(LONGEST)}, which is what a queue's TTL can be"
+            )
+        return cls(delay, value.strip().replace(" ", "") if isinstance(value, str) else brief(delay))
+
+    def shortened(self, share: float) -> Rung:
+        return Rung.of(timedelta(milliseconds=max(1, round(milliseconds(self.delay) * (1 - share)))), "delay")
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Waits that grow: `first`, `first * factor`, and so on, up to `ceiling`."""
+
+    first: Duration = "5s"
+    factor: float = 2.0
+    ceiling: Duration = "5m"
+
+    def __post_init__(self) -> None:
+        first, ceiling = duration(self.first, "exponential.first"), duration(self.ceiling, "exponential.ceiling")
+        if not timedelta(0) < first <= ceiling:
+            raise ConfigurationError(f"exponential from {self.first!r} to {self.ceiling!r}: want 0 < first <= ceiling")
+        if not 1 <= self.factor < inf:
+            raise ConfigurationError(f"exponential.factor {self.factor!r}: want at least 1")
+
+    def rung(self, retry: int) -> Rung:
+        """The wait before retry number `retry`, counted from 1."""
+        first, ceiling = duration(self.first), duration(self.ceiling)
+        try:
+            seconds = min(first.total_seconds() * float(self.factor) ** (retry - 1), ceiling.total_seconds())
+        except OverflowError:
+            seconds = ceiling.total_seconds()
+        if seconds == first.total_seconds():
+            return Rung.of(self.first, "exponential.first")
+        return Rung.of(timedelta(milliseconds=round(seconds * 1000)), "exponential")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """`attempts` tries in all, with a wait after each failed one: `delay`, or `steps`, or `exponential`.
+
+        Retry(attempts=3, delay="15s")                     15s, 15s
+        Retry(steps=["30s", "2m", "10m"])                  30s, 2m, 10m: four attempts
+        Retry(attempts=11, exponential=Exponential("5s"))  5s, 10s, 20s, ... up to 5m
+
+    With `jitter`, chance takes up to that share off each wait. `max_age` after its first failure a message is parked,
+    whatever is left. `only` these errors are retried, or `never` those; `classify` looks at an error first and says
+    True (retry), False (park) or None (whatever the rest says).
+    """
+
+    attempts: int = 0
+    delay: Duration | None = None
+    steps: Sequence[Duration] = ()
+    exponential: Exponential | None = None
+    jitter: float = 0.0
+    max_age: Duration | None = None
+    via: Route = Route.REPUBLISH
+    only: Errors = ()
+    never: Errors = ()
+    classify: Callable[[BaseException], bool | None] | None = None
+
+    def __post_init__(self) -> None:
+        ways = [name for name in ("delay", "steps", "exponential") if getattr(self, name) not in (None, (), [])]
+        if len(ways) > 1:
+            raise ConfigurationError(f"retry: {' and '.join(ways)} exclude each other: give one of them")
+        if isinstance(self.steps, str):
+            raise ConfigurationError(f"retry.steps {self.steps!r}: want a list of waits, like ['30s', '2m']")
+        put = object.__setattr__
+        put(self, "steps", tuple(self.steps))
+        if not ways:
+            put(self, "delay", "15s")
+        if not self.attempts:
+            put(self, "attempts", len(self.steps) + 1 if self.steps else 3)
+        self._check()
+        put(self, "via", _route(self.via))
+        self.rungs  # noqa: B018 - a schedule that cannot be must fail now
+
+    def _check(self) -> None:
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
+            raise ConfigurationError(f"retry.attempts {self.attempts!r}: want a number from 1 (the first try counts)")
+        if not 0 <= self.jitter < 1:
+            raise ConfigurationError(f"retry.jitter {self.jitter!r}: want a share from 0 to below 1")
+        if self.max_age is not None and duration(self.max_age, "retry.max_age") <= timedelta(0):
+            raise ConfigurationError(f"retry.max_age {self.max_age!r}: want more than nothing")
+
+    def rung(self, retry: int, chance: float = 0.0) -> Rung:
+        """Where retry number `retry` (the first is 1) waits; `chance`, from 0 to below 1, picks the shard."""
+        return self._shards(self._whole(retry))[int(chance * self._shard_count)]
+
+    def delay_after(self, attempt: int, chance: float = 0.0) -> timedelta:
+        """How long to wait when attempt number `attempt` has failed."""
+        return self.rung(attempt, chance).delay
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        """Every wait that this policy can ask for, in the order in which they come."""
+        found: dict[timedelta, Rung] = {}
+        for retry in range(1, min(self.attempts, 10_000)):
+            for rung in self._shards(self._whole(retry)):
+                found.setdefault(rung.delay, rung)
+            if len(found) > MOST_RUNGS:
+                raise ConfigurationError(
+                    f"retry: more than {MOST_RUNGS} different waits, and each is a queue: use fewer steps or a ceiling"
+                )
+            if self._is_last(retry):
+                break
+        return tuple(found.values())
+
+    @property
+    def _shard_count(self) -> int:
+        return _SHARDS if self.jitter else 1
+
+    def _shards(self, rung: Rung) -> tuple[Rung, ...]:
+        if not self.jitter:
+            return (rung,)
+        shares = (self.jitter * shard / (_SHARDS - 1) for shard in range(_SHARDS))
+        return tuple(rung if not share else rung.shortened(share) for share in shares)
+
+    def _whole(self, retry: int) -> Rung:
+        if self.exponential is not None:
+            return self.exponential.rung(retry)
+        if self.steps:
+            number = min(retry, len(self.steps))
+            return Rung.of(self.steps[number - 1], f"retry.steps[{number - 1}]")
+        assert self.delay is not None
+        return Rung.of(self.delay, "retry.delay")
+
+    def _is_last(self, retry: int) -> bool:
+        """Does every retry after this one wait just as long?"""
+        if self.exponential is not None:
+            return self.exponential.factor == 1 or self._whole(retry).delay >= duration(self.exponential.ceiling)
+        return retry >= len(self.steps)
+
+
+def _route(value: str) -> Route:
+    try:
+        return Route(value)
+    except ValueError:
+        raise ConfigurationError(f"retry.via {value!r}: want one of {', '.join(Route)}") from None

@@ -1,0 +1,78 @@
+"""What is asked of a broker. `redrive.client.Connection` is one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from redrive.protocol.content import Delivery
+from redrive.wire.properties import Properties
+from redrive.wire.values import FieldValue
+
+
+class Publishes(Protocol):
+    async def publish(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: Properties | bytes | None = ...,
+        *,
+        mandatory: bool = ...,
+    ) -> None:
+        """Returns when the broker has the message, and raises a `PublishError` otherwise."""
+
+
+class Consuming(Protocol):
+    """A queue being consumed."""
+
+    async def cancel(self) -> None:
+        """Take no more, and wait for what is being handled and settled."""
+
+    async def abort(self) -> None:
+        """Stop now: what is not settled goes back to the queue."""
+
+
+class Consumes(Protocol):
+    async def consume(
+        self,
+        queue: str,
+        handler: Callable[[Delivery], Awaitable[None]] | None = ...,
+        *,
+        prefetch: int = ...,
+        concurrency: int = ...,
+        finishing: Callable[[], Awaitable[None]] | None = ...,
+    ) -> Consuming: ...
+
+
+class Declarer(Protocol):
+    """Makes exchanges, queues and bindings. To make one again that exists just so changes nothing."""
+
+    async def declare_exchange(
+        self,
+        name: str,
+        type: str = ...,
+        *,
+        durable: bool = ...,
+        auto_delete: bool = ...,
+        internal: bool = ...,
+        arguments: Mapping[str, FieldValue] | None = ...,
+    ) -> None: ...
+
+    async def declare_queue(
+        self,
+        name: str = ...,
+        *,
+        durable: bool = ...,
+        exclusive: bool = ...,
+        auto_delete: bool = ...,
+        arguments: Mapping[str, FieldValue] | None = ...,
+    ) -> Any: ...
+
+    async def bind_queue(
+        self, queue: str, exchange: str, routing_key: str = ..., arguments: Mapping[str, FieldValue] | None = ...
+    ) -> None: ...
+
+    async def bind_exchange(
+        self, destination: str, source: str, routing_key: str = ..., arguments: Mapping[str, FieldValue] | None = ...
+    ) -> None: ...

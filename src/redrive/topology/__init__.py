@@ -1,0 +1,44 @@
+"""Exchanges, queues and bindings as values: say what you want in a line, see what that makes, compare it with a broker.
+
+    topology = Topology(
+        exchanges=[events := Exchange("domain.events", "topic")],
+        queues=[Queue("q.validator", bind=events.on("files.uploaded.*"), retry=Retry(attempts=3, delay="15s"))],
+    )
+    definitions = expand(topology, Server.of("4.3"))     # seven objects: main, retry and dead-letter queue, ...
+
+| module             | what                                                                                    |
+|--------------------|-----------------------------------------------------------------------------------------|
+| `declared`         | what a person says: `Topology`, `Exchange`, `Queue`                                     |
+| `naming`           | how the retry and dead-letter parts of a queue are called                               |
+| `server`           | what a version of RabbitMQ can and wants                                                |
+| `definitions`      | what a broker holds: plain exchanges, queues and bindings                               |
+| `expansion`        | from the one to the other                                                               |
+| `ladder`           | delays without a plugin: queues of 2^n seconds                                          |
+| `rules`            | what no broker would accept, or would accept and regret                                 |
+| `plan`             | what is missing, what differs, what is more                                             |
+| `definitions_json` | RabbitMQ's `definitions.json`, kept whole                                               |
+| `files`            | a topology written as TOML or YAML                                                      |
+
+Nothing here does I/O.
+"""
+
+from redrive.topology.declared import Bind, Exchange, Queue, QueueType, Topology
+from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
+from redrive.topology.expansion import expand
+from redrive.topology.naming import Naming
+from redrive.topology.server import Server
+
+__all__ = [
+    "Bind",
+    "BindingDefinition",
+    "Definitions",
+    "Exchange",
+    "ExchangeDefinition",
+    "Naming",
+    "Queue",
+    "QueueDefinition",
+    "QueueType",
+    "Server",
+    "Topology",
+    "expand",
+]

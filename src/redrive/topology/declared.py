@@ -1,0 +1,122 @@
+"""What a person says about a topology: a queue is a line, and its retry and dead-letter parts follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.retry import Retry
+from redrive.topology.definitions import Arguments, BindingDefinition, Definitions, ExchangeDefinition
+from redrive.topology.naming import Naming
+
+
+class QueueType(StrEnum):
+    CLASSIC = "classic"
+    QUORUM = "quorum"
+    STREAM = "stream"
+
+
+DeadLettering = Literal["at-least-once", "at-most-once"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """One binding of a queue, as said from the queue's side."""
+
+    exchange: str
+    routing_key: str = ""
+    arguments: Arguments = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    name: str
+    type: str = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Arguments = field(default_factory=dict)
+
+    def on(self, *routing_keys: str, arguments: Arguments | None = None) -> tuple[Bind, ...]:
+        """Bindings for a queue: `events.on("files.*", "orders.#")`; for headers exchanges by `arguments`."""
+        return tuple(Bind(self.name, key, arguments or {}) for key in routing_keys or ("",))
+
+    @property
+    def definition(self) -> ExchangeDefinition:
+        return ExchangeDefinition(
+            self.name, self.type, self.durable, self.auto_delete, self.internal, dict(self.arguments)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue and what becomes of the messages that fail in it.
+
+    `retry` gives it waiting queues, `dlq` (the default) a dead-letter queue. `type` is classic or quorum, or that of
+    the topology. On quorum queues dead letters are handed over at least once, unless `dead_lettering` says otherwise.
+    """
+
+    name: str
+    bind: Sequence[Bind] = ()
+    retry: Retry | None = None
+    dlq: bool | None = None
+    type: QueueType | None = None
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: Arguments = field(default_factory=dict)
+    naming: Naming | None = None
+    dead_lettering: DeadLettering | None = None
+    delivery_limit: int | None = None
+    dead_ends: Sequence[str] = ()  # more dead-letter queues, for failures that somebody wants apart
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bind", tuple(self.bind))
+        object.__setattr__(self, "dead_ends", tuple(self.dead_ends))
+        if self.type is not None:
+            object.__setattr__(self, "type", queue_type(self.type, f"queue {self.name}"))
+        if self.dead_lettering not in (None, "at-least-once", "at-most-once"):
+            raise ConfigurationError(
+                f"queue {self.name}: dead_lettering {self.dead_lettering!r}: want 'at-least-once' or 'at-most-once'"
+            )
+
+    def has_dlq(self, default: QueueType) -> bool:
+        if self.dlq is not None:
+            return self.dlq
+        return not self.auto_delete and (self.type or default) is not QueueType.STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Everything an application wants of its broker."""
+
+    exchanges: Sequence[Exchange] = ()
+    queues: Sequence[Queue] = ()
+    bindings: Sequence[BindingDefinition] = ()  # between exchanges, and whatever a queue's `bind` does not say
+    naming: Naming = field(default_factory=Naming)
+    queue_type: QueueType = QueueType.CLASSIC
+    delays: bool = False  # publish with a delay, even if no queue retries by that route
+    others: Definitions = field(default_factory=Definitions)  # taken as they are
+
+    def __post_init__(self) -> None:
+        for name in ("exchanges", "queues", "bindings"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "queue_type", queue_type(self.queue_type, "topology"))
+
+    def names_of(self, queue: Queue) -> Naming:
+        return queue.naming or self.naming
+
+    def type_of(self, queue: Queue) -> QueueType:
+        return queue.type or self.queue_type
+
+    def queue(self, name: str) -> Queue | None:
+        return next((queue for queue in self.queues if queue.name == name), None)
+
+
+def queue_type(value: str, what: str) -> QueueType:
+    try:
+        return QueueType(value)
+    except ValueError:
+        raise ConfigurationError(f"{what}: queue type {value!r}: want one of {', '.join(QueueType)}") from None

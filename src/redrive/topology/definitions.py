@@ -1,0 +1,139 @@
+"""What a broker holds: plain exchanges, queues and bindings, without any idea of what they are for.
+
+The words and fields are those of RabbitMQ's definitions.json. A `Definitions` is ordered by name, so that two of them
+are equal when they say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from msgspec import json
+
+Arguments: TypeAlias = "Mapping[str, Any]"
+
+DEFAULT_EXCHANGE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeDefinition:
+    name: str
+    type: str = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Arguments = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"exchange {self.name} ({self.type})"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDefinition:
+    name: str
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: Arguments = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"queue {self.name}"
+
+    @property
+    def type(self) -> str:
+        """A queue that does not say is classic, unless its virtual host has another default."""
+        return str(self.arguments.get("x-queue-type", "classic"))
+
+    @property
+    def ttl(self) -> int | None:
+        """How many milliseconds a message may wait in it."""
+        return self.arguments.get("x-message-ttl")
+
+    @property
+    def dead_letter_exchange(self) -> str | None:
+        return self.arguments.get("x-dead-letter-exchange")
+
+    @property
+    def dead_letter_key(self) -> str | None:
+        """The routing key of what it dead-letters; None: the message's own."""
+        return self.arguments.get("x-dead-letter-routing-key")
+
+
+@dataclass(frozen=True, slots=True)
+class BindingDefinition:
+    source: str
+    destination: str
+    routing_key: str = ""
+    destination_type: Literal["queue", "exchange"] = "queue"
+    arguments: Arguments = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        extra = f" {dict(self.arguments)}" if self.arguments else ""
+        return f"binding {self.source} → {self.destination} [{self.routing_key}]{extra}"
+
+    @property
+    def key(self) -> tuple[str, str, str, str, bytes]:
+        """What makes it this binding and no other; the order of its arguments does not."""
+        arguments = json.encode(dict(self.arguments), order="deterministic")
+        return (self.source, self.destination_type, self.destination, self.routing_key, arguments)
+
+
+Definition: TypeAlias = "ExchangeDefinition | QueueDefinition | BindingDefinition"
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """Each name and each binding once, in order. The default exchange and its bindings go without saying."""
+
+    exchanges: tuple[ExchangeDefinition, ...] = ()
+    queues: tuple[QueueDefinition, ...] = ()
+    bindings: tuple[BindingDefinition, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        exchanges: Iterable[ExchangeDefinition] = (),
+        queues: Iterable[QueueDefinition] = (),
+        bindings: Iterable[BindingDefinition] = (),
+    ) -> Definitions:
+        """In order, and each once: the last word counts."""
+        by_exchange = {exchange.name: exchange for exchange in exchanges}
+        by_queue = {queue.name: queue for queue in queues}
+        by_binding = {binding.key: binding for binding in bindings}
+        return cls(
+            tuple(by_exchange[name] for name in sorted(by_exchange)),
+            tuple(by_queue[name] for name in sorted(by_queue)),
+            tuple(by_binding[key] for key in sorted(by_binding)),
+        )
+
+    def __iter__(self) -> Iterator[Definition]:
+        """In an order in which they can be declared."""
+        yield from self.exchanges
+        yield from self.queues
+        yield from self.bindings
+
+    def __len__(self) -> int:
+        return len(self.exchanges) + len(self.queues) + len(self.bindings)
+
+    def __or__(self, other: Definitions) -> Definitions:
+        """Both; where they disagree, `other` is right."""
+        return Definitions.of(
+            (*self.exchanges, *other.exchanges), (*self.queues, *other.queues), (*self.bindings, *other.bindings)
+        )
+
+    def exchange(self, name: str) -> ExchangeDefinition | None:
+        return next((exchange for exchange in self.exchanges if exchange.name == name), None)
+
+    def queue(self, name: str) -> QueueDefinition | None:
+        return next((queue for queue in self.queues if queue.name == name), None)
+
+    def bindings_to(self, destination: str, kind: str = "queue") -> tuple[BindingDefinition, ...]:
+        return tuple(b for b in self.bindings if b.destination == destination and b.destination_type == kind)
+
+    def bindings_from(self, source: str) -> tuple[BindingDefinition, ...]:
+        return tuple(binding for binding in self.bindings if binding.source == source)
+
+    def __repr__(self) -> str:
+        sizes = f"exchanges={len(self.exchanges)} queues={len(self.queues)} bindings={len(self.bindings)}"
+        return f"<Definitions {sizes}>"

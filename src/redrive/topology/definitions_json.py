@@ -1,0 +1,197 @@
+"""RabbitMQ's definitions.json: read, changed and written without losing what is in it.
+
+A file may hold users, permissions, policies, parameters, and whatever a newer RabbitMQ adds. `DefinitionsFile` keeps
+all of it as it came and touches only the rows of exchanges, queues and bindings of one virtual host; rows that say the
+same as before keep even their unknown fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from redrive.errors import ConfigurationError
+from redrive.topology.definitions import (
+    BindingDefinition,
+    Definition,
+    Definitions,
+    ExchangeDefinition,
+    QueueDefinition,
+)
+
+_Row: TypeAlias = "dict[str, Any]"
+D = TypeVar("D", ExchangeDefinition, QueueDefinition, BindingDefinition)
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionsFile:
+    raw: _Row
+
+    # Reading ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> DefinitionsFile:
+        try:
+            raw = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"definitions.json is not JSON: {error}") from None
+        if not isinstance(raw, dict):
+            raise ConfigurationError("definitions.json: want an object with queues, exchanges and bindings")
+        for section in ("exchanges", "queues", "bindings"):
+            rows = raw.get(section, [])
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise ConfigurationError(f"definitions.json: {section} is not a list of objects")
+        return cls(raw)
+
+    @property
+    def vhosts(self) -> tuple[str, ...]:
+        """The virtual hosts that it speaks of; a file exported from one of them may leave out which."""
+        named = {row["vhost"] for section in ("exchanges", "queues") for row in self._rows(section) if "vhost" in row}
+        listed = {row["name"] for row in self._rows("vhosts") if "name" in row}
+        return tuple(sorted(named | listed)) or ("/",)
+
+    def definitions(self, vhost: str = "/") -> Definitions:
+        return Definitions.of(
+            map(_read_exchange, self._of(vhost, "exchanges")),
+            map(_read_queue, self._of(vhost, "queues")),
+            (binding for binding in map(_read_binding, self._of(vhost, "bindings")) if binding.source),
+        )
+
+    def _of(self, vhost: str, section: str) -> list[_Row]:
+        return [row for row in self._rows(section) if row.get("vhost", vhost) == vhost]
+
+    def _rows(self, section: str) -> list[_Row]:
+        rows: list[_Row] = self.raw.get(section, [])
+        return rows
+
+    # Writing ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, definitions: Definitions, vhost: str = "/") -> DefinitionsFile:
+        return cls({"vhosts": [{"name": vhost}]}).with_definitions(definitions, vhost)
+
+    def with_definitions(self, definitions: Definitions, vhost: str = "/") -> DefinitionsFile:
+        """This file, with these definitions in place of the ones it has for the virtual host."""
+        return DefinitionsFile(
+            self.raw
+            | {
+                "exchanges": self._merged("exchanges", definitions.exchanges, vhost, _read_exchange),
+                "queues": self._merged("queues", definitions.queues, vhost, _read_queue),
+                "bindings": self._merged("bindings", definitions.bindings, vhost, _read_binding),
+            }
+        )
+
+    def _merged(self, section: str, wanted: Iterable[D], vhost: str, read: Callable[[_Row], D]) -> list[_Row]:
+        known = {_identity(read(row)): row for row in self._of(vhost, section)}
+        others = [row for row in self._rows(section) if row.get("vhost", vhost) != vhost]
+        rows = []
+        for definition in wanted:
+            row = known.get(_identity(definition))
+            rows.append(row if row is not None and read(row) == definition else _row(definition, vhost, row or {}))
+        return others + rows
+
+    def with_user(self, name: str, password_hash: str, vhost: str = "/", tags: Iterable[str] = ()) -> DefinitionsFile:
+        """This file with a user who may do everything in the virtual host. See `hash_password`."""
+        user = {
+            "name": name,
+            "password_hash": password_hash,
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": list(tags),
+        }
+        may = {"user": name, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
+        users = [row for row in self._rows("users") if row.get("name") != name]
+        permissions = [row for row in self._rows("permissions") if (row.get("user"), row.get("vhost")) != (name, vhost)]
+        return DefinitionsFile(self.raw | {"users": [*users, user], "permissions": [*permissions, may]})
+
+    def __str__(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self.raw), indent=2).decode() + "\n"
+
+
+def hash_password(password: str, salt: bytes) -> str:
+    """As RabbitMQ stores it: four bytes of salt, then the SHA-256 of salt and password, in base64."""
+    if len(salt) != 4:
+        raise ValueError("RabbitMQ's salt has four bytes")
+    return b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+
+
+# Rows ---------------------------------------------------------------------------------------------
+
+
+def _identity(definition: Definition) -> object:
+    return definition.key if isinstance(definition, BindingDefinition) else definition.name
+
+
+def _read_exchange(row: _Row) -> ExchangeDefinition:
+    return ExchangeDefinition(
+        _field(row, "name", "exchange"),
+        _field(row, "type", "exchange"),
+        row.get("durable", True),
+        row.get("auto_delete", False),
+        row.get("internal", False),
+        row.get("arguments") or {},
+    )
+
+
+def _read_queue(row: _Row) -> QueueDefinition:
+    return QueueDefinition(
+        _field(row, "name", "queue"),
+        row.get("durable", True),
+        row.get("auto_delete", False),
+        row.get("arguments") or {},
+    )
+
+
+def _read_binding(row: _Row) -> BindingDefinition:
+    kind = row.get("destination_type", "queue")
+    if kind not in ("queue", "exchange"):
+        raise ConfigurationError(f"definitions.json: a binding leads to a {kind!r}: want queue or exchange")
+    return BindingDefinition(
+        _field(row, "source", "binding"),
+        _field(row, "destination", "binding"),
+        row.get("routing_key", ""),
+        kind,
+        row.get("arguments") or {},
+    )
+
+
+def _field(row: _Row, name: str, kind: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise ConfigurationError(f"definitions.json: {kind} {row.get('name', row)!r} has no {name}")
+    return value
+
+
+def _row(definition: Definition, vhost: str, known: _Row) -> _Row:
+    """A row as RabbitMQ writes it; fields of a known one that mean nothing to us stay."""
+    row: _Row
+    match definition:
+        case ExchangeDefinition():
+            row = {
+                "name": definition.name,
+                "vhost": vhost,
+                "type": definition.type,
+                "durable": definition.durable,
+                "auto_delete": definition.auto_delete,
+                "internal": definition.internal,
+            }
+        case QueueDefinition():
+            row = {
+                "name": definition.name,
+                "vhost": vhost,
+                "durable": definition.durable,
+                "auto_delete": definition.auto_delete,
+            }
+        case BindingDefinition():
+            row = {
+                "source": definition.source,
+                "vhost": vhost,
+                "destination": definition.destination,
+                "destination_type": definition.destination_type,
+                "routing_key": definition.routing_key,
+            }
+    return known | row | {"arguments": dict(definition.arguments)}

@@ -1,0 +1,162 @@
+"""Everything that a rule may look at: a survey, read once, with the questions that rules ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from redrive.topology.dead_ends import dead_letter_queues, is_called_waiting
+from redrive.topology.declared import Queue, Topology
+from redrive.topology.definitions import Definitions, QueueDefinition
+from redrive.topology.doctor.policies import effective
+from redrive.topology.expansion import expand
+from redrive.topology.flows import Flows
+from redrive.topology.survey import Survey
+
+DEFAULT_DELIVERY_LIMIT = 20  # of quorum queues, from 4.0 on
+DROPPING = ("drop-head", "reject-publish-dlx")  # overflows that dead-letter what does not fit
+
+
+class Sight(Enum):
+    """What a rule must be able to see."""
+
+    ARGUMENTS = "arguments"  # of what was asked about: enough for whatever no policy can lift
+    POLICIES = "policies"  # without them, an argument that is not there means nothing
+    BINDINGS = "bindings"
+    PLUGINS = "plugins"
+
+
+class Case:
+    def __init__(
+        self,
+        survey: Survey,
+        wanted: Topology | None,
+        handler_limits: Mapping[str, timedelta],
+        consumer_timeout: timedelta,
+        vhost: str = "/",
+    ) -> None:
+        self.server = survey.server
+        self.sights = frozenset(Sight) if survey.complete else frozenset({Sight.ARGUMENTS})
+        self.sees_bindings = Sight.BINDINGS in self.sights
+        self.sees_policies = Sight.POLICIES in self.sights
+        self.wanted = wanted or Topology()
+        self.asked = expand(wanted, survey.server) if wanted is not None else Definitions()
+        self.handler_limits = handler_limits
+        told = survey.consumer_timeout
+        self.consumer_timeout = consumer_timeout if told is None else timedelta(milliseconds=told)
+        self.vhost = vhost
+        self._survey = survey
+        seen = survey.definitions
+        queues = tuple(effective(queue, survey.state(queue.name).effective_policy) for queue in seen.queues)
+        self.definitions = Definitions(seen.exchanges, queues, seen.bindings)
+        self.queues = {queue.name: queue for queue in queues}
+        self.exchanges = {exchange.name for exchange in seen.exchanges}
+        self._declared = {queue.name: queue.arguments for queue in seen.queues}
+        self.flows = Flows(self.definitions)
+
+    def __repr__(self) -> str:
+        return f"<Case {self._survey!r}>"
+
+    # The server -----------------------------------------------------------------------------------------
+
+    @property
+    def is_4(self) -> bool:
+        return self.server.version >= (4,)
+
+    @property
+    def is_3(self) -> bool:
+        """Not the opposite of `is_4`: a version may be unknown."""
+        return () < self.server.version < (4,)
+
+    # One queue ------------------------------------------------------------------------------------------
+
+    def consumers(self, queue: str) -> int | None:
+        return self._survey.state(queue).consumers
+
+    def policy(self, queue: str) -> Mapping[str, Any]:
+        return self._survey.state(queue).effective_policy
+
+    def policy_name(self, queue: str) -> str | None:
+        return self._survey.state(queue).policy
+
+    def declared(self, queue: str) -> Mapping[str, Any]:
+        """Its arguments alone, without its policy."""
+        return self._declared.get(queue, {})
+
+    def main(self, queue: str) -> Queue | None:
+        """What the topology says of a queue, if it is one of its main queues."""
+        return self._mains.get(queue)
+
+    def is_worked(self, queue: str) -> bool:
+        return bool(self.consumers(queue)) or queue in self._mains
+
+    def is_temporary(self, queue: QueueDefinition) -> bool:
+        """Made for a while, like a reply queue: nobody expects its messages to last."""
+        exclusive = bool(queue.arguments.get("exclusive"))
+        passing = queue.auto_delete or not queue.durable or exclusive or "x-expires" in queue.arguments
+        return passing or queue.name.startswith("amq.")
+
+    def delivery_limit(self, queue: QueueDefinition) -> int | None:
+        """Of a quorum queue; None if there is none, or if it cannot be seen."""
+        if queue.type != "quorum":
+            return None
+        if "x-delivery-limit" in queue.arguments:
+            return int(queue.arguments["x-delivery-limit"])
+        return DEFAULT_DELIVERY_LIMIT if self.is_4 and self.sees_policies else None
+
+    def overflow(self, queue: QueueDefinition) -> str | None:
+        """None if it cannot be seen."""
+        if "x-overflow" in queue.arguments:
+            return str(queue.arguments["x-overflow"])
+        return "drop-head" if self.sees_policies else None
+
+    def is_at_least_once(self, queue: QueueDefinition) -> bool:
+        asked = queue.arguments.get("x-dead-letter-strategy") == "at-least-once"
+        return queue.type == "quorum" and asked and self.overflow(queue) == "reject-publish"
+
+    def waits(self, queue: QueueDefinition) -> bool:
+        """Is it where messages wait to be tried again? Its dead letters come back to it, or its name says so."""
+        if queue.ttl is None or queue.dead_letter_exchange is None or queue.name in self._mains:
+            return False
+        targets = self.dead_letters[queue.name]
+        feeds = any(queue.name in self.dead_letters.get(target, ()) for target in targets)
+        return feeds or is_called_waiting(queue.name)
+
+    @cached_property
+    def _mains(self) -> dict[str, Queue]:
+        return {queue.name: queue for queue in self.wanted.queues}
+
+    # Dead letters ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def dead_ends(self) -> tuple[QueueDefinition, ...]:
+        """The dead-letter queues, as they are on the broker."""
+        names = dead_letter_queues(self.definitions) | dead_letter_queues(self.asked)
+        return tuple(queue for queue in self.definitions.queues if queue.name in names)
+
+    @cached_property
+    def dead_letters(self) -> dict[str, frozenset[str]]:
+        """Where they go, for each queue."""
+        return {queue.name: self.flows.of_dead_letters(queue) for queue in self.definitions.queues}
+
+    @cached_property
+    def loops(self) -> dict[str, tuple[str, ...]]:
+        """For each queue whose dead letters come back to it by themselves: the way they take, from it to it."""
+        ways = ((name, self._way_back(name)) for name in self.queues)
+        return {name: way for name, way in ways if way is not None}
+
+    def _way_back(self, start: str) -> tuple[str, ...] | None:
+        """The shortest. Only from a queue with a TTL do messages go on by themselves."""
+        ways: list[tuple[str, ...]] = [(start,)]
+        seen = {start}
+        for way in ways:
+            for step in sorted(self.dead_letters[way[-1]]):
+                if step == start:
+                    return (*way, start)
+                if step not in seen and step in self.queues and self.queues[step].ttl is not None:
+                    seen.add(step)
+                    ways.append((*way, step))
+        return None

@@ -1,0 +1,223 @@
+"""Every finding there is, in the order in which they are told. docs/doctor.md is written from this table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from redrive.topology.doctor import brokers, dead_letters, loops, peeking, waiting
+from redrive.topology.doctor.case import Case, Sight
+from redrive.topology.doctor.finding import Rule, Severity, Symptom
+
+
+def not_examined(case: Case) -> Iterator[Symptom]:
+    unseen = [sight.value for sight in Sight if sight not in case.sights]
+    if unseen:
+        rules = ", ".join(rule.id for rule in RULES if not rule.applies(case))
+        evidence = f"plain AMQP shows no {', '.join(unseen)}, and no queue that nobody asked about; not judged: {rules}"
+        yield Symptom("", evidence, "redrive doctor APP --management http://user:password@host:15672")
+
+
+RULES = (
+    # Errors: messages get lost as things are.
+    Rule(
+        "peek-deletes",
+        Severity.ERROR,
+        "looking at this dead-letter queue deletes its messages",
+        "A look takes a message and gives it back, which a quorum queue counts as a delivery. Beyond the limit (20 "
+        "from RabbitMQ 4.0 on, without being asked) the message is gone. The management UI's Get counts too.",
+        "`x-delivery-limit: -1` from 4.0 on, as an argument or by policy; below, no limit",
+        peeking.peek_deletes,
+    ),
+    Rule(
+        "negative-delivery-limit",
+        Severity.ERROR,
+        "a delivery limit below zero, which this version takes literally",
+        'Before 4.0 it does not mean "none": a message is dropped when it comes back for the first time.',
+        "no `x-delivery-limit`",
+        peeking.negative_delivery_limit,
+    ),
+    Rule(
+        "dlx-missing",
+        Severity.ERROR,
+        "its dead-letter exchange does not exist",
+        "Every dead letter is dropped without a trace; with at-least-once they stay behind and block each other.",
+        "declare the exchange and bind a queue to it, or `redrive topology apply APP`",
+        dead_letters.dlx_missing,
+    ),
+    Rule(
+        "dlx-unroutable",
+        Severity.ERROR,
+        "its dead letters reach no queue",
+        "The exchange is there, but no queue is bound for the key. Without `x-dead-letter-routing-key` a message keeps "
+        "its own, and after a retry through the default exchange that is the queue's name.",
+        "bind a queue for the key, or give `x-dead-letter-routing-key`",
+        dead_letters.dlx_unroutable,
+    ),
+    Rule(
+        "cycle-expires",
+        Severity.ERROR,
+        "a circle of queues with TTLs",
+        "RabbitMQ drops a message that comes back to a queue in which it died before, unless it was rejected on the "
+        "way. Here nobody rejects: gone at the second lap.",
+        "let the circle end in a queue without TTL",
+        loops.cycle_expires,
+    ),
+    Rule(
+        "cycle-main-expires",
+        Severity.ERROR,
+        "a queue for work has a TTL, and its dead letters come back to it",
+        "What expires before anybody rejects it comes back as a cycle and is dropped; on 4.x also what was rejected "
+        "before.",
+        "no TTL on the queue, or its dead letters to a DLQ and retries with `via='republish'`",
+        loops.cycle_main_expires,
+    ),
+    Rule(
+        "cycle-overflow",
+        Severity.ERROR,
+        "a full queue drops messages, because its dead letters come back to it",
+        "What `max-length` pushes out goes round the retry loop, comes back as a cycle and is dropped.",
+        "`x-overflow: reject-publish`",
+        loops.cycle_overflow,
+    ),
+    Rule(
+        "cycle-delivery-limit",
+        Severity.ERROR,
+        "messages that kill their consumer are dropped, because dead letters come back",
+        "At its delivery limit (20 from 4.0 on, without being asked) a message goes round the retry loop, comes back "
+        "as a cycle and is dropped, or with at-least-once stays in the retry queue for ever.",
+        "`x-delivery-limit: -1` from 4.0 on; or dead letters to a DLQ and retries with `via='republish'`",
+        loops.cycle_delivery_limit,
+    ),
+    Rule(
+        "ttl-no-way-back",
+        Severity.ERROR,
+        "messages wait here and then vanish",
+        "A queue with a TTL, without consumers and without dead-letter exchange: whatever enters is deleted.",
+        "`x-dead-letter-exchange` and `x-dead-letter-routing-key` to the queue it is for",
+        waiting.ttl_no_way_back,
+        Sight.POLICIES,
+    ),
+    Rule(
+        "consumer-timeout",
+        Severity.ERROR,
+        "the broker gives up before the handler does",
+        "An ack that takes longer than `consumer_timeout` (30 minutes) ends the channel, and on 4.3 the consumer of a "
+        "quorum queue; the message is delivered again while its handler still works.",
+        "a longer `consumer_timeout` in rabbitmq.conf, `x-consumer-timeout` from 4.3 on, or a shorter limit",
+        brokers.consumer_timeout,
+    ),
+    Rule(
+        "delayed-no-plugin",
+        Severity.ERROR,
+        "a delayed exchange without the plugin for it",
+        "It cannot be declared, or it is left from before the plugin went: publishing to it fails.",
+        "`rabbitmq-plugins enable rabbitmq_delayed_message_exchange`, or `via='delayed'` without such an exchange",
+        brokers.delayed_no_plugin,
+        Sight.PLUGINS,
+    ),
+    # Warnings: messages get lost when something else goes wrong, or with the next version.
+    Rule(
+        "ttl-drops",
+        Severity.WARNING,
+        "what is not handled in time vanishes",
+        "A queue for work with a TTL and without dead-letter exchange: consumers that are slow or down cost messages.",
+        "a dead-letter exchange, or no TTL",
+        waiting.ttl_drops,
+        Sight.POLICIES,
+    ),
+    Rule(
+        "ttl-consumed",
+        Severity.WARNING,
+        "somebody consumes from a queue in which messages should wait",
+        "Retries do not wait, or are taken by somebody who does not know what to do with them.",
+        "consume from the main queue only",
+        waiting.ttl_consumed,
+    ),
+    Rule(
+        "no-dlq",
+        Severity.WARNING,
+        "rejected messages vanish",
+        "A queue for work without dead-letter exchange: what is rejected, expires or reaches the delivery limit is "
+        "deleted.",
+        "a dead-letter queue; a policy can add it to a queue that exists",
+        dead_letters.no_dlq,
+        Sight.POLICIES,
+    ),
+    Rule(
+        "dlq-evicts",
+        Severity.WARNING,
+        "this dead-letter queue forgets",
+        "A TTL, a maximal length or an expiry: dead letters are deleted, or no more are taken, and nobody is told.",
+        "no TTL, length or expiry on a dead-letter queue",
+        peeking.dlq_evicts,
+    ),
+    Rule(
+        "at-most-once",
+        Severity.WARNING,
+        "a quorum queue hands its dead letters over without making sure",
+        "A dead letter can get lost if the broker dies meanwhile, or if the target is missing or full.",
+        "`x-dead-letter-strategy: at-least-once` with `x-overflow: reject-publish`",
+        dead_letters.at_most_once,
+        Sight.POLICIES,
+    ),
+    Rule(
+        "at-least-once-ineffective",
+        Severity.WARNING,
+        "at-least-once dead-lettering that is none",
+        "It needs `x-overflow: reject-publish`. Without, RabbitMQ falls back to at-most-once; only its log says so.",
+        "`x-overflow: reject-publish`",
+        dead_letters.at_least_once_ineffective,
+    ),
+    Rule(
+        "reject-classic",
+        Severity.WARNING,
+        "retries of a classic queue do not survive the broker's death",
+        "On 4.x a classic queue that dead-letters loses messages when the broker is killed: 2 048 in every round "
+        "measured.",
+        "`via='republish'`, or a quorum queue with at-least-once",
+        loops.reject_classic,
+    ),
+    Rule(
+        "retry-shared",
+        Severity.WARNING,
+        "others receive this queue's retries",
+        "What has waited goes through an exchange to which other queues are bound as well: they handle it again.",
+        "back through the default exchange: `x-dead-letter-exchange: ''`, with the queue's name as the key",
+        loops.retry_shared,
+        Sight.BINDINGS,
+    ),
+    Rule(
+        "transient-queue",
+        Severity.WARNING,
+        "a queue that is neither durable nor exclusive",
+        "It is gone when the broker restarts. RabbitMQ 4 announces its end, and 4.3 refuses it unless told otherwise.",
+        "durable (with `x-expires` if it is for a while), or exclusive",
+        brokers.transient_queue,
+    ),
+    Rule(
+        "mirrored",
+        Severity.WARNING,
+        "a mirrored classic queue",
+        "RabbitMQ 4.0 removed mirroring: the policy does nothing there, and the queue lives on one node only.",
+        "a quorum queue",
+        brokers.mirrored,
+        Sight.POLICIES,
+    ),
+    Rule(
+        "delayed-ending",
+        Severity.WARNING,
+        "the delayed-message plugin is at its end",
+        "It is archived, keeps what waits on one node only, and does not run on RabbitMQ 4.3.",
+        "`via='delayed'` without the plugin: a ladder of queues",
+        brokers.delayed_ending,
+    ),
+    # Good to know.
+    Rule(
+        "not-examined",
+        Severity.INFO,
+        "not everything could be examined",
+        "Plain AMQP lists no queues, bindings, policies or plugins. Rules that need them said nothing.",
+        "`--management URL`",
+        not_examined,
+    ),
+)

@@ -1,0 +1,250 @@
+"""From a line to all it takes: the main queue, where its failures wait, and where they end.
+
+    route        the main queue's dead letters go to   a retry waits in
+    reject       its retry queue                       one queue with a TTL, and comes back by name
+    republish    its dead-letter queue                 the rung for its attempt, and comes back by name
+    delayed      its dead-letter queue                 a delayed exchange, or the ladder where there is none
+    quorum       its dead-letter queue                 the main queue itself (RabbitMQ 4.3)
+
+Only in `reject` does a queue's own dead-letter exchange lead into a loop, because only there rejecting is how to
+retry. Everywhere else whatever the broker kills by itself is parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from redrive.errors import TopologyError
+from redrive.recovery.durations import brief, milliseconds
+from redrive.recovery.retry import Retry, Route, Rung
+from redrive.topology import ladder
+from redrive.topology.declared import Exchange, Queue, QueueType, Topology
+from redrive.topology.definitions import (
+    DEFAULT_EXCHANGE,
+    BindingDefinition,
+    Definition,
+    Definitions,
+    ExchangeDefinition,
+    QueueDefinition,
+)
+from redrive.topology.naming import RungNames, fill
+from redrive.topology.rules import problems_of_definitions, problems_of_queue
+from redrive.topology.server import Server
+
+# A message whose handling kills the worker comes back this often before the broker parks it (quorum queues). The same
+# on every version: 4.x has this default, 3.x has none.
+DELIVERY_LIMIT = 20
+
+
+def expand(topology: Topology, server: Server) -> Definitions:
+    """All it takes on that server. Raises `TopologyError` with every problem there is."""
+    collected = _Collection()
+    for exchange in topology.exchanges:
+        collected.exchange(exchange)
+    for queue in topology.queues:
+        collected.problems += problems_of_queue(queue, topology.type_of(queue), server)
+        for definition in Expanded(topology, queue, server).definitions():
+            collected.add(definition, by=f"queue {queue.name}")
+    if topology.delays or any(queue.retry and queue.retry.via is Route.DELAYED for queue in topology.queues):
+        for definition in _ladder(topology, server):
+            collected.add(definition, by="the ladder of delays")
+    for definition in (*topology.bindings, *topology.others):
+        collected.add(definition, by="the topology")
+    definitions = collected.definitions()
+    problems = [*collected.problems, *problems_of_definitions(definitions)]
+    if problems:
+        raise TopologyError(list(dict.fromkeys(problems)))
+    return definitions
+
+
+@dataclass(slots=True)
+class _Collection:
+    """Definitions by name, and a problem for each name that means two things."""
+
+    problems: list[str] = field(default_factory=list)
+    _found: dict[object, tuple[Definition, str]] = field(default_factory=dict)
+
+    def exchange(self, exchange: Exchange) -> None:
+        self.add(exchange.definition, by=f"exchange {exchange.name}")
+
+    def add(self, definition: Definition, *, by: str) -> None:
+        key = definition.key if isinstance(definition, BindingDefinition) else (type(definition), definition.name)
+        known = self._found.get(key)
+        if known is None:
+            self._found[key] = definition, by
+        elif not _agree(known[0], definition, by):
+            who = f"{by} is there twice" if known[1] == by else f"{known[1]} and {by} both want {definition}"
+            self.problems.append(f"{who}: give one of them another name")
+
+    def definitions(self) -> Definitions:
+        every = [definition for definition, _ in self._found.values()]
+        return Definitions.of(
+            (one for one in every if isinstance(one, ExchangeDefinition)),
+            (one for one in every if isinstance(one, QueueDefinition)),
+            (one for one in every if isinstance(one, BindingDefinition)),
+        )
+
+
+def _agree(known: Definition, wanted: Definition, by: str) -> bool:
+    """A retry or dead-letter exchange may be one that somebody declared, if it looks at routing keys."""
+    if known == wanted:
+        # The same queue twice is never meant, not even in the same words.
+        return not isinstance(wanted, QueueDefinition) or not by.startswith("queue ")
+    if isinstance(known, ExchangeDefinition) and isinstance(wanted, ExchangeDefinition):
+        return wanted == ExchangeDefinition(wanted.name) and known.type in ("direct", "topic")
+    return False
+
+
+def _ladder(topology: Topology, server: Server) -> Iterator[Definition]:
+    if server.delayed_exchanges:
+        return
+    yield from ladder.exchanges()
+    yield from ladder.queues(_waiting_arguments(topology.queue_type))
+    yield from ladder.bindings()
+
+
+def _waiting_arguments(kind: QueueType) -> dict[str, object]:
+    """What a queue needs in which messages only wait, so that none is lost when its time has come."""
+    arguments: dict[str, object] = {"x-queue-type": str(kind)}
+    if kind is QueueType.QUORUM:
+        arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    return arguments
+
+
+class Expanded:
+    """One queue with its parts, as they are called and made on a server."""
+
+    def __init__(self, topology: Topology, queue: Queue, server: Server) -> None:
+        self.queue = queue
+        self.type = topology.type_of(queue)
+        self.naming = topology.names_of(queue)
+        self.server = server
+        self.has_dlq = queue.has_dlq(topology.queue_type)
+        self.has_delays = topology.delays or (queue.retry is not None and queue.retry.via is Route.DELAYED)
+
+    # Names --------------------------------------------------------------------------------------------
+
+    @property
+    def retry_exchange(self) -> str:
+        return fill(self.naming.retry_exchange, self.queue.name)
+
+    @property
+    def dlq_exchange(self) -> str:
+        return fill(self.naming.dlq_exchange, self.queue.name)
+
+    @property
+    def dlq_queue(self) -> str:
+        return fill(self.naming.dlq_queue, self.queue.name)
+
+    @property
+    def dlq_key(self) -> str:
+        return fill(self.naming.dlq_key, self.queue.name)
+
+    @property
+    def delayed_exchange(self) -> str:
+        return fill(self.naming.delayed_exchange, self.queue.name)
+
+    @property
+    def delayed_key(self) -> str:
+        """The key by which a delayed message comes to the queue; nothing: the key it was first published with."""
+        return fill(self.naming.delayed_key, self.queue.name)
+
+    def rung(self, rung: Rung) -> RungNames:
+        retry = self.queue.retry
+        return self.naming.rung(self.queue.name, rung, alone=retry is not None and len(retry.rungs) == 1)
+
+    # Definitions --------------------------------------------------------------------------------------
+
+    def definitions(self) -> Iterator[Definition]:
+        queue, retry = self.queue, self.queue.retry
+        yield QueueDefinition(queue.name, queue.durable, queue.auto_delete, self._main_arguments())
+        for bind in queue.bind:
+            yield BindingDefinition(bind.exchange, queue.name, bind.routing_key, arguments=dict(bind.arguments))
+        if retry is not None and retry.via in (Route.REJECT, Route.REPUBLISH):
+            yield from self._rungs(retry)
+        if self.has_delays:
+            yield from self._delayed()
+        if self.has_dlq:
+            yield from self._dead_end()
+
+    def _main_arguments(self) -> dict[str, object]:
+        arguments: dict[str, object] = {"x-queue-type": str(self.type)}
+        arguments |= self._dead_letter_arguments()
+        if self.type is QueueType.QUORUM:
+            arguments |= self._quorum_arguments()
+        return arguments | dict(self.queue.arguments)
+
+    def _dead_letter_arguments(self) -> dict[str, object]:
+        retry = self.queue.retry
+        if retry is not None and retry.via is Route.REJECT and retry.rungs:
+            exchange, key = self.retry_exchange, self.rung(retry.rungs[0]).key
+        elif self.has_dlq:
+            exchange, key = self.dlq_exchange, self.dlq_key
+        else:
+            return {}
+        return {"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key}
+
+    def _quorum_arguments(self) -> dict[str, object]:
+        arguments: dict[str, object] = {}
+        limit, retry = self._delivery_limit(), self.queue.retry
+        if limit is not None:
+            arguments["x-delivery-limit"] = limit
+        if retry is not None and retry.via is Route.QUORUM:
+            arguments["x-delayed-retry-type"] = "all"  # a snooze is a nack: it waits, and does not count
+            arguments["x-delayed-retry-min"] = milliseconds(retry.rung(1).delay)
+            arguments["x-delayed-retry-max"] = max(milliseconds(rung.delay) for rung in retry.rungs)
+        if self._dead_letter_arguments() and self.queue.dead_lettering != "at-most-once":
+            arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+        return arguments
+
+    def _delivery_limit(self) -> int | None:
+        queue, retry = self.queue, self.queue.retry
+        if queue.delivery_limit is not None:
+            return queue.delivery_limit
+        if retry is not None and retry.via is Route.QUORUM:
+            return retry.attempts - 1  # the limit counts what comes back, not the first delivery
+        if retry is not None and retry.via is Route.REJECT:
+            return self.server.unlimited_deliveries  # a limit would end in the loop, and the broker would drop it
+        return DELIVERY_LIMIT if self.has_dlq else None
+
+    def _rungs(self, retry: Retry) -> Iterator[Definition]:
+        if retry.rungs:
+            yield ExchangeDefinition(self.retry_exchange)
+        for rung in retry.rungs:
+            names = self.rung(rung)
+            arguments = _waiting_arguments(self.type)
+            arguments["x-message-ttl"] = milliseconds(rung.delay)
+            arguments["x-dead-letter-exchange"] = fill(self.naming.back_exchange, self.queue.name)
+            if names.back_key:
+                arguments["x-dead-letter-routing-key"] = names.back_key
+            yield QueueDefinition(names.queue, arguments=arguments)
+            yield BindingDefinition(self.retry_exchange, names.queue, names.key)
+
+    def _delayed(self) -> Iterator[Definition]:
+        queue = self.queue
+        if not self.server.delayed_exchanges:
+            yield BindingDefinition(ladder.ARRIVAL, queue.name, ladder.arrival_key(queue.name))
+            return
+        yield ExchangeDefinition(self.delayed_exchange, "x-delayed-message", arguments={"x-delayed-type": "direct"})
+        for key in self._delayed_keys():
+            yield BindingDefinition(self.delayed_exchange, queue.name, key)
+
+    def _delayed_keys(self) -> list[str]:
+        if self.delayed_key:
+            return [self.delayed_key]
+        return [bind.routing_key for bind in self.queue.bind if bind.exchange != DEFAULT_EXCHANGE] or [self.queue.name]
+
+    def _dead_end(self) -> Iterator[Definition]:
+        arguments: dict[str, object] = {"x-queue-type": str(self.type)}
+        if self.type is QueueType.QUORUM and self.server.unlimited_deliveries is not None:
+            arguments["x-delivery-limit"] = self.server.unlimited_deliveries  # or the 21st look deletes everything
+        yield ExchangeDefinition(self.dlq_exchange)
+        for name, key in ((self.dlq_queue, self.dlq_key), *((end, end) for end in self.queue.dead_ends)):
+            yield QueueDefinition(name, arguments=dict(arguments))
+            yield BindingDefinition(self.dlq_exchange, name, key)
+
+
+def summary(retry: Retry) -> str:
+    """A policy in a few words, for pictures and plans: "3 attempts, 15s"."""
+    return f"{retry.attempts} attempts, {', '.join(brief(rung.delay) for rung in retry.rungs)}"

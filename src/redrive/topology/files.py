@@ -1,0 +1,243 @@
+"""A topology written as TOML or YAML, and written back.
+
+    queue_type = "quorum"
+
+    [naming]
+    dlq_queue = "{queue}.dead"
+
+    [[exchanges]]
+    name = "domain.events"
+    type = "topic"
+
+    [[queues]]
+    name = "q.validator"
+    bind = { "domain.events" = ["files.uploaded.*"] }
+    retry = { attempts = 3, delay = "15s" }
+
+The keys are the fields of `Topology`, `Exchange`, `Queue`, `Retry` and `Naming`. Everything wrong with a file is told
+at once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from typing import Any, TypeAlias, TypeVar
+
+from redrive.errors import ConfigurationError, TopologyError
+from redrive.recovery.retry import Exponential, Retry
+from redrive.topology.declared import Bind, Exchange, Queue, Topology
+from redrive.topology.definitions import BindingDefinition
+from redrive.topology.naming import Naming
+
+# What no file can say: code, and what was taken from elsewhere as it is.
+_UNSAYABLE = {"others", "only", "never", "classify"}
+
+_Table: TypeAlias = "Mapping[str, Any]"
+T = TypeVar("T")
+
+
+def parse_toml(text: str) -> Topology:
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"not TOML: {error}") from None
+    return read_topology(raw)
+
+
+def parse_yaml(text: str) -> Topology:
+    try:
+        import yaml  # an extra: only who writes YAML needs it
+    except ImportError:
+        raise ConfigurationError("reading YAML needs PyYAML: pip install 'redrive[yaml]', or use TOML") from None
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"not YAML: {error}") from None
+    return read_topology(raw if raw is not None else {})
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def read_topology(raw: object) -> Topology:
+    reader = _Reader()
+    topology = reader.topology(raw)
+    if reader.problems or topology is None:
+        raise TopologyError(reader.problems)
+    return topology
+
+
+class _Reader:
+    """Makes values of tables, and a problem of whatever does not fit; goes on all the same."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def topology(self, raw: object) -> Topology | None:
+        return self._make(
+            Topology,
+            raw,
+            "topology",
+            exchanges=lambda rows: self._each(rows, "exchanges", self._exchange),
+            queues=lambda rows: self._each(rows, "queues", self._queue),
+            bindings=lambda rows: self._each(rows, "bindings", self._binding),
+            naming=lambda row: self._naming(row, "naming") or Naming(),
+        )
+
+    def _exchange(self, raw: object, where: str) -> Exchange | None:
+        return self._make(Exchange, raw, where)
+
+    def _binding(self, raw: object, where: str) -> BindingDefinition | None:
+        return self._make(BindingDefinition, raw, where)
+
+    def _naming(self, raw: object, where: str) -> Naming | None:
+        return self._make(Naming, raw, where)
+
+    def _queue(self, raw: object, where: str) -> Queue | None:
+        if isinstance(raw, Mapping) and isinstance(raw.get("name"), str):
+            where = f"queue {raw['name']}"
+        return self._make(
+            Queue,
+            raw,
+            where,
+            bind=lambda rows: self._binds(rows, f"{where}: bind"),
+            retry=lambda row: self._retry(row, f"{where}: retry"),
+            naming=lambda row: self._naming(row, f"{where}: naming"),
+        )
+
+    def _retry(self, raw: object, where: str) -> Retry | None:
+        return self._make(
+            Retry, raw, where, exponential=lambda row: self._make(Exponential, row, f"{where}.exponential")
+        )
+
+    def _binds(self, raw: object, where: str) -> list[Bind]:
+        """A table of exchanges with their keys, or a list of tables."""
+        if isinstance(raw, Mapping):
+            keys = ((exchange, [key] if isinstance(key, str) else key) for exchange, key in raw.items())
+            return [Bind(exchange, key) for exchange, many in keys for key in self._texts(many, where)]
+        return self._each(raw, where, lambda row, at: self._make(Bind, row, at))
+
+    def _texts(self, raw: object, where: str) -> list[str]:
+        if isinstance(raw, list) and all(isinstance(one, str) for one in raw):
+            return raw
+        self.problems.append(f"{where}: {raw!r}: want routing keys, like ['orders.*']")
+        return []
+
+    def _each(self, raw: object, where: str, make: Callable[[object, str], T | None]) -> list[T]:
+        if not isinstance(raw, list):
+            self.problems.append(f"{where}: want a list of tables")
+            return []
+        made = (make(row, f"{where}[{number}]") for number, row in enumerate(raw))
+        return [one for one in made if one is not None]
+
+    def _make(self, kind: type[T], raw: object, where: str, **special: Callable[[Any], Any]) -> T | None:
+        if not isinstance(raw, Mapping):
+            self.problems.append(f"{where}: {raw!r}: want a table")
+            return None
+        found = len(self.problems)
+        values = self._values(kind, raw, where, special)
+        if len(self.problems) > found:
+            return None
+        try:
+            return kind(**values)
+        except ConfigurationError as error:
+            said = str(error)
+            self.problems.append(said if said.startswith(where) else f"{where}: {said}")
+        except TypeError as error:
+            self.problems.append(f"{where}: {error}")
+        return None
+
+    def _values(
+        self, kind: type, raw: _Table, where: str, special: Mapping[str, Callable[[Any], Any]]
+    ) -> dict[str, Any]:
+        known = {field.name: field for field in fields(kind) if field.name not in _UNSAYABLE}
+        values = {}
+        for name, value in raw.items():
+            if name not in known:
+                close = get_close_matches(str(name), known, 1)
+                hint = f", did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+                self.problems.append(f"{where}: unknown option {name}{hint}")
+            elif name in special:
+                values[name] = special[name](value)
+            elif problem := _misfit(str(known[name].type), value):
+                self.problems.append(f"{where}: {name} {value!r}: want {problem}")
+            else:
+                values[name] = value
+        for name, field in known.items():
+            if name not in raw and field.default is MISSING and field.default_factory is MISSING:
+                self.problems.append(f"{where}: {name} is missing")
+        return values
+
+
+# By the name of a field's type: what a value must be, and how to say it.
+_SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
+    "str": (lambda value: isinstance(value, str), "a text"),
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "int": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    "float": (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
+    "Duration": (lambda value: isinstance(value, str), "a length of time with its unit, like '15s'"),
+    "Sequence[str]": (
+        lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+        "a list of names",
+    ),
+    "Sequence[Duration]": (lambda value: isinstance(value, list), "a list of waits, like ['30s', '2m']"),
+    "Arguments": (lambda value: isinstance(value, Mapping), "a table"),
+}
+
+
+def _misfit(type_name: str, value: object) -> str | None:
+    shape = _SHAPES.get(type_name.removesuffix(" | None"))
+    return shape[1] if shape is not None and not shape[0](value) else None
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+def to_toml(topology: Topology) -> str:
+    """The topology as a file that reads back as the same. What was taken as it is (`others`) is not part of it."""
+    head = {"queue_type": str(topology.queue_type)} | ({"delays": True} if topology.delays else {})
+    parts = ["".join(f"{name} = {_toml(value)}\n" for name, value in head.items())]
+    if topology.naming != Naming():
+        parts.append("[naming]\n" + _lines(topology.naming))
+    parts += ["[[exchanges]]\n" + _lines(exchange) for exchange in topology.exchanges]
+    parts += ["[[queues]]\n" + _lines(queue) for queue in topology.queues]
+    parts += ["[[bindings]]\n" + _lines(binding) for binding in topology.bindings]
+    return "\n".join(parts)
+
+
+def _lines(value: Any) -> str:
+    return "".join(f"{name} = {_toml(said)}\n" for name, said in _said(value))
+
+
+def _said(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a value that are not as they would be without saying."""
+    for field in (one for one in fields(value) if one.name not in _UNSAYABLE):
+        said = getattr(value, field.name)
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        if isinstance(value, Retry) and field.name == "delay" and said is None:
+            continue
+        if said != default and said is not None and not (said in ((), {}) and default in ((), {})):
+            yield field.name, said
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_text(name)} = {_toml(said)}" for name, said in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return "{ " + ", ".join(f"{name} = {_toml(said)}" for name, said in _said(value)) + " }"
+
+
+def _text(value: str) -> str:
+    """A basic string of TOML: quotes, backslashes and control characters escaped."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(f"\\u{ord(one):04x}" if ord(one) < 0x20 or ord(one) == 0x7F else one for one in escaped) + '"'

@@ -1,0 +1,151 @@
+"""Where messages can go when only the shape of their routing keys is known.
+
+`routing` follows one key. Here a key may be a pattern, `orders.*`, and stands for every key that it matches: a queue
+without `x-dead-letter-routing-key` lets go of messages with the keys by which they came, and its bindings say which
+those can be. Every hop is exact: there is a key that takes it. A way of several hops may need a different key for each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from redrive.topology.definitions import (
+    DEFAULT_EXCHANGE,
+    BindingDefinition,
+    Definitions,
+    ExchangeDefinition,
+    QueueDefinition,
+)
+
+ANY = "#"
+_BY_KEY = ("direct", "topic")
+
+
+class Flows:
+    def __init__(self, definitions: Definitions) -> None:
+        self._exchanges = {exchange.name: exchange for exchange in definitions.exchanges}
+        self._queues = {queue.name: queue for queue in definitions.queues}
+        self._from: dict[str, list[BindingDefinition]] = defaultdict(list)
+        self._to: dict[str, list[BindingDefinition]] = defaultdict(list)
+        for bind in definitions.bindings:
+            self._from[bind.source].append(bind)
+            if bind.destination_type == "queue":
+                self._to[bind.destination].append(bind)
+        self._by_name = {
+            queue.dead_letter_key for queue in definitions.queues if queue.dead_letter_exchange == DEFAULT_EXCHANGE
+        }
+        self._reached: dict[tuple[str, str], frozenset[str]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Flows exchanges={len(self._exchanges)} queues={len(self._queues)}>"
+
+    def of_dead_letters(self, queue: QueueDefinition) -> frozenset[str]:
+        """The queues that can receive what dies in `queue`."""
+        exchange = queue.dead_letter_exchange
+        if exchange is None:
+            return frozenset()
+        return frozenset[str]().union(*(self.reach(exchange, key) for key in self.dead_letter_keys(queue)))
+
+    def dead_letter_keys(self, queue: QueueDefinition) -> frozenset[str]:
+        return self.arrivals(queue.name) if queue.dead_letter_key is None else frozenset((queue.dead_letter_key,))
+
+    def arrivals(self, queue: str) -> frozenset[str]:
+        """The keys that messages in a queue can have. Through the default exchange it is the queue's name."""
+        bindings = self._to[queue]
+        keys = {bind.routing_key if self.kind(bind.source) in _BY_KEY else ANY for bind in bindings}
+        return frozenset(keys | {queue} if not bindings or queue in self._by_name else keys)
+
+    def reach(self, exchange: str, key: str) -> frozenset[str]:
+        """The queues that a message can reach. Of the default exchange with a pattern nothing can be said."""
+        known = self._reached.get((exchange, key))
+        if known is None:
+            known = self._reached[exchange, key] = frozenset(self._walk(exchange, key, set()))
+        return known
+
+    def examples(self, exchange: str, key: str) -> Iterator[str]:
+        """Keys without wildcards that `key` stands for, among them one for each binding that they can pass."""
+        if not is_pattern(key):
+            yield key
+            return
+        for pattern in (key, *sorted(bind.routing_key for bind in self._from[exchange])):
+            example = _example(pattern)
+            if overlap(key, example):
+                yield example
+
+    def kind(self, exchange: str) -> str:
+        """How an exchange routes; one that delays routes as the type it was given."""
+        definition = self._exchanges.get(exchange)
+        if definition is None:
+            return "direct"
+        if definition.type == "x-delayed-message":
+            return str(definition.arguments.get("x-delayed-type", "direct"))
+        return definition.type
+
+    def _walk(self, exchange: str, key: str, seen: set[str]) -> Iterator[str]:
+        if exchange == DEFAULT_EXCHANGE:
+            if key in self._queues:
+                yield key
+            return
+        if exchange in seen:
+            return
+        seen.add(exchange)
+        kind = self.kind(exchange)
+        found = [bind for bind in self._from[exchange] if kind not in _BY_KEY or overlap(key, bind.routing_key)]
+        for bind in found:
+            if bind.destination_type == "queue":
+                yield bind.destination
+            else:
+                yield from self._walk(bind.destination, key, seen)
+        alternate = _alternate(self._exchanges.get(exchange))
+        if alternate is not None and (not found or is_pattern(key)):
+            yield from self._walk(alternate, key, seen)
+
+
+def is_pattern(key: str) -> bool:
+    return any(word in ("*", "#") for word in _words(key))
+
+
+def overlap(one: str, other: str) -> bool:
+    """Is there a key that both match? `*` is one word, `#` any number of them, also none."""
+    left, right = _words(one), _words(other)
+    same = 0
+    for head, against in zip(left, right, strict=False):
+        if "#" in (head, against):
+            break
+        if head != against and "*" not in (head, against):
+            return False
+        same += 1
+    return _rest_overlaps(left[same:], right[same:])
+
+
+def _rest_overlaps(left: list[str], right: list[str]) -> bool:
+    if left == ["#"] or right == ["#"]:
+        return True
+    # fits[j]: can the words of `left` from i on, and those of `right` from j on, be the same?
+    fits = [False] * len(right) + [True]
+    for j in reversed(range(len(right))):
+        fits[j] = fits[j + 1] and right[j] == "#"
+    for head in reversed(left):
+        after, fits = fits, [False] * (len(right) + 1)
+        fits[-1] = after[-1] and head == "#"
+        for j in reversed(range(len(right))):
+            if "#" in (head, right[j]):  # it ends here, or swallows the other's next word
+                fits[j] = after[j] or fits[j + 1]
+            else:
+                fits[j] = after[j + 1] and ("*" in (head, right[j]) or head == right[j])
+    return fits[0]
+
+
+def _words(key: str) -> list[str]:
+    """To a topic exchange the empty key has no word, not one empty word."""
+    return key.split(".") if key else []
+
+
+def _example(pattern: str) -> str:
+    return ".".join("x" if word in ("*", "#") else word for word in _words(pattern))
+
+
+def _alternate(exchange: ExchangeDefinition | None) -> str | None:
+    alternate = exchange.arguments.get("alternate-exchange") if exchange is not None else None
+    return None if alternate is None else str(alternate)

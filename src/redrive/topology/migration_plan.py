@@ -1,0 +1,209 @@
+"""Whether and how a queue can be migrated: what differs, what goes along, why not, and what to know before.
+
+Nothing is done here. `plan_migration` looks at what is wanted and at what a broker holds, and says it in a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from redrive.errors import MigrationRefused
+from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition
+from redrive.topology.migration import Names, Record, Step, explain, helpers
+from redrive.topology.plan import Difference, differences_between
+from redrive.topology.rules import LONGEST_NAME
+from redrive.topology.survey import QueueState, Survey
+
+# Exchanges of other types may send a message elsewhere, or once more, just because another binding came.
+_DETOURABLE = {"direct", "fanout", "topic", "headers", "x-delayed-message"}
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """What a migration would do: to look at, to agree to, and to carry out."""
+
+    record: Record  # where it begins
+    differences: tuple[Difference, ...]
+    messages: int | None
+    consumers: int | None
+    problems: tuple[str, ...] = ()  # why it will not begin
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> Names:
+        return self.record.names
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.differences)
+
+    @property
+    def steps(self) -> tuple[tuple[Step, str], ...]:
+        return tuple((step, explain(step, self.record)) for step in Step if step is not Step.RETREAT)
+
+
+def plan_migration(queue: str, wanted: Definitions, survey: Survey) -> MigrationPlan:
+    """What it takes to give the queue its wanted arguments. Refuses what it cannot even judge."""
+    want, have = wanted.queue(queue), survey.definitions.queue(queue)
+    if not survey.complete:
+        raise MigrationRefused(
+            queue, ["its bindings must be known, and plain AMQP cannot list them: give the management API's URL"]
+        )
+    if want is None:
+        raise MigrationRefused(queue, ["nobody wants such a queue: declare it in the topology"])
+    if have is None:
+        raise MigrationRefused(queue, ["there is no such queue: `redrive topology apply` makes it"])
+    state = survey.state(queue)
+    record = Record(
+        Step.PREPARE,
+        have,
+        want,
+        bindings=survey.definitions.bindings_to(queue),
+        added=_added(want, wanted, survey.definitions),
+        feeders=tuple(_feeders(queue, survey)),
+        needs=_needs(want, wanted, survey.definitions),
+        hidden=_hidden(have, state),
+    )
+    return MigrationPlan(
+        record,
+        tuple(differences_between(have, want)),
+        messages=state.messages,
+        consumers=state.consumers,
+        problems=tuple(_problems(record, survey)),
+        warnings=tuple(_warnings(record, wanted, survey)),
+    )
+
+
+def _added(want: QueueDefinition, wanted: Definitions, have: Definitions) -> tuple[BindingDefinition, ...]:
+    known = {binding.key for binding in have.bindings}
+    return tuple(
+        binding
+        for binding in wanted.bindings_to(want.name)
+        if binding.key not in known and have.exchange(binding.source) is not None
+    )
+
+
+def _needs(want: QueueDefinition, wanted: Definitions, have: Definitions) -> Definitions:
+    """Where the wanted queue's dead letters go, as far as it is missing: without it they would be lost."""
+    if want.dead_letter_exchange is None:
+        return Definitions()
+    bindings = [bind for bind in wanted.bindings_from(want.dead_letter_exchange) if bind.destination_type == "queue"]
+    queues = {bind.destination for bind in bindings}
+    if want.dead_letter_exchange == DEFAULT_EXCHANGE and want.dead_letter_key is not None:
+        queues.add(want.dead_letter_key)
+    known = {bind.key for bind in have.bindings}
+    return Definitions.of(
+        (one for one in wanted.exchanges if one.name == want.dead_letter_exchange and have.exchange(one.name) is None),
+        (one for one in wanted.queues if one.name in queues and have.queue(one.name) is None),
+        (bind for bind in bindings if bind.key not in known and bind.destination != want.name),
+    )
+
+
+def _feeders(queue: str, survey: Survey) -> Iterator[str]:
+    """Queues whose messages go, when they have waited, to the queue by its name: into nothing while it is gone."""
+    for other in survey.definitions.queues:
+        state = survey.state(other.name)
+        if other.name != queue and _waits(other, state) and not state.consumers and _leads_to(queue, other, state):
+            yield other.name
+
+
+def _waits(queue: QueueDefinition, state: QueueState) -> bool:
+    return _effective(queue, state, "message-ttl") is not None
+
+
+def _leads_to(queue: str, other: QueueDefinition, state: QueueState) -> bool:
+    if _effective(other, state, "dead-letter-exchange") != DEFAULT_EXCHANGE:
+        return False
+    return _effective(other, state, "dead-letter-routing-key") in (queue, None)  # None: the message's own, any key
+
+
+def _effective(queue: QueueDefinition, state: QueueState, key: str) -> Any:
+    return queue.arguments.get(f"x-{key}", state.effective_policy.get(key))
+
+
+def _hidden(have: QueueDefinition, state: QueueState) -> int:
+    """How long RabbitMQ's own delayed retry keeps a message where neither count nor consumer sees it."""
+    if _effective(have, state, "delayed-retry-type") in (None, "disabled"):
+        return 0
+    longest = _effective(have, state, "delayed-retry-max") or _effective(have, state, "delayed-retry-min")
+    return longest if isinstance(longest, int) else 0
+
+
+# Why not, and what to know ------------------------------------------------------------------------
+
+
+def _problems(record: Record, survey: Survey) -> Iterator[str]:
+    yield from _unfit(record)
+    yield from _undetourable(record, survey.definitions)
+    yield from _leftovers(record, survey)
+    yield from _too_many(record.wanted, survey.state(record.old.name).messages)
+    if Record.decode(record.encode()) != record:
+        yield "its arguments hold values that JSON cannot carry, so the migration could not be recorded: do it by hand"
+
+
+def _unfit(record: Record) -> Iterator[str]:
+    if "stream" in (record.old.type, record.wanted.type):
+        yield "a stream keeps what was read, so its messages cannot be carried over: declare another queue"
+    for which, queue in (("it is", record.old), ("it is wanted", record.wanted)):
+        if queue.auto_delete:
+            yield f"{which} auto-delete, and would go with all its messages when the last consumer leaves"
+
+
+def _undetourable(record: Record, have: Definitions) -> Iterator[str]:
+    for source in sorted({binding.source for binding in record.bindings}):
+        exchange = have.exchange(source)
+        if exchange is not None and exchange.type not in _DETOURABLE:
+            yield (
+                f"exchange {source} is of type {exchange.type}, which may send messages elsewhere when bindings "
+                "change: do it by hand, with the producers stopped"
+            )
+
+
+def _leftovers(record: Record, survey: Survey) -> Iterator[str]:
+    """Whatever bears one of our names without a record of ours is somebody else's."""
+    made = helpers(record, survey.server)
+    names = record.names
+    queues = [*(queue.name for queue in made.queues), names.trial, names.lock]
+    exchanges = [exchange.name for exchange in made.exchanges]
+    for name in (*queues, *exchanges):
+        if len(name.encode()) > LONGEST_NAME:
+            yield f"the name {name[:60]}… is needed for it, and is longer than {LONGEST_NAME} bytes"
+    for kind, wanted, known in (
+        ("queue", queues, survey.definitions.queue),
+        ("exchange", exchanges, survey.definitions.exchange),
+    ):
+        for name in wanted:
+            if known(name) is not None:
+                yield f"{kind} {name} exists, and no migration is recorded that made it: look into it, and delete it"
+
+
+def _too_many(wanted: QueueDefinition, messages: int | None) -> Iterator[str]:
+    most = wanted.arguments.get("x-max-length")
+    drops = wanted.arguments.get("x-overflow", "drop-head") == "drop-head"
+    if isinstance(most, int) and drops and (messages or 0) > most:
+        yield f"it holds {messages} messages and is wanted with x-max-length {most}: it would drop the oldest"
+
+
+def _warnings(record: Record, wanted: Definitions, survey: Survey) -> Iterator[str]:
+    queue, want = record.old.name, record.wanted
+    yield (
+        f"what is published straight to {queue} by its name (default exchange) cannot be led round: it may overtake "
+        "what is carried, and in the milliseconds between delete and declare it is unroutable. Stop such producers"
+    )
+    if record.feeders:
+        yield f"the waits of what is in {', '.join(record.feeders)} begin anew"
+    for other in survey.definitions.queues:
+        state = survey.state(other.name)
+        if other.name not in (queue, *record.feeders) and _leads_to_only(queue, other, state):
+            yield f"queue {other.name} dead-letters to {queue} by its name: what dies there meanwhile may be lost"
+    exchange = want.dead_letter_exchange
+    if exchange and not any(known.exchange(exchange) for known in (wanted, survey.definitions)):
+        yield f"its dead-letter exchange {exchange} does not exist: what dies in the queue will be lost"
+    if want.arguments.get("x-max-length-bytes") is not None:
+        yield "it is wanted with x-max-length-bytes: see that what is in it now fits"
+
+
+def _leads_to_only(queue: str, other: QueueDefinition, state: QueueState) -> bool:
+    return _leads_to(queue, other, state) and _effective(other, state, "dead-letter-routing-key") == queue

@@ -1,0 +1,84 @@
+"""How the retry and dead-letter parts of a queue are called.
+
+Each name is a template; `{queue}` is the main queue's name and `{delay}` a rung's, as it was written ("15s"). A policy
+with one wait uses `retry_queue` and `retry_key`; one with several uses `rung_queue` and `rung_key`. Exchanges of the
+same name are one exchange: a system that does everything over one says its name three times.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.retry import Rung
+
+_KNOWN = {"queue", "delay"}
+
+
+@dataclass(frozen=True, slots=True)
+class RungNames:
+    """What one rung is called and where it lets its messages go; without a `back_key` they keep their own key."""
+
+    queue: str
+    key: str
+    back_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    retry_exchange: str = "retry.{queue}"
+    retry_queue: str = "{queue}.retry"
+    retry_key: str = "retry"
+    rung_queue: str = "{queue}.retry.{delay}"
+    rung_key: str = "retry.{delay}"
+    back_exchange: str = ""  # where a retry queue sends what has waited: the default exchange
+    back_key: str = "{queue}"  # "": the key they came with
+    dlq_exchange: str = "dlq.{queue}"
+    dlq_queue: str = "{queue}.dlq"
+    dlq_key: str = "parking"
+    delayed_exchange: str = "redrive.delayed"
+    delayed_key: str = "{queue}"  # "": the keys by which the queue is bound
+    rungs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Exceptions by delay: {"60s": {"key": "video", "back_key": ""}}."""
+
+    def __post_init__(self) -> None:
+        for name in (one.name for one in fields(self) if one.name != "rungs"):
+            _check(name, getattr(self, name))
+        for delay, exceptions in self.rungs.items():
+            if unknown := set(exceptions) - {"queue", "key", "back_key"}:
+                raise ConfigurationError(
+                    f"naming.rungs[{delay!r}]: {unknown.pop()!r} is not one of queue, key, back_key"
+                )
+            for name, template in exceptions.items():
+                _check(f"rungs[{delay!r}].{name}", template)
+
+    def rung(self, queue: str, rung: Rung, *, alone: bool) -> RungNames:
+        """The names of one rung of a queue's policy; `alone` if the policy has no other."""
+        exceptions = self.rungs.get(rung.label, {})
+        queue_name = exceptions.get("queue") or (self.retry_queue if alone else self.rung_queue)
+        key = exceptions.get("key") or (self.retry_key if alone else self.rung_key)
+        back_key = exceptions.get("back_key", self.back_key)
+        return RungNames(
+            fill(queue_name, queue, rung.label),
+            fill(key, queue, rung.label),
+            fill(back_key, queue, rung.label),
+        )
+
+
+def fill(template: str, queue: str, delay: str = "") -> str:
+    return template.format(queue=queue, delay=delay)
+
+
+def _check(name: str, template: str) -> None:
+    if not isinstance(template, str):
+        raise ConfigurationError(f"naming.{name} {template!r}: want a text")
+    try:
+        used = {part[1] for part in string.Formatter().parse(template) if part[1] is not None}
+    except ValueError as error:
+        raise ConfigurationError(f"naming.{name} {template!r}: {error}") from None
+    if unknown := used - _KNOWN:
+        raise ConfigurationError(
+            f"naming.{name} {template!r}: {{{unknown.pop()}}} is unknown; there are {{queue}}, {{delay}}"
+        )

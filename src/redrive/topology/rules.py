@@ -1,0 +1,247 @@
+"""What no broker would accept, or would accept and regret. Each rule returns sentences; nothing here raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from redrive.recovery.retry import Retry, Route
+from redrive.topology import ladder
+from redrive.topology.declared import Queue, QueueType
+from redrive.topology.definitions import Definitions, QueueDefinition
+from redrive.topology.routing import dead_letter_targets
+from redrive.topology.server import Server
+
+LONGEST_NAME = 255
+_LARGEST = {"x-message-ttl": 2**32 - 1, "x-expires": 2**32 - 1, "x-max-priority": 255}
+_WHOLE_NUMBERS = {*_LARGEST, "x-max-length", "x-max-length-bytes", "x-delivery-limit"}
+_OVERFLOWS = {"drop-head", "reject-publish", "reject-publish-dlx"}
+_KNOWN_TYPES = {"direct", "fanout", "topic", "headers", "x-delayed-message", "x-consistent-hash"}
+_OURS = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
+
+KNOWN_ARGUMENTS = {
+    *_WHOLE_NUMBERS,
+    *_OURS,
+    "x-queue-type",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-dead-letter-strategy",
+    "x-quorum-initial-group-size",
+    "x-queue-leader-locator",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-queue-master-locator",
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-stream-filter-size-bytes",
+    "x-initial-cluster-size",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-delayed-retry-type",
+    "x-delayed-retry-min",
+    "x-delayed-retry-max",
+    "x-consumer-timeout",
+    "x-consumer-disconnected-timeout",
+}
+
+
+# A queue as it is said ----------------------------------------------------------------------------
+
+
+def problems_of_queue(queue: Queue, kind: QueueType, server: Server) -> Iterator[str]:
+    who = f"queue {queue.name}"
+    if queue.has_dlq(kind) or queue.retry is not None:
+        for argument in _OURS:
+            if argument in queue.arguments:
+                yield f"{who}: {argument} follows from its retry and dlq: leave it out, or say dlq=False and no retry"
+    if "x-queue-type" in queue.arguments:
+        yield f"{who}: say its type as type={queue.arguments['x-queue-type']!r}, not as an argument"
+    for argument in queue.arguments:
+        close = get_close_matches(argument, KNOWN_ARGUMENTS, 1, 0.85)
+        if argument not in KNOWN_ARGUMENTS and close:
+            yield f"{who}: unknown argument {argument}, did you mean {close[0]}?"
+    if queue.delivery_limit is not None and kind is not QueueType.QUORUM:
+        yield f"{who}: only quorum queues have a delivery_limit: say type='quorum'"
+    if queue.delivery_limit is not None and queue.delivery_limit < 0 and server.unlimited_deliveries is None:
+        yield f"{who}: a negative delivery_limit drops messages at their first requeue on {server}: leave it out"
+    if queue.dead_lettering == "at-least-once":
+        yield from _at_least_once(queue, kind, who)
+    if kind is QueueType.STREAM and (queue.retry is not None or queue.dlq):
+        yield f"{who}: a stream keeps its messages and has no dead letters: leave out retry and dlq"
+    if queue.retry is not None:
+        yield from _problems_of_retry(queue, queue.retry, kind, server)
+
+
+def _at_least_once(queue: Queue, kind: QueueType, who: str) -> Iterator[str]:
+    if kind is not QueueType.QUORUM:
+        yield f"{who}: at-least-once dead-lettering needs a quorum queue: say type='quorum'"
+    if queue.arguments.get("x-overflow", "reject-publish") != "reject-publish":
+        yield (
+            f"{who}: at-least-once dead-lettering works with x-overflow reject-publish only; RabbitMQ would fall back "
+            "to at-most-once and tell nobody but its log"
+        )
+
+
+def _problems_of_retry(queue: Queue, retry: Retry, kind: QueueType, server: Server) -> Iterator[str]:
+    who = f"queue {queue.name}"
+    match retry.via:
+        case Route.REJECT:
+            yield from _reject_route(queue, retry, who)
+        case Route.DELAYED:
+            if not server.delayed_exchanges and (problem := ladder.problem_with(queue.name)):
+                yield problem
+        case Route.QUORUM:
+            yield from _quorum_route(retry, kind, server, who)
+        case Route.REPUBLISH:
+            pass
+
+
+def _reject_route(queue: Queue, retry: Retry, who: str) -> Iterator[str]:
+    if len(retry.rungs) > 1:
+        yield f"{who}: via='reject' has one wait, since a queue has one dead-letter exchange: use via='republish'"
+    if queue.delivery_limit is not None and queue.delivery_limit >= 0:
+        yield f"{who}: with via='reject' RabbitMQ drops, as a cycle, what reaches delivery_limit: use via='republish'"
+    for argument in ("x-max-length", "x-max-length-bytes", "x-message-ttl"):
+        if argument in queue.arguments and queue.arguments.get("x-overflow") != "reject-publish":
+            yield (
+                f"{who}: with via='reject' RabbitMQ drops what {argument} removes, as a cycle: use via='republish', "
+                "or leave it out"
+            )
+
+
+def _quorum_route(retry: Retry, kind: QueueType, server: Server, who: str) -> Iterator[str]:
+    if kind is not QueueType.QUORUM:
+        yield f"{who}: via='quorum' needs a quorum queue: say type='quorum'"
+    if not server.native_delayed_retry:
+        yield f"{who}: via='quorum' needs RabbitMQ 4.3 and this is {server}: use via='republish'"
+    if retry.jitter:
+        yield f"{who}: via='quorum' has no jitter: leave it out, or use via='republish'"
+    first = retry.rung(1).delay
+    longest = max((rung.delay for rung in retry.rungs), default=first)
+    for number in range(1, min(retry.attempts, 100)):
+        if retry.rung(number).delay not in (first, min(first * number, longest)):
+            yield (
+                f"{who}: via='quorum' waits first, 2 x first, 3 x first ... up to the longest; this schedule differs "
+                f"at retry {number}: use via='republish'"
+            )
+            return
+
+
+# Definitions, wherever they come from -------------------------------------------------------------
+
+
+def problems_of_definitions(definitions: Definitions) -> Iterator[str]:
+    yield from _names(definitions)
+    for exchange in definitions.exchanges:
+        if close := get_close_matches(exchange.type, _KNOWN_TYPES, 1, 0.6):
+            if exchange.type not in _KNOWN_TYPES and not exchange.type.startswith("x-"):
+                yield f"{exchange}: unknown type {exchange.type!r}, did you mean {close[0]!r}?"
+        elif not exchange.type.startswith("x-"):
+            yield f"{exchange}: unknown type {exchange.type!r}: want direct, fanout, topic or headers"
+    for queue in definitions.queues:
+        yield from _arguments(queue)
+    yield from _dangling(definitions)
+    for cycle in expiring_cycles(definitions):
+        yield (
+            f"dead-letter cycle {' → '.join([*cycle, cycle[0]])}: nothing in it but TTLs, so RabbitMQ drops messages "
+            "at their second lap: end it in a queue without TTL"
+        )
+
+
+def _names(definitions: Definitions) -> Iterator[str]:
+    named = [("exchange", exchange.name) for exchange in definitions.exchanges]
+    named += [("queue", queue.name) for queue in definitions.queues]
+    for kind, name in named:
+        size = len(name.encode())
+        if not name:
+            yield f"{kind} without a name: give it one"
+        elif size > LONGEST_NAME:
+            yield f"{kind} {name[:40]}…: its name has {size} bytes and AMQP knows {LONGEST_NAME}: shorten it"
+        elif name.startswith("amq."):
+            yield f"{kind} {name}: names that begin with 'amq.' are the broker's: choose another"
+    for binding in definitions.bindings:
+        if len(binding.routing_key.encode()) > LONGEST_NAME:
+            yield f"{binding}: its key is longer than {LONGEST_NAME} bytes"
+
+
+def _arguments(queue: QueueDefinition) -> Iterator[str]:
+    for name, value in queue.arguments.items():
+        if name in _WHOLE_NUMBERS:
+            least = -1 if name == "x-delivery-limit" else 1 if name == "x-expires" else 0
+            most = _LARGEST.get(name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or value < least or (most is not None and value > most):
+                yield f"{queue}: {name} {value!r}: want a number from {least}" + (f" to {most}" if most else "")
+    if queue.arguments.get("x-overflow", "drop-head") not in _OVERFLOWS:
+        yield f"{queue}: x-overflow {queue.arguments['x-overflow']!r}: want one of {', '.join(sorted(_OVERFLOWS))}"
+    for refused, why in _REFUSED.get(queue.type, {}).items():
+        if refused in queue.arguments:
+            yield f"{queue}: {queue.type} queues refuse {refused}: {why}"
+
+
+_REFUSED = {
+    "quorum": {
+        "x-max-priority": "leave it out (RabbitMQ 4 has two priorities without it), or say type='classic'",
+        "x-queue-mode": "leave it out, quorum queues keep messages on disk anyway",
+    },
+    "classic": {
+        "x-delivery-limit": "say type='quorum'",
+        "x-dead-letter-strategy": "say type='quorum'",
+    },
+}
+
+
+def _dangling(definitions: Definitions) -> Iterator[str]:
+    """A binding needs both its ends; 3.10 forgets in silence what 4.3 refuses."""
+    exchanges = {exchange.name for exchange in definitions.exchanges}
+    queues = {queue.name for queue in definitions.queues}
+    for binding in definitions.bindings:
+        if binding.source not in exchanges and not binding.source.startswith("amq."):
+            yield f"{binding}: there is no exchange {binding.source!r}" + _did_you_mean(binding.source, exchanges)
+        known = queues if binding.destination_type == "queue" else exchanges
+        if binding.destination not in known:
+            yield f"{binding}: there is no {binding.destination_type} {binding.destination!r}" + _did_you_mean(
+                binding.destination, known
+            )
+
+
+def _did_you_mean(name: str, known: set[str]) -> str:
+    close = get_close_matches(name, known, 1)
+    return f", did you mean {close[0]!r}?" if close else ": declare it"
+
+
+def expiring_cycles(definitions: Definitions) -> list[tuple[str, ...]]:
+    """Cycles of dead-lettering in which every queue has a TTL: no rejection lies in them."""
+    edges = {
+        queue.name: sorted(dead_letter_targets(definitions, queue))
+        for queue in definitions.queues
+        if queue.ttl is not None and queue.dead_letter_exchange is not None
+    }
+    return find_cycles(edges)
+
+
+def find_cycles(edges: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    """One cycle for each group of nodes that reach each other, each beginning with its smallest name."""
+    cycles: dict[frozenset[str], tuple[str, ...]] = {}
+    for start in sorted(edges):
+        path, seen = [start], {start}
+        if found := _back_to(start, edges, path, seen):
+            cycles.setdefault(frozenset(found), found)
+    return list(cycles.values())
+
+
+def _back_to(start: str, edges: dict[str, list[str]], path: list[str], seen: set[str]) -> tuple[str, ...] | None:
+    """Depth first, without recursion: the first way that leads back to `start`."""
+    ways = [iter(edges.get(start, ()))]
+    while ways:
+        step = next(ways[-1], None)
+        if step is None:
+            ways.pop()
+            path.pop()
+        elif step == start:
+            return tuple(path)
+        elif step in edges and step not in seen:
+            seen.add(step)
+            path.append(step)
+            ways.append(iter(edges[step]))
+    return None

@@ -1,0 +1,75 @@
+"""What Redrive makes is healthy: every route, every queue type, every version, with and without consumers."""
+
+from itertools import product
+
+import pytest
+
+from redrive.recovery.retry import Retry, Route
+from redrive.topology import Exchange, Queue, QueueType, Server, Topology, expand
+from redrive.topology.doctor import examine
+from redrive.topology.survey import QueueState, Survey
+
+VERSIONS = ["3.10", "4.0", "4.3"]
+POSSIBLE = [
+    (version, kind, via)
+    for version, kind, via in product(VERSIONS, (QueueType.CLASSIC, QueueType.QUORUM), (*Route, None))
+    if via is not Route.QUORUM or (kind is QueueType.QUORUM and version == "4.3")  # others are refused
+]
+
+
+def topology(kind: QueueType, retry: Retry | None) -> Topology:
+    events = Exchange("events", "topic")
+    queues = [
+        Queue("q.validator", bind=events.on("files.uploaded.*"), retry=retry),
+        Queue("q.thumbnails", bind=events.on("files.#"), retry=retry),
+    ]
+    return Topology(exchanges=[events], queues=queues, queue_type=kind)
+
+
+def survey(wanted: Topology, server: Server, *, consumers: int = 1, complete: bool = True) -> Survey:
+    definitions = expand(wanted, server)
+    mains = {queue.name for queue in wanted.queues}
+    states = {
+        queue.name: QueueState(messages=0, consumers=consumers if queue.name in mains else 0)
+        for queue in definitions.queues
+    }
+    return Survey(server, definitions, complete, states)
+
+
+def unhealthy(seen: Survey, wanted: Topology | None) -> set[str]:
+    return {finding.id for finding in examine(seen, wanted) if finding.id != "not-examined"}
+
+
+@pytest.mark.parametrize(("version", "kind", "via"), POSSIBLE)
+@pytest.mark.parametrize("way", ["seen from outside", "with the topology", "without consumers", "over plain AMQP"])
+def test_nothing_is_found(version: str, kind: QueueType, via: Route | None, way: str) -> None:
+    wanted = topology(kind, None if via is None else Retry(attempts=3, delay="15s", via=via))
+    server = Server.of(version)
+    complete = way != "over plain AMQP"
+    seen = survey(wanted, server, consumers=0 if way == "without consumers" else 1, complete=complete)
+
+    found = unhealthy(seen, None if way == "seen from outside" else wanted)
+
+    price = via is Route.REJECT and kind is QueueType.CLASSIC and version != "3.10"
+    assert found == ({"reject-classic"} if price else set())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", [QueueType.CLASSIC, QueueType.QUORUM])
+def test_a_ladder_of_waits_and_delays_for_publishing(version: str, kind: QueueType) -> None:
+    queues = [
+        Queue("q", retry=Retry(steps=["1s", "30s", "10m"], jitter=0.2)),
+        Queue("later", retry=Retry(via=Route.DELAYED)),
+        Queue("no.retry"),
+        Queue("bare", dlq=False),
+    ]
+    wanted, server = Topology(queues=queues, queue_type=kind, delays=True), Server.of(version)
+
+    assert unhealthy(survey(wanted, server), wanted) == set()
+
+
+@pytest.mark.parametrize(("version", "found"), [("3.10", set()), ("4.0", {"delayed-ending"})])
+def test_with_the_delayed_message_plugin_only_its_end_is_told(version: str, found: set[str]) -> None:
+    wanted = topology(QueueType.QUORUM, Retry(via=Route.DELAYED))
+
+    assert unhealthy(survey(wanted, Server.of(version, delayed_exchanges=True)), wanted) == found

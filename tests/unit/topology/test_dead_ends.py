@@ -1,0 +1,88 @@
+import pytest
+
+from redrive.recovery.retry import Retry, Route
+from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server, expand
+from redrive.topology.dead_ends import dead_letter_queues
+from redrive.topology.declared import Queue, Topology
+
+
+def dead(*queues: QueueDefinition, bindings: tuple[BindingDefinition, ...] = ()) -> set[str]:
+    exchanges = {bind.source for bind in bindings}
+    return set(dead_letter_queues(Definitions.of(map(ExchangeDefinition, exchanges), queues, bindings)))
+
+
+def to(target: str, **arguments: object) -> dict[str, object]:
+    own = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+    return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target, **own}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "q.dlq",
+        "q_dlq",
+        "q-dlq",
+        "q.DLQ",
+        "dlq.q",
+        "dlq-q",
+        "DLQ",
+        "nfe.events.dlq",
+        "q.dead",
+        "q_error",
+        "error",
+        "deadletter",
+        "q.dead-letter",
+        "dead-letters.q",
+        "OrdersDeadLetterQueue",
+        "default.XQ",
+        "q.parkingLot",
+    ],
+)
+def test_names_that_say_it(name: str) -> None:
+    assert dead(QueueDefinition(name)) == {name}
+
+
+@pytest.mark.parametrize(
+    "name", ["q", "log.error", "payment.failed", "deadlines", "q.retry", "terror", "undead", "dlqs"]
+)
+def test_names_that_do_not(name: str) -> None:
+    assert dead(QueueDefinition(name)) == set()
+
+
+def test_where_dead_letters_arrive_and_stay() -> None:
+    assert dead(QueueDefinition("q", arguments=to("graveyard")), QueueDefinition("graveyard")) == {"graveyard"}
+
+
+def test_through_an_exchange() -> None:
+    main = QueueDefinition("q", arguments={"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "parked"})
+    bindings = (BindingDefinition("dlx", "graveyard", "parked"), BindingDefinition("dlx", "elsewhere", "other"))
+
+    assert dead(main, QueueDefinition("graveyard"), QueueDefinition("elsewhere"), bindings=bindings) == {"graveyard"}
+
+
+def test_a_queue_in_which_messages_only_wait_is_none_whatever_its_name() -> None:
+    assert dead(QueueDefinition("q.dlq", arguments=to("q", message_ttl=5)), QueueDefinition("q")) == set()
+
+
+def test_a_queue_for_work_to_which_retries_come_back_is_none() -> None:
+    assert dead(QueueDefinition("q"), QueueDefinition("q.retry", arguments=to("q", message_ttl=5))) == set()
+
+
+def test_a_retry_queue_that_lost_its_way_back_is_none() -> None:
+    main, lost = QueueDefinition("q", arguments=to("q.retry")), {"x-message-ttl": 5}
+
+    assert dead(main, QueueDefinition("q.retry", arguments=lost)) == set()
+    assert dead(QueueDefinition("q", arguments=to("old")), QueueDefinition("old", arguments=lost)) == {"old"}
+
+
+def test_a_queue_that_passes_dead_letters_on_is_none() -> None:
+    chain = QueueDefinition("q", arguments=to("second")), QueueDefinition("second", arguments=to("last"))
+
+    assert dead(*chain, QueueDefinition("last")) == {"last"}
+
+
+@pytest.mark.parametrize("via", [Route.REJECT, Route.REPUBLISH, Route.DELAYED])
+def test_redrives_own(via: Route) -> None:
+    wanted = Topology(queues=[Queue("q", retry=Retry(via=via)), Queue("bare", retry=Retry(via=via), dlq=False)])
+
+    assert dead_letter_queues(expand(wanted, Server.of("4.3"))) == {"q.dlq"}

@@ -1,0 +1,144 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.errors import ConfigurationError, TopologyError
+from redrive.recovery.retry import Exponential, Retry, Route
+from redrive.topology import Bind, BindingDefinition, Exchange, Naming, Queue, QueueType, Topology
+from redrive.topology.files import parse_toml, parse_yaml, to_toml
+from topology_systems import SYSTEMS, system
+
+text = st.text(max_size=12)
+plain = text.map(lambda value: value.replace("{", "").replace("}", ""))
+arguments = st.dictionaries(text, st.one_of(st.integers(-(2**60), 2**60), st.booleans(), text), max_size=3)
+retries = st.one_of(
+    st.none(),
+    st.builds(
+        Retry, attempts=st.integers(1, 20), delay=st.sampled_from(["1s", "15s", "1m30s"]), via=st.sampled_from(Route)
+    ),
+    st.builds(
+        Retry, steps=st.lists(st.sampled_from(["1s", "2m", "1h"]), min_size=1), jitter=st.sampled_from([0.0, 0.25])
+    ),
+    st.builds(
+        Retry,
+        attempts=st.integers(1, 9),
+        exponential=st.builds(Exponential, factor=st.floats(1, 9)),
+        max_age=st.just("1d"),
+    ),
+)
+binds = st.builds(Bind, text, text, arguments)
+namings = st.builds(Naming, dlq_queue=plain, back_key=plain, rungs=st.just({"60s": {"key": "video", "back_key": ""}}))
+topologies = st.builds(
+    Topology,
+    st.lists(st.builds(Exchange, text, text, st.booleans(), st.booleans(), st.booleans(), arguments), max_size=2),
+    st.lists(
+        st.builds(
+            Queue,
+            text,
+            st.lists(binds, max_size=2),
+            retry=retries,
+            dlq=st.sampled_from([None, True, False]),
+            type=st.sampled_from([None, *QueueType]),
+            durable=st.booleans(),
+            arguments=arguments,
+            naming=st.none() | namings,
+            dead_lettering=st.sampled_from([None, "at-least-once", "at-most-once"]),
+            delivery_limit=st.none() | st.integers(-1, 9),
+        ),
+        max_size=2,
+    ),
+    st.lists(
+        st.builds(BindingDefinition, text, text, text, st.sampled_from(["queue", "exchange"]), arguments), max_size=2
+    ),
+    naming=namings,
+    queue_type=st.sampled_from(QueueType),
+    delays=st.booleans(),
+)
+
+
+@given(topologies)
+def test_a_topology_written_as_toml_reads_back_the_same(topology: Topology) -> None:
+    assert parse_toml(to_toml(topology)) == topology
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_each_system_reads_back_the_same(name: str) -> None:
+    assert parse_toml(to_toml(system(name))) == system(name)
+
+
+def test_yaml_says_the_same_as_toml() -> None:
+    yaml = """
+queue_type: quorum
+exchanges: [{name: events, type: topic}]
+queues:
+  - name: orders
+    bind: {events: [order.*, "invoice.#"]}
+    retry: {attempts: 3, delay: 15s}
+"""
+    events = Exchange("events", "topic")
+    queue = Queue("orders", events.on("order.*", "invoice.#"), retry=Retry(attempts=3, delay="15s"))
+    assert parse_yaml(yaml) == Topology([events], [queue], queue_type=QueueType.QUORUM)
+
+
+def test_one_key_needs_no_list_and_bindings_can_have_arguments() -> None:
+    found = parse_toml('[[queues]]\nname = "a"\nbind = { e = "k" }\n[[queues]]\nname = "b"\n'
+                       'bind = [{ exchange = "h", arguments = { x-match = "any" } }]')  # fmt: skip
+    assert found.queues[0].bind == (Bind("e", "k"),)
+    assert found.queues[1].bind == (Bind("h", "", {"x-match": "any"}),)
+
+
+def test_everything_wrong_with_a_file_is_told_at_once() -> None:
+    with pytest.raises(TopologyError) as caught:
+        parse_toml("""
+queue_typ = "quorum"
+[naming]
+dlq_queue = "{qeue}.dlq"
+[[exchanges]]
+type = "topic"
+[[queues]]
+name = "a"
+retry = { atempts = 3, delay = "15s" }
+[[queues]]
+name = "b"
+retry = { delay = 15 }
+[[queues]]
+name = "c"
+dlq = "yes"
+type = "quorom"
+bind = { events = [1] }
+[[queues]]
+name = "d"
+retry = { delay = "1 lightyear" }
+arguments = 5
+[[bindings]]
+source = "x"
+""")
+    assert caught.value.problems == (
+        "topology: unknown option queue_typ, did you mean queue_type?",
+        "naming.dlq_queue '{qeue}.dlq': {qeue} is unknown; there are {queue}, {delay}",
+        "exchanges[0]: name is missing",
+        "queue a: retry: unknown option atempts, did you mean attempts?",
+        "queue b: retry: delay 15: want a length of time with its unit, like '15s'",
+        "queue c: dlq 'yes': want true or false",
+        "queue c: bind: [1]: want routing keys, like ['orders.*']",
+        "queue d: retry: retry.delay '1 lightyear' is not a length of time: write it like '15s', '500ms', '1m30s', "
+        "'2h' or '1d'",
+        "queue d: arguments 5: want a table",
+        "bindings[0]: destination is missing",
+    )
+
+
+@pytest.mark.parametrize("parse", [parse_toml, parse_yaml])
+def test_what_is_not_even_a_file_of_that_kind_is_refused(parse: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"not (TOML|YAML)"):
+        parse("queues: [}")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("yaml", ["[]", "5", "queues: 5", "queues: [5]", "queues: {a: 1}"])
+def test_a_file_of_the_wrong_shape_is_refused(yaml: str) -> None:
+    with pytest.raises(TopologyError, match="want a"):
+        parse_yaml(yaml)
+
+
+def test_an_empty_file_is_an_empty_topology() -> None:
+    assert parse_yaml("") == parse_toml("") == Topology()

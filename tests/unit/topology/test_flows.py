@@ -1,0 +1,124 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
+from redrive.topology.flows import Flows, overlap
+from redrive.topology.routing import matches_topic, targets
+
+EVENTS = ExchangeDefinition("events", "topic")
+
+
+def flows(*definitions: ExchangeDefinition | QueueDefinition | BindingDefinition) -> Flows:
+    return Flows(
+        Definitions.of(
+            (one for one in definitions if isinstance(one, ExchangeDefinition)),
+            (one for one in definitions if isinstance(one, QueueDefinition)),
+            (one for one in definitions if isinstance(one, BindingDefinition)),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("a.b", "a.b", True),
+        ("a.*", "*.b", True),
+        ("a.*", "b.*", False),
+        ("a.#", "#.z", True),
+        ("a.#", "a", True),
+        ("a.*", "a", False),
+        ("#", "", True),
+        ("*", "", False),
+        ("*.1.#", "*.*.0.#", True),
+        ("1.#.0", "*.0", True),
+    ],
+)
+def test_patterns_that_some_key_matches_both(one: str, other: str, both: bool) -> None:
+    assert overlap(one, other) is both
+    assert overlap(other, one) is both
+
+
+keys = st.lists(st.sampled_from("ab"), min_size=1, max_size=5).map(".".join)
+patterns = st.lists(st.sampled_from("ab*#"), min_size=1, max_size=5).map(".".join)
+
+
+@given(patterns, patterns, keys)
+def test_if_a_key_matches_both_they_overlap(one: str, other: str, key: str) -> None:
+    words = key.split(".")
+    if matches_topic(one.split("."), words) and matches_topic(other.split("."), words):
+        assert overlap(one, other)
+
+
+@given(patterns, keys)
+def test_a_key_overlaps_what_it_matches_and_nothing_else(pattern: str, key: str) -> None:
+    assert overlap(pattern, key) is matches_topic(pattern.split("."), key.split("."))
+
+
+@given(st.lists(patterns, max_size=4), keys)
+def test_of_one_key_both_ways_of_following_say_the_same(bound: list[str], key: str) -> None:
+    queues = [QueueDefinition(f"q{number}") for number in range(len(bound))]
+    bindings = [BindingDefinition("events", queue.name, pattern) for queue, pattern in zip(queues, bound, strict=True)]
+    definitions = Definitions.of([EVENTS], queues, bindings)
+
+    assert Flows(definitions).reach("events", key) == targets(definitions, "events", key)
+
+
+def test_a_queue_without_bindings_is_reached_by_its_name() -> None:
+    assert flows(QueueDefinition("q")).arrivals("q") == {"q"}
+
+
+def test_bindings_say_which_keys_come() -> None:
+    seen = flows(
+        EVENTS, ExchangeDefinition("all", "fanout"), QueueDefinition("q"), BindingDefinition("events", "q", "a.*")
+    )
+
+    assert seen.arrivals("q") == {"a.*"}
+
+
+def test_exchanges_that_do_not_look_at_keys_let_any_key_come() -> None:
+    seen = flows(ExchangeDefinition("all", "fanout"), QueueDefinition("q"), BindingDefinition("all", "q", "x"))
+
+    assert seen.arrivals("q") == {"#"}
+
+
+def test_dead_letters_keep_their_keys_from_exchange_to_exchange() -> None:
+    seen = flows(
+        EVENTS,
+        ExchangeDefinition("dlx", "topic"),
+        ExchangeDefinition("inner", "topic"),
+        QueueDefinition("q", arguments={"x-dead-letter-exchange": "dlx"}),
+        BindingDefinition("events", "q", "order.*"),
+        BindingDefinition("dlx", "inner", "order.#", "exchange"),
+        BindingDefinition("inner", "orders.dlq", "#"),
+        BindingDefinition("inner", "users.dlq", "user.#"),
+    )
+    queue = QueueDefinition("q", arguments={"x-dead-letter-exchange": "dlx"})
+
+    assert seen.of_dead_letters(queue) == {"orders.dlq"}
+
+
+def test_exchanges_that_lead_to_each_other_end() -> None:
+    seen = flows(
+        EVENTS,
+        ExchangeDefinition("other", "topic"),
+        BindingDefinition("events", "other", "#", "exchange"),
+        BindingDefinition("other", "events", "#", "exchange"),
+        BindingDefinition("other", "q", "a"),
+    )
+
+    assert seen.reach("events", "a") == {"q"}
+
+
+def test_a_delayed_exchange_routes_as_its_type() -> None:
+    delayed = ExchangeDefinition("later", "x-delayed-message", arguments={"x-delayed-type": "topic"})
+    seen = flows(delayed, BindingDefinition("later", "q", "a.*"))
+
+    assert seen.reach("later", "a.b") == {"q"}
+    assert seen.reach("later", "b.a") == set()
+
+
+def test_examples_of_a_pattern_pass_the_bindings_that_it_can_pass() -> None:
+    seen = flows(EVENTS, BindingDefinition("events", "q", "a.*.c"), BindingDefinition("events", "r", "b.#"))
+
+    assert set(seen.examples("events", "a.#")) == {"a.x", "a.x.c"}

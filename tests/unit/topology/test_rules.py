@@ -1,0 +1,101 @@
+"""Refused combinations: each with a sentence that says what to do."""
+
+import pytest
+
+from redrive.recovery.retry import Exponential, Retry, Route
+from redrive.topology import Definitions, Queue, QueueDefinition, QueueType, Server
+from redrive.topology.rules import expiring_cycles, find_cycles, problems_of_definitions, problems_of_queue
+
+V3, V43 = Server.of("3.10"), Server.of("4.3")
+QUORUM, CLASSIC, STREAM = QueueType.QUORUM, QueueType.CLASSIC, QueueType.STREAM
+
+
+@pytest.mark.parametrize(
+    ("queue", "server", "complaint"),
+    [
+        (Queue("q", arguments={"x-dead-letter-exchange": "x"}), V43, "x-dead-letter-exchange follows from its retry"),
+        (Queue("q", arguments={"x-queue-type": "quorum"}), V43, "say its type as type='quorum'"),
+        (Queue("q", delivery_limit=3), V43, "only quorum queues have a delivery_limit"),
+        (Queue("q", type=QUORUM, delivery_limit=-1), V3, "drops messages at their first requeue on RabbitMQ 3.10"),
+        (Queue("q", dead_lettering="at-least-once"), V43, "needs a quorum queue"),
+        (
+            Queue("q", type=QUORUM, dead_lettering="at-least-once", arguments={"x-overflow": "drop-head"}),
+            V43,
+            "works with x-overflow reject-publish only",
+        ),
+        (Queue("q", type=STREAM, retry=Retry()), V43, "a stream keeps its messages"),
+        (Queue("q", retry=Retry(steps=["1s", "2s"], via=Route.REJECT)), V43, "via='reject' has one wait"),
+        (
+            Queue("q", retry=Retry(via=Route.REJECT), arguments={"x-max-length": 5}),
+            V43,
+            "drops what x-max-length removes",
+        ),
+        (Queue("q", retry=Retry(via=Route.REJECT), arguments={"x-message-ttl": 5}), V43, "drops what x-message-ttl"),
+        (Queue("q", type=QUORUM, retry=Retry(via=Route.REJECT), delivery_limit=3), V43, "what reaches delivery_limit"),
+        (Queue("q", retry=Retry(via=Route.QUORUM)), V43, "via='quorum' needs a quorum queue"),
+        (Queue("q", type=QUORUM, retry=Retry(via=Route.QUORUM)), V3, "needs RabbitMQ 4.3 and this is RabbitMQ 3.10"),
+        (Queue("q", type=QUORUM, retry=Retry(via=Route.QUORUM, jitter=0.1)), V43, "has no jitter"),
+        (
+            Queue("q", type=QUORUM, retry=Retry(attempts=4, exponential=Exponential("1s"), via=Route.QUORUM)),
+            V43,
+            "this schedule differs at retry 3",
+        ),
+        (Queue("q" * 220, retry=Retry(via=Route.DELAYED)), V43, "its name is too long for delays: at most 211 bytes"),
+        (Queue("all.#", retry=Retry(via=Route.DELAYED)), V43, "matches others' delays"),
+    ],
+)
+def test_a_combination_that_cannot_work_is_explained(queue: Queue, server: Server, complaint: str) -> None:
+    assert complaint in "\n".join(problems_of_queue(queue, queue.type or CLASSIC, server))
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        Queue("q", type=QUORUM, retry=Retry(attempts=4, steps=["1s", "2s", "3s"], via=Route.QUORUM)),
+        Queue("q", type=QUORUM, retry=Retry(attempts=9, steps=["1s", "2s", "3s"], via=Route.QUORUM)),
+        Queue("q", type=QUORUM, delivery_limit=-1),
+        Queue("q", retry=Retry(via=Route.REJECT), arguments={"x-max-length": 5, "x-overflow": "reject-publish"}),
+        Queue("q", dlq=False, arguments={"x-dead-letter-exchange": "x"}),
+        Queue("q", arguments={"x-my-own": 1}),
+    ],
+)
+def test_a_combination_that_works_passes(queue: Queue) -> None:
+    assert list(problems_of_queue(queue, queue.type or CLASSIC, V43)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"x-message-ttl": "15s"}, "x-message-ttl '15s': want a number from 0"),
+        ({"x-message-ttl": True}, "x-message-ttl True"),
+        ({"x-expires": 0}, "x-expires 0: want a number from 1"),
+        ({"x-overflow": "drop"}, "x-overflow 'drop': want one of drop-head"),
+        ({"x-queue-type": "quorum", "x-max-priority": 5}, "quorum queues refuse x-max-priority"),
+        ({"x-delivery-limit": 5}, "classic queues refuse x-delivery-limit"),
+    ],
+)
+def test_arguments_that_a_broker_refuses_are_told(arguments: dict[str, object], complaint: str) -> None:
+    definitions = Definitions.of(queues=[QueueDefinition("q", arguments=arguments)])
+    assert complaint in "\n".join(problems_of_definitions(definitions))
+
+
+def _expiring(name: str, to: str, ttl: int | None = 5) -> QueueDefinition:
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": to}
+    return QueueDefinition(name, arguments=arguments | ({"x-message-ttl": ttl} if ttl is not None else {}))
+
+
+def test_a_cycle_of_ttls_alone_is_dropped_by_rabbitmq_and_refused_here() -> None:
+    definitions = Definitions.of(queues=[_expiring("a", "b"), _expiring("b", "a")])
+    assert expiring_cycles(definitions) == [("a", "b")]
+    assert "dead-letter cycle a → b → a" in "\n".join(problems_of_definitions(definitions))
+
+
+def test_a_cycle_with_a_queue_that_must_reject_is_a_retry_loop() -> None:
+    assert expiring_cycles(Definitions.of(queues=[_expiring("main", "retry", None), _expiring("retry", "main")])) == []
+
+
+def test_cycles_are_found_once_and_long_chains_are_no_trouble() -> None:
+    chain = {str(number): [str(number + 1)] for number in range(5000)}
+    assert find_cycles(chain | {"5000": ["0"]})[0][:2] == ("0", "1")
+    assert find_cycles({"a": ["b", "c"], "b": ["d"], "c": ["a"], "d": []}) == [("a", "c")]
+    assert find_cycles({"a": ["a"]}) == [("a",)]
