@@ -1,3 +1,77 @@
-"""Redrive makes RabbitMQ messages survive failure."""
+"""Redrive makes RabbitMQ messages survive failure.
 
-__version__ = "0.1.0.dev0"
+from redrive import App, Retry
+
+app = App("uploads")
+events = app.exchange("domain.events", "topic")
+app.queue("q.validator", bind=events.on("files.uploaded.*"), retry=Retry(attempts=3, delay="15s"))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from redrive.version import __version__
+
+if TYPE_CHECKING:
+    from redrive.app import App
+    from redrive.recovery.breaker import BreakerPolicy
+    from redrive.recovery.retry import Exponential, Retry
+    from redrive.recovery.signals import Discard, Park, RetryLater, Snooze
+    from redrive.router import Router
+    from redrive.runtime.batch import Batch
+    from redrive.runtime.message import Message
+    from redrive.runtime.publishing import Publisher
+    from redrive.topology import Exchange, Naming, Queue, Topology
+
+# Where each public name lives. They are imported when first asked for: who needs the embedded broker alone does not
+# load the client, and the other way round.
+_HOMES = {
+    "App": "redrive.app",
+    "Batch": "redrive.runtime.batch",
+    "BreakerPolicy": "redrive.recovery.breaker",
+    "Discard": "redrive.recovery.signals",
+    "Exchange": "redrive.topology",
+    "Exponential": "redrive.recovery.retry",
+    "Message": "redrive.runtime.message",
+    "Naming": "redrive.topology",
+    "Park": "redrive.recovery.signals",
+    "Publisher": "redrive.runtime.publishing",
+    "Queue": "redrive.topology",
+    "Retry": "redrive.recovery.retry",
+    "RetryLater": "redrive.recovery.signals",
+    "Router": "redrive.router",
+    "Snooze": "redrive.recovery.signals",
+    "Topology": "redrive.topology",
+}
+
+__all__ = [
+    "App",
+    "Batch",
+    "BreakerPolicy",
+    "Discard",
+    "Exchange",
+    "Exponential",
+    "Message",
+    "Naming",
+    "Park",
+    "Publisher",
+    "Queue",
+    "Retry",
+    "RetryLater",
+    "Router",
+    "Snooze",
+    "Topology",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'redrive' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

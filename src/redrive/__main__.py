@@ -1,4 +1,4 @@
-"""`python -m redrive` is `redrive`."""
+"""`python -m redrive` is the `redrive` command."""
 
 from redrive.cli import main
 

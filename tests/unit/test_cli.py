@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from redrive import __version__
 from redrive.cli import main
 from redrive.testing import free_port
+from redrive.version import __version__
 
 
 def redrive(*arguments: str) -> Result:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import click
 
-from redrive import __version__
 from redrive.cli.broker import broker
+from redrive.cli.doctor import doctor
 from redrive.cli.ping import ping
+from redrive.cli.topology import topology
+from redrive.cli.worker import worker
+from redrive.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,4 +19,7 @@ def main() -> None:
 
 
 main.add_command(broker)
+main.add_command(doctor)
 main.add_command(ping)
+main.add_command(topology)
+main.add_command(worker)

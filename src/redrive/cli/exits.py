@@ -1,5 +1,9 @@
 """Exit codes: they say what happened, so that scripts need not read."""
 
-USAGE = 2
-CONFLICT = 6  # somebody else has it
+USAGE = 2  # or: needs a confirmation that nobody gave
+PARTIAL = 3
+NOT_FOUND = 4
+NOT_ALLOWED = 5
+CONFLICT = 6  # somebody else has it, or it is there and different
 UNREACHABLE = 7
+FOUND = 9  # a check found what it looks for

@@ -7,7 +7,8 @@ nothing of what they mean: names are bytes, and a *raw value* is a field value w
 
     flags (2)  content_type  content_encoding  headers  delivery_mode  priority  correlation_id  reply_to  expiration …
 
-All that a broker looks at is in the first eight properties, so the first octet of the flags says what there is.
+All that a broker looks at is in the first eight properties, so the first octet of the flags says what there is. The
+one exception is `user_id`, which RabbitMQ accepts from that user alone: whoever passes a message on takes it out.
 
 `check_properties` is the door: what has passed it can be patched. What has not may raise RemoteProtocolError
 from every function here, and never anything else.
@@ -20,7 +21,14 @@ from struct import Struct
 from struct import error as StructError
 from typing import TypeAlias
 
-from redrive.wire.values import MAX_DEPTH, bounds, encode_text, malformed, read_foreign_string
+from redrive.wire.values import (
+    MAX_DEPTH,
+    bounds,
+    encode_short_string,
+    encode_text,
+    malformed,
+    read_foreign_string,
+)
 
 RawValue: TypeAlias = bytes
 RawFields: TypeAlias = list[tuple[bytes, RawValue]]  # a table: its fields in the order of the wire, names may repeat
@@ -61,6 +69,11 @@ def read_priority(raw: bytes) -> int | None:
 def read_expiration(raw: bytes) -> str | None:
     """As the publisher wrote it: a number of milliseconds, if the publisher wrote sense."""
     at = _find(raw, _EXPIRATION)
+    return None if at is None else read_foreign_string(raw, at, len(raw))[0]
+
+
+def read_user_id(raw: bytes) -> str | None:
+    at = _find_user_id(raw)
     return None if at is None else read_foreign_string(raw, at, len(raw))[0]
 
 
@@ -113,6 +126,18 @@ def _find(raw: bytes, flag: int) -> int | None:
     except (IndexError, StructError):
         raise malformed("the properties are cut short") from None
     return pos
+
+
+def _find_user_id(raw: bytes) -> int | None:
+    """Behind the first eight, whose end is where an `expiration` ends, and the three that come before it."""
+    if len(raw) < 2:
+        raise malformed("the property flags are cut short")
+    if not raw[1] & _USER_ID:
+        return None
+    at = _where_expiration_goes(raw)
+    if raw[0] & _EXPIRATION:
+        at = _skip_text(raw, at)
+    return _skip_second(raw, at, raw[1] & (_MESSAGE_ID | _TIMESTAMP | _TYPE))
 
 
 def _octet(raw: bytes, at: int) -> int:
@@ -190,6 +215,7 @@ def patch_properties(
     remove_headers: Collection[bytes] = (),
     sort_headers: bool = False,
     drop_expiration: bool = False,
+    drop_user_id: bool = False,
 ) -> bytes:
     """The same properties with some headers set or removed; all that is not named stays byte for byte.
 
@@ -198,6 +224,8 @@ def patch_properties(
     """
     if drop_expiration:
         raw = _without_expiration(raw)
+    if drop_user_id:
+        raw = without_user_id(raw)
     if not (set_headers or sort_headers or any(name in raw for name in remove_headers)):
         return raw
     at = _find(raw, _HEADERS)
@@ -244,6 +272,34 @@ def _without_expiration(raw: bytes) -> bytes:
     if at is None:
         return raw
     return bytes((raw[0] & ~_EXPIRATION,)) + raw[1:at] + raw[_skip_text(raw, at) :]
+
+
+def with_expiration(raw: bytes, expiration: str) -> bytes:
+    """The same properties with this `expiration`, whether they had one or not."""
+    raw = _without_expiration(raw)
+    at = _where_expiration_goes(raw)
+    return bytes((raw[0] | _EXPIRATION,)) + raw[1:at] + encode_short_string(expiration) + raw[at:]
+
+
+def _where_expiration_goes(raw: bytes) -> int:
+    at = _find(bytes((raw[0] | _EXPIRATION,)) + raw[1:], _EXPIRATION)
+    assert at is not None
+    return at
+
+
+def without_user_id(raw: bytes) -> bytes:
+    at = _find_user_id(raw)
+    if at is None:
+        return raw
+    return bytes((raw[0], raw[1] & ~_USER_ID)) + raw[2:at] + raw[_skip_text(raw, at) :]
+
+
+def without_empty_headers(raw: bytes) -> bytes:
+    """Where a table of headers came about only by setting one that is removed again, it goes, too."""
+    at = _find(raw, _HEADERS)
+    if at is None or raw[at : at + 4] != bytes(4):
+        return raw
+    return bytes((raw[0] & ~_HEADERS,)) + raw[1:at] + raw[at + 4 :]
 
 
 # Tables and arrays --------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from redrive.wire.patch import (
     read_delivery_mode,
     read_expiration,
     read_priority,
+    read_user_id,
     split_array,
     split_table,
 )
@@ -84,6 +85,7 @@ def test_single_properties_read_as_decoding_reads_them(properties: Properties) -
     assert read_delivery_mode(raw) == properties.delivery_mode
     assert read_priority(raw) == properties.priority
     assert read_expiration(raw) == properties.expiration
+    assert read_user_id(raw) == properties.user_id
 
 
 @given(properties, texts)
@@ -118,10 +120,12 @@ READERS: list[Callable[[bytes], object]] = [
     read_delivery_mode,
     read_priority,
     read_expiration,
+    read_user_id,
     lambda raw: find_header(raw, b"a"),
     check_properties,
     lambda raw: patch_properties(raw, set_headers={b"z": b"V"}),
     lambda raw: patch_properties(raw, drop_expiration=True),
+    lambda raw: patch_properties(raw, drop_user_id=True),
 ]
 
 
@@ -285,6 +289,42 @@ def test_a_table_that_loses_its_last_header_stays() -> None:
     patched = patch_properties(with_headers((b"a", b"V"), after=b"\x05"), remove_headers=[b"a"])
 
     assert decode_properties(patched) == Properties(headers={}, priority=5)
+
+
+@given(properties)
+def test_without_its_user_a_message_is_the_same_otherwise(properties: Properties) -> None:
+    patched = patch_properties(properties.encode(), drop_user_id=True)
+
+    assert decode_properties(patched) == Properties(**{**_present(properties), "user_id": None})
+
+
+def test_the_user_is_found_behind_all_other_properties_and_nothing_else_moves() -> None:
+    raw = ALL.encode()
+
+    patched = patch_properties(raw, drop_user_id=True)
+
+    assert patched == raw[:1] + bytes((raw[1] & ~0x10,)) + raw[2:].replace(b"\x05guest", b"")
+    assert read_user_id(patched) is None
+
+
+def test_an_empty_user_is_a_user_and_one_that_is_not_utf8_keeps_its_bytes() -> None:
+    assert read_user_id(Properties(user_id="").encode()) == ""
+    assert read_user_id(b"\x00\x10\x01\xff") == "\udcff"
+
+
+def test_without_a_user_there_is_nothing_to_drop() -> None:
+    raw = Properties(message_id="m", app_id="guest").encode()
+
+    assert patch_properties(raw, drop_user_id=True) is raw
+
+
+def test_a_user_goes_together_with_an_expiration_and_headers() -> None:
+    patched = patch_properties(
+        ALL.encode(), set_headers={b"b": b"V"}, remove_headers=[b"a"], drop_expiration=True, drop_user_id=True
+    )
+
+    expected = {**_present(ALL), "headers": {"b": None}, "expiration": None, "user_id": None}
+    assert decode_properties(patched) == Properties(**expected)
 
 
 def test_the_two_bits_that_mean_nothing_survive() -> None:

@@ -1,0 +1,241 @@
+"""The application: what it wants of its broker, who handles its messages, and where the broker is.
+
+This is the composition root, the only module that knows concrete adapters: the client's connection, the embedded
+broker, RabbitMQ's management API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from redrive import environment
+from redrive.broker.host import SharedBroker
+from redrive.client import BrokerURL, Connection
+from redrive.errors import Closed, ConfigurationError
+from redrive.reach import recognise, survey
+from redrive.router import Router
+from redrive.runtime.clock import Clock, SystemClock
+from redrive.runtime.codecs import Codec, Codecs
+from redrive.runtime.observing import ConnectionChanged, Observer, Observers
+from redrive.runtime.provisioning import provision
+from redrive.runtime.publishing import Enrich, Publisher
+from redrive.runtime.specs import ConsumerSpec
+from redrive.runtime.worker import Surroundings, Worker
+from redrive.topology import Naming, QueueType, Server, Topology, expand
+from redrive.topology.expansion import Expanded
+from redrive.topology.plan import make_plan
+
+log = logging.getLogger("redrive")
+
+# What a header frame needs beside the properties: its own frame, class and body size.
+_FRAME_OVERHEAD = 64
+
+
+class App(Router):
+    """`App("uploads")` keeps its messages in `.redrive/`; `App("uploads", broker="amqps://...")` in RabbitMQ."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        broker: str | None = None,
+        management: str | None = None,
+        data: Path | str | None = None,
+        naming: Naming | None = None,
+        queue_type: QueueType | str = QueueType.CLASSIC,
+        delays: bool = False,
+        codecs: Mapping[str, Codec] | None = None,
+        observers: Iterable[Observer] = (),
+        clock: Clock | None = None,
+        enrich: Enrich | None = None,
+    ) -> None:
+        super().__init__()
+        if not name or not isinstance(name, str):
+            raise ConfigurationError(f"app name {name!r}: want a text, it stands in logs and messages")
+        self.name = name
+        self.broker = broker or environment.broker()
+        self.management = management or environment.management()
+        self.data = Path(data) if data is not None else environment.data()
+        if self.broker is not None:
+            BrokerURL.parse(self.broker)
+        self.codecs = Codecs(codecs)
+        self.observers: list[Observer] = list(observers)
+        self._naming = naming or Naming()
+        self._queue_type = QueueType(queue_type)
+        self._delays = delays
+        self._clock = clock or SystemClock()
+        self._enrich = enrich
+        self._running: Running | None = None
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(
+            self.exchanges,
+            self.queues,
+            self.bindings,
+            naming=self._naming,
+            queue_type=self._queue_type,
+            delays=self._delays,
+        )
+
+    # Running ------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Running]:
+        """Connected, with the topology in place."""
+        async with AsyncExitStack() as stack:
+            url = self.broker
+            if url is None:
+                url = (await stack.enter_async_context(SharedBroker(self.data))).url
+            consuming = await stack.enter_async_context(Connection(url, name=f"{self.name} consuming"))
+            publishing = await stack.enter_async_context(Connection(url, name=f"{self.name} publishing"))
+            settling = await stack.enter_async_context(Connection(url, name=f"{self.name} settling"))
+            running = Running(self, consuming, publishing, settling, await self._bring(consuming))
+            yield running
+
+    async def _bring(self, connection: Connection) -> Server:
+        """Make what is missing of the topology."""
+        server = await recognise(connection, self.topology, self.management)
+        wanted = expand(self.topology, server)
+        await provision(make_plan(wanted, await survey(connection, wanted, server, self.management)), connection)
+        return server
+
+    async def __aenter__(self) -> Self:
+        """`async with app: await app.publish(...)`: for programs that publish and handle nothing."""
+        if self._running is not None:
+            raise Closed(f"{self!r} is running already")
+        self._stack = AsyncExitStack()
+        self._running = await self._stack.enter_async_context(self.running())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._running = None
+        await self._stack.aclose()
+
+    async def publish(self, exchange: Any, routing_key: str, body: Any, **options: Any) -> str:
+        """Publish and wait for the broker's confirm; `options` are those of `Publisher.publish`. Gives the id."""
+        if self._running is None:
+            raise Closed(f"{self!r} is not connected: publish within `async with app:` or from a handler")
+        return await self._running.publisher.publish(exchange, routing_key, body, **options)
+
+    async def work(
+        self,
+        *,
+        stop: asyncio.Event,
+        queues: Iterable[str] = (),
+        within: timedelta = timedelta(seconds=30),
+        ready: Callable[[Running], None] | None = None,
+    ) -> bool:
+        """Handle messages until `stop` is set, then drain. Whether everything was finished within the limit."""
+        async with self.running() as running:
+            self._running = running
+            worker = running.worker(self.chosen(queues))
+            try:
+                await worker.start()
+                if ready is not None:
+                    ready(running)
+                await stop.wait()
+            finally:
+                finished = await worker.stop(within)
+                self._running = None
+        return finished
+
+    def chosen(self, queues: Iterable[str]) -> list[ConsumerSpec]:
+        """The consumers of these queues, or all of them."""
+        every = [*self.consumers, *(spec for _, spec in self.dead_letter_consumers)]
+        wanted = set(queues)
+        if unknown := wanted - {spec.queue.name for spec in every}:
+            known = ", ".join(sorted({spec.queue.name for spec in every})) or "none"
+            raise ConfigurationError(f"no consumer of {', '.join(sorted(unknown))}; there are consumers of {known}")
+        return [spec for spec in every if not wanted or spec.queue.name in wanted]
+
+    def __repr__(self) -> str:
+        where = BrokerURL.parse(self.broker) if self.broker is not None else f"embedded in {self.data}"
+        return f"<App {self.name} {where} queues={len(self.queues)} consumers={len(self.consumers)}>"
+
+
+class Running:
+    """An application that is connected, three times, so that no part of it can disturb another.
+
+    A broker in a memory or disk alarm stops reading connections that publish, acks included: so one connection
+    consumes and never publishes. A publish to an exchange that is missing ends the channel for all who publish on it:
+    so what the application publishes and what retries and parking publish go separate ways.
+    """
+
+    def __init__(
+        self, app: App, consuming: Connection, publishing: Connection, settling: Connection, server: Server
+    ) -> None:
+        self.app = app
+        self.consuming = consuming
+        self.publishing = publishing
+        self.settling = settling
+        self.server = server
+        self.observer = Observers(app.observers)
+        self.publisher = Publisher(
+            publishing,
+            app=app.name,
+            codecs=app.codecs,
+            clock=app._clock,
+            observer=self.observer,
+            enrich=app._enrich,
+            delayed_exchange=app._naming.delayed_exchange if server.delayed_exchanges else None,
+        )
+        for name, connection in self._connections.items():
+            connection.on_change(self._teller(name))
+
+    @property
+    def _connections(self) -> dict[str, Connection]:
+        return {"consuming": self.consuming, "publishing": self.publishing, "settling": self.settling}
+
+    def worker(self, specs: Iterable[ConsumerSpec]) -> Worker:
+        around = Surroundings(
+            topology=self.app.topology,
+            server=self.server,
+            app=self.app.name,
+            host=socket.gethostname(),
+            codecs=self.app.codecs,
+            clock=self.app._clock,
+            observer=self.observer,
+            given={Publisher: self.publisher, App: self.app},
+            budget=lambda: self.settling.frame_max - _FRAME_OVERHEAD,
+        )
+        ready = [self._complete(spec) for spec in specs]
+        return Worker(ready, self.consuming, self.settling, around)
+
+    def _complete(self, spec: ConsumerSpec) -> ConsumerSpec:
+        """A consumer with the application's middleware; one of dead letters with the queue where they are."""
+        spec = replace(spec, middleware=(*self.app.middleware, *spec.middleware))
+        if not spec.for_dead_letters:
+            return spec
+        main = self.app.topology.queue(spec.queue.name)
+        if main is None:
+            raise ConfigurationError(f"dlq_consumer of {spec.queue.name}: there is no such queue in the application")
+        names = Expanded(self.app.topology, main, self.server)
+        if not names.has_dlq:
+            raise ConfigurationError(f"dlq_consumer of {spec.queue.name}: it has no dead-letter queue")
+        return replace(spec, queue=replace(main, name=names.dlq_queue, bind=(), retry=None, dlq=False, dead_ends=()))
+
+    def _teller(self, name: str) -> Callable[[Connection], None]:
+        def tell(connection: Connection) -> None:
+            reason = str(connection.last_error) if connection.last_error is not None else None
+            self.observer.connection(
+                ConnectionChanged(name, connection.state.name.lower(), reason, connection.reconnects)
+            )
+
+        return tell
+
+    @property
+    def is_ready(self) -> bool:
+        """Are all connections up, and does the broker take messages?"""
+        return all(one.state.name == "OPEN" and one.blocked is None for one in self._connections.values())
+
+    def __repr__(self) -> str:
+        return f"<Running {self.app.name} on {self.server} ready={self.is_ready}>"

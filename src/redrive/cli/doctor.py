@@ -1,0 +1,99 @@
+"""`redrive doctor`: what is wrong with a broker, and what mends it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from redrive import environment
+from redrive.cli.exits import FOUND
+from redrive.cli.sources import Source, broker_options, chosen, explains_errors, load_source, look, run
+from redrive.client import BrokerURL
+from redrive.client.management import Management
+from redrive.topology import Topology
+from redrive.topology.doctor import Finding, Severity, examine
+from redrive.topology.server import Server
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold blue"}
+_NOWHERE = "without APP it takes --management to see what there is (or --broker, if that is Redrive's own broker)"
+
+
+@click.command()
+@click.argument("app", required=False)
+@broker_options
+@click.option("--vhost", help="The virtual host, without APP.  [default: that of --broker, or /]")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list of findings, for scripts.")
+@click.option(
+    "--severity",
+    type=click.Choice([str(severity) for severity in Severity]),
+    default=str(Severity.WARNING),
+    show_default=True,
+    help="Exit with 9 if there is a finding at least as bad as this.",
+)
+@explains_errors
+def doctor(
+    app: str | None, broker: str | None, management: str | None, vhost: str | None, as_json: bool, severity: str
+) -> None:
+    """Look for what loses messages, and say what mends it. Changes nothing.
+
+    APP is module:app, or a file: .toml, .yaml, or RabbitMQ's definitions as .json. Without it, everything in the
+    virtual host is examined, through the management API. Every finding has an id, explained in docs/doctor.md.
+    """
+    if app is not None and vhost is not None:
+        raise click.UsageError("--vhost goes without APP: the virtual host is in its broker's URL")
+    source = load_source(app) if app is not None else Source(Topology(), environment.broker(), environment.management())
+    server, findings = run(_examine, chosen(source, broker, management), app is not None, vhost)
+    _show(server, findings, as_json)
+    if any(finding.severity.reaches(Severity(severity)) for finding in findings):
+        sys.exit(FOUND)
+
+
+async def _examine(source: Source, has_app: bool, vhost: str | None) -> tuple[Server, Sequence[Finding]]:
+    if not has_app and source.management is not None:
+        at = vhost or (BrokerURL.parse(source.broker).virtual_host if source.broker is not None else "/")
+        seen = await Management(source.management).survey(at)
+        return seen.server, examine(seen, vhost=at)
+    if not has_app and source.broker is None:
+        raise click.UsageError(_NOWHERE)
+    async with look(source, name="redrive doctor") as view:
+        if not has_app and not view.survey.complete:
+            raise click.UsageError(_NOWHERE)
+        at = view.connection.url.virtual_host
+        limits = source.handler_limits
+        return view.survey.server, examine(view.survey, source.topology, handler_limits=limits, vhost=at)
+
+
+def _show(server: Server, findings: Sequence[Finding], as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(findings))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for severity in Severity:
+        several = [finding for finding in findings if finding.severity is severity]
+        if several:
+            console.print(Text(_counted(several, severity), _STYLES[severity]))
+        for finding in several:
+            console.print(_entry(finding))
+    counts = [_counted([one for one in findings if one.severity is severity], severity) for severity in Severity]
+    click.echo(f"{server}: {', '.join(counts) if findings else 'nothing found'}", err=True)
+
+
+def _entry(finding: Finding) -> Text:
+    return Text.assemble(
+        "  ",
+        (finding.subject or "the broker", "bold"),
+        f": {finding.title} ",
+        (f"[{finding.id}]", "dim"),
+        f"\n    seen: {finding.evidence}",
+        f"\n    fix:  {finding.fix}\n",
+    )
+
+
+def _counted(findings: Sequence[Finding], severity: Severity) -> str:
+    plural = "" if len(findings) == 1 or severity is Severity.INFO else "s"
+    return f"{len(findings)} {severity}{plural}"

@@ -1,0 +1,187 @@
+"""Where a command gets its topology from, and the broker to compare it with."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from redrive import environment
+from redrive.app import App
+from redrive.cli.exits import CONFLICT, NOT_ALLOWED, UNREACHABLE, USAGE
+from redrive.client import Connection
+from redrive.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    ConfigurationError,
+    RedriveError,
+    TopologyConflict,
+)
+from redrive.reach import connect, recognise, survey
+from redrive.recovery.durations import duration
+from redrive.topology import Definitions, Topology, expand
+from redrive.topology.definitions_json import DefinitionsFile
+from redrive.topology.files import parse_toml, parse_yaml
+from redrive.topology.survey import Survey
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PARSERS = {".toml": parse_toml, ".yaml": parse_yaml, ".yml": parse_yaml}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A topology, and the broker and management API that its application names."""
+
+    topology: Topology
+    broker: str | None = None
+    management: str | None = None
+    data: Path | None = None
+    handler_limits: Mapping[str, timedelta] = field(default_factory=dict)  # how long a queue's handler may take
+
+
+def load(source: str) -> Topology:
+    return load_source(source).topology
+
+
+def load_source(source: str) -> Source:
+    """`module:app`, or a file: .toml, .yaml, or RabbitMQ's definitions as .json."""
+    path = Path(source)
+    if path.suffix in (*_PARSERS, ".json"):
+        return Source(_read(path), environment.broker(), environment.management())
+    if ":" not in source:
+        raise ConfigurationError(
+            f"{source!r}: want module:app, or a file that ends with .toml, .yaml or .json (RabbitMQ's definitions)"
+        )
+    found = import_object(source)
+    if isinstance(found, App):
+        limits = {spec.queue.name: duration(spec.timeout) for spec in found.consumers if spec.timeout is not None}
+        return Source(found.topology, found.broker, found.management, found.data, limits)
+    if isinstance(found, Topology):
+        return Source(found, environment.broker(), environment.management())
+    raise ConfigurationError(f"{source} is a {type(found).__name__}: want an App or a Topology")
+
+
+def _read(path: Path) -> Topology:
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"cannot read {path}: it is not UTF-8") from None
+    try:
+        if path.suffix == ".json":
+            return _only_vhost(DefinitionsFile.parse(text))
+        return _PARSERS[path.suffix](text)
+    except ConfigurationError as error:
+        error.add_note(f"in {path}")
+        raise
+
+
+def _only_vhost(file: DefinitionsFile) -> Topology:
+    if len(file.vhosts) > 1:
+        raise ConfigurationError(f"it holds the virtual hosts {', '.join(file.vhosts)}: import one of them first")
+    return Topology(others=file.definitions(file.vhosts[0]))
+
+
+def import_object(source: str) -> object:
+    """What `module:name` names. The folder one stands in counts, as it does for `python -m`."""
+    module_name, _, attribute = source.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise ConfigurationError(
+                f"there is no module {module_name} here: run this where it can be imported"
+            ) from None
+        raise
+    found: object = module
+    for part in (attribute or "app").split("."):
+        if not hasattr(found, part):
+            raise ConfigurationError(f"module {module_name} has no {attribute}")
+        found = getattr(found, part)
+    return found
+
+
+# Looking ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A broker, what is wanted of it, and what it holds."""
+
+    connection: Connection
+    wanted: Definitions
+    survey: Survey
+
+
+@asynccontextmanager
+async def look(source: Source, *, name: str = "redrive") -> AsyncIterator[View]:
+    async with connect(source.broker, data=source.data, name=name) as connection:
+        server = await recognise(connection, source.topology, source.management)
+        wanted = expand(source.topology, server)
+        yield View(connection, wanted, await survey(connection, wanted, server, source.management))
+
+
+def broker_options(command: Callable[P, T]) -> Callable[P, T]:
+    """`--broker` and `--management`, for every command that looks at a broker."""
+    management = click.option(
+        "--management",
+        metavar="URL",
+        help=f"RabbitMQ's management API, which tells what plain AMQP cannot. [env: {environment.MANAGEMENT}]",
+    )
+    broker = click.option(
+        "--broker", metavar="URL", help=f"The broker, instead of the one APP names. [env: {environment.BROKER}]"
+    )
+    return broker(management(command))
+
+
+def chosen(source: Source, broker: str | None, management: str | None) -> Source:
+    """The source, with what the command line says instead of what the application does."""
+    return replace(source, broker=broker or source.broker, management=management or source.management)
+
+
+# Failing ------------------------------------------------------------------------------------------
+
+
+def run(work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    return asyncio.run(work(*args, **kwargs))
+
+
+def explains_errors(command: Callable[P, T]) -> Callable[P, T]:
+    """Turn what Redrive raises on purpose into a sentence and an exit code."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except RedriveError as error:
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            click.echo(f"redrive: {error}{notes}", err=True)
+            sys.exit(_exit_code(error))
+
+    return wrapped
+
+
+def _exit_code(error: RedriveError) -> int:
+    match error:
+        case ConfigurationError():
+            return USAGE
+        case TopologyConflict():
+            return CONFLICT
+        case AccessRefused() | AuthenticationFailed():
+            return NOT_ALLOWED
+        case _:
+            return UNREACHABLE

@@ -1,0 +1,290 @@
+"""`redrive topology`: compare a broker with what is wanted of it, bring it there, and take topologies along."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from redrive.cli.exits import CONFLICT, FOUND
+from redrive.cli.sources import Source, broker_options, chosen, explains_errors, load, load_source, look, run
+from redrive.client.management import Management
+from redrive.errors import ConfigurationError
+from redrive.recovery.retry import Retry
+from redrive.runtime.provisioning import provision
+from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, Naming, Server, expand
+from redrive.topology.definitions_json import DefinitionsFile, hash_password
+from redrive.topology.draw import FORMATS, draw
+from redrive.topology.equipping import as_topology, equip
+from redrive.topology.files import to_toml
+from redrive.topology.plan import Action, Plan, Step, make_plan
+from redrive.topology.survey import Survey
+
+_MARKS = {Action.CREATE: "+", Action.UNCHANGED: "=", Action.CONFLICT: "!", Action.UNSEEN: "?", Action.EXTRA: "·"}
+_COLOURS = {Action.CREATE: "green", Action.CONFLICT: "red", Action.UNSEEN: "yellow"}
+
+as_json = click.option("--json", "as_json", is_flag=True, help="JSON for scripts.")
+vhost_option = click.option("--vhost", default="/", show_default=True, help="The virtual host.")
+version_option = click.option(
+    "--for", "version", default="4.3", show_default=True, help="The version of RabbitMQ that it is for."
+)
+output_option = click.option(
+    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A file, instead of stdout."
+)
+
+
+@click.group()
+def topology() -> None:
+    """Exchanges, queues, retry and dead-letter queues: as code, and as the broker has them.
+
+    APP is module:app, or a file: .toml, .yaml, or RabbitMQ's definitions as .json.
+    """
+
+
+# Comparing ----------------------------------------------------------------------------------------
+
+
+@topology.command()
+@click.argument("app")
+@broker_options
+@click.option("--all", "everything", is_flag=True, help="Show also what is unchanged.")
+@as_json
+@explains_errors
+def plan(app: str, broker: str | None, management: str | None, everything: bool, as_json: bool) -> None:
+    """Show what `apply` would do. Changes nothing."""
+    found, survey = run(_plan, chosen(load_source(app), broker, management))
+    _show(found, survey, everything, as_json)
+
+
+@topology.command()
+@click.argument("app")
+@broker_options
+@click.option("--strict", is_flag=True, help="What nobody asked for is drift too.")
+@as_json
+@explains_errors
+def check(app: str, broker: str | None, management: str | None, strict: bool, as_json: bool) -> None:
+    """Exit with 9 if the broker is not as APP wants it: for deploy pipelines. Changes nothing."""
+    found, survey = run(_plan, chosen(load_source(app), broker, management))
+    _show(found, survey, False, as_json)
+    if not found.is_empty or (strict and found.by(Action.EXTRA)):
+        sys.exit(FOUND)
+
+
+async def _plan(source: Source) -> tuple[Plan, Survey]:
+    async with look(source, name="redrive topology plan") as view:
+        return make_plan(view.wanted, view.survey), view.survey
+
+
+@topology.command()
+@click.argument("app")
+@broker_options
+@as_json
+@explains_errors
+def apply(app: str, broker: str | None, management: str | None, as_json: bool) -> None:
+    """Make what is missing. Never deletes or purges; does nothing if anything conflicts."""
+    done, survey = run(_apply, chosen(load_source(app), broker, management))
+    _show(done, survey, False, as_json, applied=not done.conflicts)
+    if done.conflicts:
+        click.echo("redrive: nothing was applied, because of the conflicts", err=True)
+        sys.exit(CONFLICT)
+
+
+async def _apply(source: Source) -> tuple[Plan, Survey]:
+    async with look(source, name="redrive topology apply") as view:
+        found = make_plan(view.wanted, view.survey)
+        if not found.conflicts:
+            await provision(found, view.connection)
+        return found, view.survey
+
+
+def _show(plan: Plan, survey: Survey, everything: bool, as_json: bool, *, applied: bool = False) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(_as_data(plan, survey)))
+        return
+    hidden = set() if everything else {Action.UNCHANGED}
+    for step in plan.steps:
+        if step.action not in hidden:
+            click.secho(_line(step), fg=_COLOURS.get(step.action))
+    words = {Action.CREATE: "created" if applied else "to create", Action.UNSEEN: "bound" if applied else "unseen"}
+    counts = ", ".join(f"{plan.count(action)} {words.get(action, action)}" for action in Action if plan.count(action))
+    click.echo(f"{survey.server}: {counts or 'nothing wanted'}")
+    if plan.by(Action.UNSEEN) and not applied:
+        click.echo("redrive: plain AMQP cannot list bindings; --management can", err=True)
+    if plan.conflicts:
+        click.echo("redrive: RabbitMQ cannot change a queue in place; `redrive topology migrate` can", err=True)
+
+
+def _line(step: Step) -> str:
+    line = f"{_MARKS[step.action]} {step.action:<9} {step.definition}"
+    return line + "".join(f"\n              {difference}" for difference in step.differences)
+
+
+def _as_data(plan: Plan, survey: Survey) -> dict[str, Any]:
+    return {
+        "server": str(survey.server),
+        "complete": survey.complete,
+        "empty": plan.is_empty,
+        "summary": {str(action): plan.count(action) for action in Action},
+        "steps": [_step_data(step) for step in plan.steps],
+    }
+
+
+def _step_data(step: Step) -> dict[str, Any]:
+    definition = step.definition
+    data: dict[str, Any] = {"action": str(step.action)}
+    if isinstance(definition, BindingDefinition):
+        data |= {"kind": "binding", "source": definition.source, "destination": definition.destination}
+        data |= {"destination_type": definition.destination_type, "routing_key": definition.routing_key}
+    else:
+        data |= {"kind": "exchange" if isinstance(definition, ExchangeDefinition) else "queue", "name": definition.name}
+    differences = [{"what": one.what, "have": one.have, "want": one.want} for one in step.differences]
+    return data | {"arguments": dict(definition.arguments), "differences": differences}
+
+
+# Taking along -------------------------------------------------------------------------------------
+
+
+@topology.command()
+@click.argument("app")
+@version_option
+@click.option("--delayed-exchanges", is_flag=True, help="It has the delayed-message-exchange plugin.")
+@vhost_option
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A definitions.json to merge into; what else it holds stays.",
+)
+@click.option("--user", help="Put a user into it who may do everything in the virtual host.")
+@click.option(
+    "--password-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The user's password; it is written hashed.",
+)
+@output_option
+@explains_errors
+def export(
+    app: str,
+    version: str,
+    delayed_exchanges: bool,
+    vhost: str,
+    into: Path | None,
+    user: str | None,
+    password_file: Path | None,
+    output: Path | None,
+) -> None:
+    """Write a definitions.json that RabbitMQ loads."""
+    if (user is None) != (password_file is None):
+        raise click.UsageError("--user and --password-file go together")
+    definitions = expand(load(app), Server.of(version, delayed_exchanges=delayed_exchanges))
+    if into is not None:
+        file = DefinitionsFile.parse(into.read_bytes())
+        file = file.with_definitions(file.definitions(vhost) | definitions, vhost)
+    else:
+        file = DefinitionsFile.of(definitions, vhost)
+    if user is not None and password_file is not None:
+        file = file.with_user(user, hash_password(password_file.read_text().strip(), os.urandom(4)), vhost)
+    _write(str(file), output)
+
+
+@topology.command("import")
+@click.argument("source", required=False)
+@click.option("--vhost", help="The virtual host, if there are several.")
+@click.option("--management", metavar="URL", help="Take it from a living RabbitMQ instead of a file.")
+@click.option("--add-retry", metavar="DELAY", help="Give queues that lack it a retry queue with this wait ('15s').")
+@click.option("--attempts", default=3, show_default=True, help="How many tries in all, with --add-retry.")
+@click.option("--add-dlq", is_flag=True, help="Give queues that lack it a dead-letter queue.")
+@click.option("--queue", "patterns", multiple=True, default=("*",), help="Only to queues that match, like 'orders.*'.")
+@version_option
+@click.option("--format", "form", type=click.Choice(["toml", "json"]), default="toml", show_default=True)
+@output_option
+@explains_errors
+def import_(
+    source: str | None,
+    vhost: str | None,
+    management: str | None,
+    add_retry: str | None,
+    attempts: int,
+    add_dlq: bool,
+    patterns: tuple[str, ...],
+    version: str,
+    form: str,
+    output: Path | None,
+) -> None:
+    """Make a topology file of RabbitMQ's definitions, from a file or a living broker.
+
+    With --format json everything in the definitions stays, also what Redrive does not understand.
+    """
+    file = _definitions_file(source, management)
+    where = vhost or _one_vhost(file)
+    definitions = file.definitions(where)
+    if add_retry is not None or add_dlq:
+        retry = Retry(attempts=attempts, delay=add_retry) if add_retry is not None else None
+        definitions = equip(definitions, retry, Server.of(version), Naming(), patterns)
+    _write(_in_form(definitions, file, where, form), output)
+
+
+def _definitions_file(source: str | None, management: str | None) -> DefinitionsFile:
+    if (source is None) == (management is None):
+        raise click.UsageError("give a definitions.json, or --management")
+    if management is not None:
+        return DefinitionsFile(run(Management(management).definitions))
+    try:
+        return DefinitionsFile.parse(Path(str(source)).read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {source}: {error.strerror}") from None
+
+
+def _one_vhost(file: DefinitionsFile) -> str:
+    if len(file.vhosts) > 1:
+        raise ConfigurationError(f"there are the virtual hosts {', '.join(file.vhosts)}: choose one with --vhost")
+    return file.vhosts[0]
+
+
+def _in_form(definitions: Definitions, file: DefinitionsFile, vhost: str, form: str) -> str:
+    if form == "json":
+        return str(file.with_definitions(definitions, vhost))
+    return to_toml(as_topology(definitions))
+
+
+# Drawing ------------------------------------------------------------------------------------------
+
+
+@topology.command("draw")
+@click.argument("app", required=False)
+@click.option("--management", metavar="URL", help="Draw a living RabbitMQ instead.")
+@vhost_option
+@version_option
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="[default: by the file's name, else mermaid]")
+@output_option
+@explains_errors
+def draw_(
+    app: str | None, management: str | None, vhost: str, version: str, form: str | None, output: Path | None
+) -> None:
+    """Draw queues, retry loops with their delays, and dead-letter queues."""
+    if (app is None) == (management is None):
+        raise click.UsageError("give APP, or --management")
+    definitions = (
+        run(Management(management).survey, vhost).definitions
+        if management is not None
+        else expand(load(str(app)), Server.of(version))
+    )
+    _write(draw(definitions, form or _form_of(output)), output)
+
+
+def _form_of(output: Path | None) -> str:
+    suffixes = {".svg": "svg", ".dot": "dot", ".gv": "dot"}
+    return suffixes.get(output.suffix, "mermaid") if output is not None else "mermaid"
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    try:
+        output.write_text(text)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {output}: {error.strerror}") from None

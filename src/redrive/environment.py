@@ -1,0 +1,29 @@
+"""The environment variables that Redrive reads, all of them, and nowhere else.
+
+| variable             | means                                                                            |
+|----------------------|----------------------------------------------------------------------------------|
+| `REDRIVE_BROKER`     | the broker's URL, where the program does not say one                             |
+| `REDRIVE_MANAGEMENT` | the URL of RabbitMQ's management API, for what plain AMQP cannot tell            |
+| `REDRIVE_DATA`       | the folder of the embedded broker and database (`.redrive`)                      |
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+BROKER = "REDRIVE_BROKER"
+MANAGEMENT = "REDRIVE_MANAGEMENT"
+DATA = "REDRIVE_DATA"
+
+
+def broker() -> str | None:
+    return os.environ.get(BROKER) or None
+
+
+def management() -> str | None:
+    return os.environ.get(MANAGEMENT) or None
+
+
+def data() -> Path:
+    return Path(os.environ.get(DATA) or ".redrive")

@@ -1,0 +1,130 @@
+"""Is it worth trying again? What an error says about that, in the order in which it is asked.
+
+1. what the handler says itself (`redrive.recovery.signals`)
+2. the policy's `classify`, `only` and `never`
+3. what is known of errors in general: data that cannot be decoded or validated never becomes valid; an HTTP status
+   tells whose fault it was, and `Retry-After` when to come back
+4. everything else may pass
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import Any
+
+from redrive.recovery.retry import Errors, Retry
+from redrive.recovery.signals import Discard, Park, RetryLater, Snooze
+
+
+class Kind(StrEnum):
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    REQUESTED = "requested"  # the handler wants it parked
+    DISCARDED = "discarded"
+    SNOOZED = "snoozed"
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    kind: Kind
+    after: timedelta | None = None  # not sooner than this
+
+
+TRANSIENT = Classified(Kind.TRANSIENT)
+PERMANENT = Classified(Kind.PERMANENT)
+
+# Errors are recognised by the names of their classes, so that no library must be installed to be understood.
+_NEVER = {
+    "ValidationError",
+    "ValidationException",
+    "DecodeError",
+    "JSONDecodeError",
+    "UnicodeDecodeError",
+    "BadRequest",
+    "BadRequestError",
+    "BadRequestException",
+    "UnprocessableEntity",
+    "UnprocessableEntityError",
+    "UnprocessableEntityException",
+}
+# Statuses below 500 that may well be different next time: timeout, conflict, locked, too early, too many.
+_MAY_PASS = {408, 409, 423, 425, 429}
+_LONGEST_WAIT = timedelta(days=1)
+
+
+def classify(error: BaseException, policy: Retry, now: datetime) -> Classified:
+    match error:
+        case RetryLater():
+            return Classified(Kind.TRANSIENT, error.after)
+        case Snooze():
+            return Classified(Kind.SNOOZED, error.after)
+        case Park():
+            return Classified(Kind.REQUESTED)
+        case Discard():
+            return Classified(Kind.DISCARDED)
+    said = _by_policy(error, policy)
+    if said is None:
+        return _by_nature(error, now)
+    return Classified(Kind.TRANSIENT, _retry_after(error, now)) if said else PERMANENT
+
+
+def _by_policy(error: BaseException, policy: Retry) -> bool | None:
+    if policy.classify is not None and (said := policy.classify(error)) is not None:
+        return bool(said)
+    if policy.never != () and is_one_of(error, policy.never):
+        return False
+    if policy.only != ():
+        return is_one_of(error, policy.only)
+    return None
+
+
+def is_one_of(error: BaseException, errors: Errors) -> bool:
+    if isinstance(errors, type | tuple):
+        return isinstance(error, errors)
+    return bool(errors(error))
+
+
+def _by_nature(error: BaseException, now: datetime) -> Classified:
+    if any(base.__name__ in _NEVER for base in type(error).__mro__):
+        return PERMANENT
+    status = http_status(error)
+    if status is not None and 400 <= status < 500 and status not in _MAY_PASS:
+        return PERMANENT
+    return Classified(Kind.TRANSIENT, _retry_after(error, now)) if status is not None else TRANSIENT
+
+
+def http_status(error: BaseException) -> int | None:
+    """The HTTP status that an error of a common client carries: httpx, requests, aiohttp, urllib."""
+    response = getattr(error, "response", None)
+    for holder, name in (
+        (response, "status_code"),
+        (response, "status"),
+        (error, "status_code"),
+        (error, "status"),
+        (error, "code"),
+    ):
+        status = getattr(holder, name, None)
+        if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
+            return int(status)
+    return None
+
+
+def _retry_after(error: BaseException, now: datetime) -> timedelta | None:
+    """`Retry-After`, in seconds or as a date, if it makes sense."""
+    headers: Any = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
+    try:
+        text = str(headers.get("Retry-After") or headers.get("retry-after") or "").strip()
+    except Exception:  # what other libraries call headers is theirs to say
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        wait = timedelta(seconds=int(text))
+    else:
+        try:
+            when = parsedate_to_datetime(text)
+        except ValueError:
+            return None
+        wait = (when if when.tzinfo else when.replace(tzinfo=UTC)) - now
+    return min(wait, _LONGEST_WAIT) if wait > timedelta(0) else None

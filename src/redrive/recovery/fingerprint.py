@@ -1,0 +1,131 @@
+"""The identity of a kind of failure: twelve hex digits by which a thousand dead letters become three groups.
+
+It is made of what stays the same when the same thing goes wrong again, on another machine, after a redeploy, for
+another customer:
+
+    the type of the error        qualified, since every library has a TimeoutError
+    the way to the raise         the innermost functions as module:function; lines and paths, which a redeploy
+                                 moves, are left out
+    what it was raised from      explicit causes, and the members of a group: a wrapper raised in one place for
+                                 everything is as many kinds as there are things behind it
+
+Frames of the machinery (Redrive, asyncio, threads) are on the way of every failure and say nothing. Where no others
+are left (an error that was never raised, a body that cannot be decoded) the words count instead, with all values taken
+out: "order 17 of 'ann' is late" and "order 4 of 'bob' is late" are one kind.
+
+An error is somebody else's code: its `__str__` may raise, its causes may go in circles, a group may have ten thousand
+members. Nothing here raises, and all that is looked at is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import islice
+
+MOST_WORDS = 1_000  # characters of an error's text
+
+_MOST_NAME = 200
+_FUNCTIONS = 5  # the innermost ones: enough to tell callers of a shared function apart
+_MOST_FRAMES = 1_000  # innermost, in which the functions are looked for
+_MOST_KIN = 16  # causes and members that are looked at
+_MOST_NORMALISED = 200
+
+_MACHINERY = {"redrive", "asyncio", "concurrent", "contextlib", "threading"}
+_INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own up to Python 3.11, not from 3.12 on
+
+_VALUE = re.compile(
+    r"""
+    (?<![\w.+-]) [\w.+-]++ @ [\w.-]*\w                                # e-mail addresses
+    | (?<!\w) (?:
+        b?'.*?'(?!\w) | b?".*?"(?!\w)                                 # quoted; the apostrophe in "can't" is no quote
+        | [0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12} \b              # UUIDs
+        | [0-9a-f]{8,} \b                                             # long hex
+        | [-+]? \w*\d\w* (?: (?:[-+.:/]|,\s?) \w*\d\w* )*             # words with a digit: 17, 0x1f, 2.5, A-12, 10:30
+    )
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+_UNPRINTABLE = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}  # NULs, which PostgreSQL refuses, and escape sequences, which terminals obey
+
+
+def fingerprint(error: BaseException) -> str:
+    """Twelve hex digits: the same for the same kind of failure."""
+    try:
+        own, *others = map(_kind, _kin(error))
+        parts = [own, *sorted(set(others))]  # which member of a group came first is chance
+    except BaseException:  # an error whose attributes raise still has a type
+        parts = [type_name(error)]
+    return blake2b("\n".join(parts).encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
+
+
+def _kin(error: BaseException) -> Iterator[BaseException]:
+    """The error, the explicit causes behind it and the members of groups among them; nearest first, each once."""
+    waiting, seen = [error], {id(error)}
+    for known in waiting:
+        yield known
+        members = known.exceptions if isinstance(known, BaseExceptionGroup) else ()
+        for other in (known.__cause__, *islice(members, _MOST_KIN)):
+            if other is not None and id(other) not in seen and len(waiting) < _MOST_KIN:
+                seen.add(id(other))
+                waiting.append(other)
+
+
+def _kind(error: BaseException) -> str:
+    functions = _functions(error)
+    return " ".join((type_name(error), *functions)) if functions else f"{type_name(error)} {normalised(words(error))}"
+
+
+def _functions(error: BaseException) -> list[str]:
+    """The innermost functions that the error passed, innermost first. A recursion counts once, however deep it was."""
+    frames = []
+    step = error.__traceback__
+    while step is not None:
+        frames.append(step.tb_frame)
+        step = step.tb_next
+    found: dict[str, None] = {}
+    for frame in islice(reversed(frames), _MOST_FRAMES):
+        module, code = frame.f_globals.get("__name__"), frame.f_code
+        if code.co_name in _INLINED or str(module).partition(".")[0] in _MACHINERY:
+            continue
+        found[f"{module}:{code.co_qualname}"] = None
+        if len(found) == _FUNCTIONS:
+            break
+    return list(found)
+
+
+def normalised(text: str) -> str:
+    """The text with a mark where values were: numbers, hex, UUIDs, e-mail addresses, all that was quoted."""
+    return _VALUE.sub("#", text)[:_MOST_NORMALISED]
+
+
+# What an error says of itself -----------------------------------------------------------------------
+
+
+def type_name(error: BaseException) -> str:
+    """Qualified: "json.decoder.JSONDecodeError"; but "ValueError", which everybody knows."""
+    try:
+        module, name = type(error).__module__, type(error).__qualname__
+        return legible(name if module == "builtins" else f"{module}.{name}", _MOST_NAME)
+    except BaseException:  # a metaclass can make even that fail
+        return "an error without a name"
+
+
+def words(error: BaseException) -> str:
+    """Its text. Whatever `__str__` raises, SystemExit included: a message is not lost because its error cannot talk."""
+    try:
+        return legible(str(error), MOST_WORDS)
+    except BaseException as trouble:
+        return f"(its text could not be had: {type_name(trouble)})"
+
+
+def legible(text: str, most: int) -> str:
+    """At most that many characters, all of which can be printed, stored and encoded. To do it twice changes nothing."""
+    if type(text) is str and len(text) <= most and text.isprintable():
+        return text
+    short = str.__getitem__(text, slice(most + 1))  # of the plain type, whatever a subclass makes of slices
+    short = short.translate(_UNPRINTABLE).encode("utf-8", "backslashreplace").decode()
+    return short if len(short) <= most else short[: most - 1] + "…"

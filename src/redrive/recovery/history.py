@@ -1,0 +1,281 @@
+"""What a message tells about its earlier failures.
+
+Attempts are counted where a crash cannot reset them: in the message, by a header of ours, or by the broker.
+
+    own header          written with every republished retry
+    x-death             counted by the broker for each reject. Read only where rejecting is how a retry goes: 3.10 goes
+                        on counting in the x-death of a message that a client republishes, 4.x shows it until the next
+                        death and then starts at 1 again
+    x-delivery-count    counted by quorum queues. Read only where returning to the queue is how a retry goes
+
+The largest wins. All of these were written by whoever published the message, until somebody else overwrote them, so
+nothing is trusted: what is no number counts as 0, what is too large as `MOST`, what is no time is unknown, what is no
+text is empty, and of endless lists the newest part is read. Reading never raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import ClassVar
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.fingerprint import legible
+
+MOST = 2**31 - 1  # of anything that is counted: what an AMQP int holds
+MOST_ATTEMPTS = 100  # that are told one by one
+
+_MOST_DELAY = 2**32 - 1  # milliseconds; RabbitMQ knows no longer TTL
+_MOST_TEXT = 1_000
+_MOST_NAME = 255  # bytes of an exchange, a queue or a routing key
+_LONGEST_NAME = 64
+
+_NUMBER = re.compile(r"\s*+\+?0*+([0-9]*+)(?:\.[0-9]*+)?\s*+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderNames:
+    """How the headers are called. Other people's consumers count too: two can have the names that those understand."""
+
+    attempts: str = "x-redrive-attempts"  # how many attempts failed
+    reason: str = "x-redrive-reason"  # a retry: the newest error; a parked message: its ParkReason
+
+    HISTORY: ClassVar = "x-redrive-history"  # the attempts, oldest first
+    DROPPED: ClassVar = "x-redrive-attempts-dropped"  # how many are missing from it
+    SNOOZES: ClassVar = "x-redrive-snoozes"
+    CRASHES: ClassVar = "x-redrive-crashes"
+    FIRST_FAILED_AT: ClassVar = "x-redrive-first-failed-at"
+    NOT_BEFORE: ClassVar = "x-redrive-not-before"
+    EXCHANGE: ClassVar = "x-redrive-exchange"  # where it was first published
+    ROUTING_KEY: ClassVar = "x-redrive-routing-key"
+    QUEUE: ClassVar = "x-redrive-queue"  # where it failed
+    # Of parked messages alone:
+    ERROR: ClassVar = "x-redrive-error"
+    MESSAGE: ClassVar = "x-redrive-message"
+    STACK: ClassVar = "x-redrive-stack"
+    FINGERPRINT: ClassVar = "x-redrive-fingerprint"
+    HOST: ClassVar = "x-redrive-host"
+    APP: ClassVar = "x-redrive-app"
+    PARKED_AT: ClassVar = "x-redrive-parked-at"
+    # What cannot stay where it was:
+    USER_ID: ClassVar = "x-redrive-user-id"
+    RAW_PROPERTIES: ClassVar = "x-redrive-raw-properties"
+    RAW_SIZE: ClassVar = "x-redrive-raw-properties-size"  # of which the header holds the beginning
+    # Written when a parked message is sent back to work:
+    REDRIVEN: ClassVar = "x-redriven-count"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name = getattr(self, field.name)
+            if not isinstance(name, str) or not (
+                name.isascii() and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
+            ):
+                raise ConfigurationError(
+                    f"header name {field.name} {name!r}: want 1 to {_LONGEST_NAME} ASCII characters"
+                )
+            if name in _TAKEN:
+                raise ConfigurationError(f"header name {field.name} {name!r} is taken: it means something else")
+        if self.attempts == self.reason:
+            raise ConfigurationError(f"header names attempts and reason are both {self.attempts!r}: give them two")
+
+
+_TAKEN = {name for key, name in vars(HeaderNames).items() if key.isupper()} | {
+    *("x-death", "x-delivery-count", "x-acquired-count", "x-delay", "CC", "BCC"),
+    *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One that failed, as the message remembers it."""
+
+    number: int  # from 1
+    at: datetime | None
+    error_type: str
+    message: str
+    fingerprint: str
+    delay: timedelta | None = None  # how long it then waited; None if there was no other attempt
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    failed: int = 0  # attempts
+    snoozes: int = 0
+    crashes: int = 0  # deliveries that seem to have killed whoever handled them
+    first_failed_at: datetime | None = None
+    not_before: datetime | None = None
+    attempts: tuple[Attempt, ...] = ()  # oldest first
+    dropped: int = 0  # older ones, of which only the number is known
+    exchange: str | None = None  # of the original publish, if known
+    routing_key: str | None = None
+    redriven: int = 0
+    unreadable: bool = False  # the properties cannot be decoded, so nothing is known
+
+    def with_another_snooze(self) -> History:
+        return replace(self, snoozes=min(self.snoozes + 1, MOST))
+
+    def with_another_crash(self) -> History:
+        return replace(self, crashes=min(self.crashes + 1, MOST))
+
+
+_READ = {
+    *(HeaderNames.HISTORY, HeaderNames.DROPPED, HeaderNames.SNOOZES, HeaderNames.CRASHES, HeaderNames.REDRIVEN),
+    *(HeaderNames.FIRST_FAILED_AT, HeaderNames.NOT_BEFORE, HeaderNames.EXCHANGE, HeaderNames.ROUTING_KEY),
+    *("x-death", "x-delivery-count"),
+}
+NO_HISTORY = History()
+UNREADABLE = History(unreadable=True)
+
+
+def read_history(
+    headers: Mapping[str, object],
+    queue: str,
+    *,
+    count_header: str = "x-redrive-attempts",
+    via_reject: bool,
+    delivery_count: bool = False,
+) -> History:
+    """What the headers of a delivery from `queue` tell. `via_reject` and `delivery_count` say which of the broker's
+    counts are those of our attempts.
+    """
+    if count_header not in headers and headers.keys().isdisjoint(_READ):  # most messages have never failed
+        return NO_HISTORY
+    deaths = _tables(headers.get("x-death"))
+    rejections = [death for death in deaths if _is_rejection(death, queue)] if via_reject else []
+    own_exchange, own_key = (
+        read_name(headers.get(HeaderNames.EXCHANGE)),
+        read_name(headers.get(HeaderNames.ROUTING_KEY)),
+    )
+    first_exchange, first_key = _first_publish(headers, deaths) if deaths and own_exchange is None else (None, None)
+    attempts, dropped = _read_attempts(headers.get(HeaderNames.HISTORY))
+    return History(
+        failed=max(
+            read_count(headers.get(count_header)),
+            read_count(headers.get("x-delivery-count")) if delivery_count else 0,
+            *(max(1, read_count(death.get("count"))) for death in rejections),  # that it is there says one
+        ),
+        snoozes=read_count(headers.get(HeaderNames.SNOOZES)),
+        crashes=read_count(headers.get(HeaderNames.CRASHES)),
+        first_failed_at=_first_failure(headers, rejections),
+        not_before=read_moment(headers.get(HeaderNames.NOT_BEFORE)),
+        attempts=attempts,
+        dropped=min(dropped + read_count(headers.get(HeaderNames.DROPPED)), MOST),
+        exchange=first_exchange if own_exchange is None else own_exchange,
+        routing_key=first_key if own_key is None else own_key,
+        redriven=read_count(headers.get(HeaderNames.REDRIVEN)),
+    )
+
+
+def _first_failure(headers: Mapping[str, object], rejections: Sequence[Mapping[object, object]]) -> datetime | None:
+    """Our own header; else the broker's `time`, which is that of the first death of its kind."""
+    own = read_moment(headers.get(HeaderNames.FIRST_FAILED_AT))
+    return own or min(filter(None, (read_moment(death.get("time")) for death in rejections)), default=None)
+
+
+# Deaths ---------------------------------------------------------------------------------------------
+
+
+def _tables(value: object) -> list[Mapping[object, object]]:
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list | tuple) else []
+
+
+def _is_rejection(death: Mapping[object, object], queue: str) -> bool:
+    return death.get("reason") == "rejected" and read_name(death.get("queue")) == queue
+
+
+def _first_publish(
+    headers: Mapping[str, object], deaths: Sequence[Mapping[object, object]]
+) -> tuple[str | None, str | None]:
+    """Exchange and routing key before the first death. The oldest comes last; not always on 3.10, which names it."""
+    first = headers.get("x-first-death-queue"), headers.get("x-first-death-reason")
+    oldest = next((death for death in deaths if (death.get("queue"), death.get("reason")) == first), deaths[-1])
+    exchange, keys = read_name(oldest.get("exchange")), oldest.get("routing-keys")
+    return exchange, read_name(keys[0]) if isinstance(keys, list | tuple) and keys else None
+
+
+# Attempts -------------------------------------------------------------------------------------------
+
+
+def _read_attempts(value: object) -> tuple[tuple[Attempt, ...], int]:
+    """The newest attempts, and how many older ones there were."""
+    if not isinstance(value, list | tuple):
+        return (), 0
+    return tuple(map(_read_attempt, _tables(value[-MOST_ATTEMPTS:]))), max(0, len(value) - MOST_ATTEMPTS)
+
+
+def _read_attempt(table: Mapping[object, object]) -> Attempt:
+    delay = table.get("delay-ms")
+    return Attempt(
+        number=read_count(table.get("number")),
+        at=read_moment(table.get("at")),
+        error_type=read_text(table.get("error")),
+        message=read_text(table.get("message")),
+        fingerprint=read_text(table.get("fingerprint")),
+        delay=None if delay is None else timedelta(milliseconds=read_count(delay, _MOST_DELAY)),
+    )
+
+
+# Values that anybody may have written ---------------------------------------------------------------
+
+
+def read_count(value: object, most: int = MOST) -> int:
+    """A number from 0 to `most`, whatever it was: "3" and 3.0 are 3, what is no number is 0."""
+    match value:
+        case None | bool():
+            return 0
+        case int() | float() | Decimal():
+            return _whole(value, most)
+        case str():
+            return _count_in(value, most)
+        case bytes() | bytearray():
+            return _count_in(value[:_MOST_TEXT].decode("ascii", "replace"), most)
+        case _:
+            return 0
+
+
+def _whole(value: int | float | Decimal, most: int) -> int:
+    try:
+        return most if value >= most else max(0, int(value))
+    except (ValueError, ArithmeticError):  # not a number, in the words of floats and of decimals
+        return 0
+
+
+def _count_in(text: str, most: int) -> int:
+    found = _NUMBER.fullmatch(text[:_MOST_TEXT])
+    if found is None:
+        return 0
+    return min(int(found[1] or 0), most) if len(found[1]) <= 10 else most
+
+
+def read_moment(value: object) -> datetime | None:
+    """An aware time, in UTC; one without a zone is taken for UTC."""
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value[:40])
+        if not isinstance(value, datetime):
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError):  # no time, or one that is beyond the calendar in UTC
+        return None
+
+
+def read_text(value: object) -> str:
+    """Words for a person: what is not UTF-8 is shown as such."""
+    if isinstance(value, bytes | bytearray):
+        value = value[: 4 * _MOST_TEXT].decode("utf-8", "replace")
+    return legible(value, _MOST_TEXT) if isinstance(value, str) else ""
+
+
+def read_name(value: object) -> str | None:
+    """The name of an exchange or queue, or a routing key: byte for byte what it was. None if it cannot be one."""
+    if isinstance(value, bytes | bytearray):
+        value = value[: _MOST_NAME + 1].decode("utf-8", "surrogateescape")
+    if not isinstance(value, str) or len(value) > _MOST_NAME:
+        return None
+    try:
+        return value if len(value.encode("utf-8", "surrogateescape")) <= _MOST_NAME else None
+    except UnicodeEncodeError:  # half a surrogate pair, which never came over a wire
+        return None

@@ -1,0 +1,398 @@
+"""The story of a failure, written into the headers of the message that failed.
+
+A message that is published again, to wait or to be parked, carries what happened: how often it failed, every attempt
+with its time and error, where it came from and, once it is parked, why, with the stack. All else that the publisher
+wrote stays byte for byte, except what would harm the copy:
+
+    x-death, x-first-death-*, x-last-death-*       3.10 would count on in them, and see cycles where there are none
+    x-delivery-count, x-acquired-count             counted in another queue
+    CC, BCC                                        would send copies to queues that had theirs
+    expiration                                     would kill what is kept here on purpose
+    user_id                                        RabbitMQ refuses that of another user (406); kept as a header
+    headers of an older story                      superseded
+
+Properties must fit into one frame: larger ones close the connection, and would do so again with every redelivery. So a
+story has a budget, which is for all properties together. When it does not suffice, these go, one after the other, each
+only as far as needed:
+
+    1. the oldest attempts (their number is told)     4. the last attempt
+    2. the middle of the stack, then all of it        5. all but counts, times, reason and fingerprint
+    3. the end of long words                          6. all but the count
+                                                      7. even that
+
+A publisher who leaves 512 bytes keeps the fifth. The seventh is for one who fills the frame up to the last bytes: the
+copy is then not larger than the original. It has not been counted either, so such a message must not be retried this
+way: ask `countable` first, and park it.
+
+Properties that cannot be read cannot be patched. The story then gets properties of its own, persistent, in which the
+old ones are a header: an operator still has every byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from struct import Struct
+from typing import NamedTuple
+
+from redrive.errors import RemoteProtocolError
+from redrive.recovery.durations import milliseconds
+from redrive.recovery.failure import Failure, cut_in_the_middle
+from redrive.recovery.fingerprint import legible
+from redrive.recovery.history import MOST, MOST_ATTEMPTS, Attempt, History
+from redrive.recovery.history import HeaderNames as HeaderNames
+from redrive.wire.patch import (
+    RawValue,
+    check_properties,
+    patch_properties,
+    raw_array,
+    raw_long,
+    raw_text,
+    read_user_id,
+)
+from redrive.wire.properties import PERSISTENT, Properties
+from redrive.wire.values import encode_value
+
+BUDGET = 64 * 1024
+NAMES = HeaderNames()
+
+_CORE = 512  # bytes: what is left at the fifth step is smaller
+_TABLE = 4  # bytes: the length of a table, where there was none
+_ATTEMPT_WORDS = 250  # characters; the newest message is there in full when it is parked
+_FEW_WORDS = 80
+_SHORTEST_STACK = 200
+_MOST_LABEL = 200
+_LONGEST_FINGERPRINT = 32
+
+_HARMFUL = (
+    *(b"x-death", b"x-first-death-queue", b"x-first-death-reason", b"x-first-death-exchange"),
+    *(b"x-last-death-queue", b"x-last-death-reason", b"x-last-death-exchange"),
+    *(b"x-delivery-count", b"x-acquired-count", b"CC", b"BCC"),
+)
+_HISTORY = HeaderNames.HISTORY.encode()
+_DROPPED = HeaderNames.DROPPED.encode()
+_SNOOZES = HeaderNames.SNOOZES.encode()
+_CRASHES = HeaderNames.CRASHES.encode()
+_FIRST_FAILED_AT = HeaderNames.FIRST_FAILED_AT.encode()
+_NOT_BEFORE = HeaderNames.NOT_BEFORE.encode()
+_EXCHANGE = HeaderNames.EXCHANGE.encode()
+_ROUTING_KEY = HeaderNames.ROUTING_KEY.encode()
+_QUEUE = HeaderNames.QUEUE.encode()
+_ERROR = HeaderNames.ERROR.encode()
+_MESSAGE = HeaderNames.MESSAGE.encode()
+_STACK = HeaderNames.STACK.encode()
+_FINGERPRINT = HeaderNames.FINGERPRINT.encode()
+_HOST = HeaderNames.HOST.encode()
+_APP = HeaderNames.APP.encode()
+_PARKED_AT = HeaderNames.PARKED_AT.encode()
+_USER_ID = HeaderNames.USER_ID.encode()
+_RAW_PROPERTIES = HeaderNames.RAW_PROPERTIES.encode()
+_RAW_SIZE = HeaderNames.RAW_SIZE.encode()
+_STORY = (
+    *(_HISTORY, _DROPPED, _SNOOZES, _CRASHES, _FIRST_FAILED_AT, _NOT_BEFORE, _EXCHANGE, _ROUTING_KEY, _QUEUE),
+    *(_ERROR, _MESSAGE, _STACK, _FINGERPRINT, _HOST, _APP, _PARKED_AT),
+)
+
+_INT = Struct(">ci")
+_SIZED = Struct(">cI")
+_NEW_PROPERTIES = Properties(delivery_mode=PERSISTENT).encode()
+
+
+class ParkReason(StrEnum):
+    EXHAUSTED = "exhausted"  # the last attempt failed
+    PERMANENT = "permanent"  # an error that does not pass
+    MALFORMED = "malformed"  # the body cannot be decoded or validated
+    EXPIRED = "expired"  # older than the policy's max_age
+    CRASHED = "crashed"  # kills whoever handles it
+    REQUESTED = "requested"  # its handler wanted it
+    BROKER = "broker"  # the broker gave it up
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a message came from, and who writes its story."""
+
+    exchange: str  # by which it was delivered
+    routing_key: str
+    queue: str
+    app: str
+    host: str
+
+
+def retrying(
+    raw: bytes,
+    history: History,
+    failure: Failure | None,
+    *,
+    origin: Origin,
+    attempt: int,
+    delay: timedelta | None,
+    not_before: datetime | None = None,
+    names: HeaderNames = NAMES,
+    budget: int = BUDGET,
+) -> bytes:
+    """The properties of a copy that will be tried again.
+
+    `attempt` is the number of the one that ended in `failure`. Without a failure nothing is counted here: it is a
+    snooze or a crash, and `history` is the one `with_another_snooze` or `with_another_crash`.
+    """
+    attempts, dropped = _attempts(history, failure, attempt, delay)
+    telling = _Telling(
+        failed={names.attempts.encode(): _number(_failed(history, failure, attempt))},
+        core=_state(history, failure, not_before),
+        facts=_origin(history, origin),
+        words={names.reason.encode(): f"{attempts[-1].error_type}: {attempts[-1].message}"} if attempts else {},
+        attempts=attempts,
+        dropped=dropped,
+    )
+    return _written(raw, telling, names, budget)
+
+
+def parking(
+    raw: bytes,
+    history: History,
+    failure: Failure | None,
+    *,
+    reason: ParkReason,
+    origin: Origin,
+    attempt: int,
+    at: datetime,
+    names: HeaderNames = NAMES,
+    budget: int = BUDGET,
+) -> bytes:
+    """The properties of a copy for the dead-letter queue. Without a failure no attempt is counted."""
+    attempts, dropped = _attempts(history, failure, attempt, None)
+    core, facts = _state(history, failure, None), _origin(history, origin)
+    core[names.reason.encode()] = _words(reason)
+    facts[_HOST], facts[_APP], facts[_PARKED_AT] = _label(origin.host), _label(origin.app), _moment(at)
+    if failure is not None:
+        core[_FINGERPRINT], facts[_ERROR] = (
+            _words(failure.fingerprint[:_LONGEST_FINGERPRINT]),
+            _label(failure.error_type),
+        )
+    telling = _Telling(
+        failed={names.attempts.encode(): _number(_failed(history, failure, attempt))},
+        core=core,
+        facts=facts,
+        words={_MESSAGE: failure.message} if failure is not None else {},
+        stack=failure.stack if failure is not None else "",
+        attempts=attempts,
+        dropped=dropped,
+    )
+    return _written(raw, telling, names, budget)
+
+
+def countable(raw: bytes, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
+    """Is there room for the count? A message without is not retried by publishing it again: it would never end."""
+    try:
+        check_properties(raw)
+    except RemoteProtocolError:
+        return True
+    return len(_patched(raw, {names.attempts.encode(): _number(MOST)}, names)) <= budget
+
+
+# What there is to tell ------------------------------------------------------------------------------
+
+
+class _Telling(NamedTuple):
+    """A story in the parts by which it is shortened, the dearest first."""
+
+    failed: Mapping[bytes, RawValue]  # how many attempts did
+    core: Mapping[bytes, RawValue]  # what the next decision is made from, and what parked messages are grouped by
+    facts: Mapping[bytes, RawValue]
+    words: Mapping[bytes, str]
+    stack: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    dropped: int = 0
+
+
+def _failed(history: History, failure: Failure | None, attempt: int) -> int:
+    return history.failed if failure is None else max(history.failed, attempt)
+
+
+def _attempts(
+    history: History, failure: Failure | None, attempt: int, delay: timedelta | None
+) -> tuple[tuple[Attempt, ...], int]:
+    """All that are told, this one included, and how many are not."""
+    if failure is None:
+        return history.attempts, history.dropped
+    message = legible(failure.message, _ATTEMPT_WORDS)
+    newest = Attempt(attempt, failure.at, failure.error_type, message, failure.fingerprint, delay)
+    attempts = (*history.attempts, newest)
+    return attempts[-MOST_ATTEMPTS:], history.dropped + max(0, len(attempts) - MOST_ATTEMPTS)
+
+
+def _state(history: History, failure: Failure | None, not_before: datetime | None) -> dict[bytes, RawValue]:
+    state = {}
+    if history.snoozes:
+        state[_SNOOZES] = _number(history.snoozes)
+    if history.crashes:
+        state[_CRASHES] = _number(history.crashes)
+    if history.first_failed_at is not None:
+        state[_FIRST_FAILED_AT] = _moment(history.first_failed_at)
+    elif failure is not None:
+        state[_FIRST_FAILED_AT] = _moment(failure.at)
+    if not_before is not None:
+        state[_NOT_BEFORE] = _moment(not_before)
+    return state
+
+
+def _origin(history: History, origin: Origin) -> dict[bytes, RawValue]:
+    """Of the original publish, if that is known: a retry comes by another way."""
+    return {
+        _EXCHANGE: raw_text(origin.exchange if history.exchange is None else history.exchange),
+        _ROUTING_KEY: raw_text(origin.routing_key if history.routing_key is None else history.routing_key),
+        _QUEUE: raw_text(origin.queue),
+    }
+
+
+# Making it fit --------------------------------------------------------------------------------------
+
+
+def _written(raw: bytes, telling: _Telling, names: HeaderNames, budget: int) -> bytes:
+    try:
+        check_properties(raw)
+    except RemoteProtocolError:
+        return _with_new_properties(raw, telling, budget)
+    user = read_user_id(raw)
+    if user is not None:
+        telling = telling._replace(core={**telling.core, _USER_ID: raw_text(user)})
+    whole = _patched(raw, _headers(telling), names)
+    if len(whole) <= budget:
+        return whole
+    room = budget - _TABLE - len(_patched(raw, {}, names))
+    return _patched(raw, _fitted(telling, room), names)
+
+
+def _with_new_properties(raw: bytes, telling: _Telling, budget: int) -> bytes:
+    room = budget - _TABLE - len(_NEW_PROPERTIES)
+    headers = {_RAW_PROPERTIES: encode_value(raw)}
+    if _size(headers) > room - _CORE:
+        headers[_RAW_SIZE] = _number(len(raw))
+        excess = _size(headers) - (room - _CORE)
+        headers[_RAW_PROPERTIES] = encode_value(raw[: max(0, len(raw) - excess)])
+    headers |= _fitted(telling, room - _size(headers))
+    return patch_properties(_NEW_PROPERTIES, set_headers=headers)
+
+
+def _patched(raw: bytes, headers: Mapping[bytes, RawValue], names: HeaderNames) -> bytes:
+    return patch_properties(
+        raw, set_headers=headers, remove_headers=_superseded(names), drop_expiration=True, drop_user_id=True
+    )
+
+
+@lru_cache(64)
+def _superseded(names: HeaderNames) -> frozenset[bytes]:
+    return frozenset((*_HARMFUL, *_STORY, names.attempts.encode(), names.reason.encode()))
+
+
+def _headers(telling: _Telling) -> dict[bytes, RawValue]:
+    headers = {**telling.failed, **telling.core, **telling.facts}
+    for name, text in telling.words.items():
+        headers[name] = _words(text)
+    if telling.stack:
+        headers[_STACK] = _words(telling.stack)
+    if telling.attempts:
+        headers[_HISTORY] = raw_array(map(_attempt, telling.attempts))
+    if telling.dropped:
+        headers[_DROPPED] = _number(telling.dropped)
+    return headers
+
+
+def _fitted(telling: _Telling, room: int) -> dict[bytes, RawValue]:
+    for shorten in _SHORTENINGS:
+        headers = _headers(telling)
+        excess = _size(headers) - room
+        if excess <= 0:
+            return headers
+        telling = shorten(telling, excess)
+    headers = _headers(telling)
+    return headers if _size(headers) <= room else {}
+
+
+def _fewer_attempts(telling: _Telling, excess: int) -> _Telling:
+    goes, freed = 0, -(len(_DROPPED) + 6)  # what it takes to say that some are missing
+    for attempt in telling.attempts[:-1]:
+        if freed >= excess:
+            break
+        goes += 1
+        freed += len(_attempt(attempt))
+    return telling._replace(attempts=telling.attempts[goes:], dropped=telling.dropped + goes)
+
+
+def _shorter_stack(telling: _Telling, excess: int) -> _Telling:
+    room = len(_words(telling.stack)) - 5 - excess
+    return telling._replace(stack=cut_in_the_middle(telling.stack, room) if room >= _SHORTEST_STACK else "")
+
+
+def _fewer_words(telling: _Telling, _: int) -> _Telling:
+    return telling._replace(
+        words={name: legible(text, _FEW_WORDS) for name, text in telling.words.items()},
+        attempts=tuple(replace(attempt, message=legible(attempt.message, _FEW_WORDS)) for attempt in telling.attempts),
+    )
+
+
+def _no_attempts(telling: _Telling, _: int) -> _Telling:
+    return telling._replace(attempts=(), dropped=telling.dropped + len(telling.attempts))
+
+
+def _core_alone(telling: _Telling, _: int) -> _Telling:
+    return _Telling(telling.failed, telling.core, {}, {}, dropped=telling.dropped)
+
+
+def _count_alone(telling: _Telling, _: int) -> _Telling:
+    return _Telling(telling.failed, {}, {}, {})
+
+
+_SHORTENINGS: tuple[Callable[[_Telling, int], _Telling], ...] = (
+    *(_fewer_attempts, _shorter_stack, _fewer_words, _no_attempts, _core_alone, _count_alone),
+)
+
+
+def _size(headers: Mapping[bytes, RawValue]) -> int:
+    return sum(1 + len(name) + len(value) for name, value in headers.items())
+
+
+# Values ---------------------------------------------------------------------------------------------
+
+
+def _attempt(attempt: Attempt) -> RawValue:
+    """One table of the history. There are as many as the message has failed, so it is put together by hand."""
+    parts = [
+        *(b"\x06number", _number(attempt.number), b"\x05error", _words(attempt.error_type)),
+        *(b"\x07message", _words(attempt.message), b"\x0bfingerprint", _words(attempt.fingerprint)),
+    ]
+    if attempt.at is not None:
+        parts += (b"\x02at", _moment(attempt.at))
+    if attempt.delay is not None:
+        parts += (b"\x08delay-ms", raw_long(max(0, milliseconds(attempt.delay))))
+    body = b"".join(parts)
+    return _SIZED.pack(b"F", len(body)) + body
+
+
+def _number(value: int) -> RawValue:
+    return _INT.pack(b"I", max(0, min(value, MOST)))
+
+
+@lru_cache(256)  # the first failure is there twice, and in every copy again
+def _moment(at: datetime) -> RawValue:
+    """As people read it, to the millisecond: AMQP's own timestamps know only seconds."""
+    if at.tzinfo is not UTC:
+        at = at.astimezone(UTC)
+    return _words(at.isoformat(timespec="milliseconds")[:-6] + "Z")
+
+
+def _label(text: str) -> RawValue:
+    return _words(legible(text, _MOST_LABEL))
+
+
+def _words(text: str) -> RawValue:
+    """Text of our own. It is always UTF-8, so that it is read back as text."""
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        raw = text.encode("utf-8", "backslashreplace")
+    return _SIZED.pack(b"S", len(raw)) + raw

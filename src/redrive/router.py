@@ -1,0 +1,157 @@
+"""Consumers and topology as they are declared: by an application, or by a router that it includes.
+
+    router = Router()
+
+    @router.consumer("q.validator", retry=Retry(attempts=3, delay="15s"))
+    async def validate(file: FileUploaded) -> None: ...
+
+    app.include(router)
+
+A decorated function stays what it was: call it in a test as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.retry import Retry
+from redrive.runtime.specs import BatchSpec, ConsumerSpec, Middleware
+from redrive.topology.declared import Bind, Exchange, Queue
+from redrive.topology.definitions import BindingDefinition
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_QUEUE_OPTIONS = {field.name for field in fields(Queue)} - {"name", "dead_ends"}
+_CONSUMER_OPTIONS = {field.name for field in fields(ConsumerSpec)} - {
+    "queue",
+    "function",
+    "batch",
+    "dead_ends",
+    "for_dead_letters",
+}
+_BATCH_OPTIONS = {field.name for field in fields(BatchSpec)}
+
+
+class Router:
+    """Collects what a module declares."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.queues: list[Queue] = []
+        self.bindings: list[BindingDefinition] = []
+        self.consumers: list[ConsumerSpec] = []
+        self.dead_letter_consumers: list[tuple[str, ConsumerSpec]] = []  # by the name of the main queue
+        self.middleware: list[Middleware] = []
+
+    # Topology -----------------------------------------------------------------------------------------
+
+    def exchange(self, name: str, type: str = "direct", **options: Any) -> Exchange:
+        """Declare an exchange; `options` are those of `Exchange`."""
+        exchange = Exchange(name, type, **options)
+        self.exchanges.append(exchange)
+        return exchange
+
+    def queue(self, name: str, *, bind: Sequence[Bind] = (), **options: Any) -> Queue:
+        """Declare a queue with what belongs to it; `options` are those of `Queue`."""
+        queue = Queue(name, bind, **options)
+        self.queues.append(queue)
+        return queue
+
+    def bind(self, destination: Exchange, source: Exchange, *routing_keys: str) -> None:
+        """Lead what an exchange gets on to another exchange."""
+        for key in routing_keys or ("",):
+            self.bindings.append(BindingDefinition(source.name, destination.name, key, "exchange"))
+
+    # Consumers ----------------------------------------------------------------------------------------
+
+    def consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
+        """Have a function handle the messages of a queue.
+
+        `options` are those of `Queue` (bind, retry, type, ...) and of `ConsumerSpec` (concurrency, prefetch, timeout,
+        ...). Without a word about `retry` there are three attempts, 15 s apart; `retry=None` parks at once.
+        `dlq` may be a table of errors and the dead-letter queues for them.
+        """
+        _check_options(queue, options, _CONSUMER_OPTIONS)
+        declared, more = self._queue_of(queue, options)
+
+        def register(function: F) -> F:
+            self._add(ConsumerSpec(queue=declared, function=function, **more))
+            return function
+
+        return register
+
+    def batch_consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
+        """Have a function handle many messages at once; its parameter is annotated as `list[T]` or `Batch[T]`.
+
+        Beside the options of `consumer` there are those of `BatchSpec`: size, timeout, batchers, processors, key,
+        isolate. The time limit of a call is `call_timeout`.
+        """
+        _check_options(queue, options, _CONSUMER_OPTIONS | _BATCH_OPTIONS | {"call_timeout"})
+        batch = BatchSpec(**{name: options.pop(name) for name in list(options) if name in _BATCH_OPTIONS})
+        options["timeout"] = options.pop("call_timeout", None)
+        declared, more = self._queue_of(queue, options)
+
+        def register(function: F) -> F:
+            self._add(ConsumerSpec(queue=declared, function=function, batch=batch, **more))
+            return function
+
+        return register
+
+    def dlq_consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
+        """Have a function handle the dead letters of a queue. What it fails on goes back, after a growing pause."""
+        name = queue.name if isinstance(queue, Queue) else queue
+        _check_options(queue, options, _CONSUMER_OPTIONS)
+
+        def register(function: F) -> F:
+            spec = ConsumerSpec(queue=Queue(name), function=function, for_dead_letters=True, **options)
+            self.dead_letter_consumers.append((name, spec))
+            return function
+
+        return register
+
+    def _queue_of(self, queue: str | Queue, options: dict[str, Any]) -> tuple[Queue, dict[str, Any]]:
+        """The queue that the options describe, declared once, and the options that are the consumer's."""
+        dlq = options.pop("dlq", None)
+        dead_ends = dict(dlq) if isinstance(dlq, Mapping) else {}
+        said = {name: options.pop(name) for name in list(options) if name in _QUEUE_OPTIONS}
+        said["dead_ends"] = tuple(dead_ends.values())
+        said["dlq"] = True if isinstance(dlq, Mapping) else dlq
+        if isinstance(queue, Queue):
+            changes = {name: value for name, value in said.items() if value not in (None, ())}
+            declared = replace(queue, **changes) if changes else queue
+            self.queues = [one for one in self.queues if one is not queue]
+        else:
+            declared = Queue(queue, **({"retry": Retry()} | said))
+        self.queues.append(declared)
+        return declared, options | {"dead_ends": dead_ends}
+
+    def _add(self, spec: ConsumerSpec) -> None:
+        if any(known.queue.name == spec.queue.name for known in self.consumers):
+            raise ConfigurationError(
+                f"queue {spec.queue.name} has a consumer already: give the other a queue of its own"
+            )
+        self.consumers.append(spec)
+
+    def include(self, router: Router) -> None:
+        """Take over what another router declares."""
+        for spec in router.consumers:
+            self._add(spec)
+        self.exchanges += router.exchanges
+        self.queues += router.queues
+        self.bindings += router.bindings
+        self.dead_letter_consumers += router.dead_letter_consumers
+        self.middleware += router.middleware
+
+
+def _check_options(queue: str | Queue, options: Mapping[str, Any], more: set[str]) -> None:
+    known = _QUEUE_OPTIONS | more
+    name = queue.name if isinstance(queue, Queue) else queue
+    for option in options:
+        if option not in known:
+            close = get_close_matches(option, known, 1)
+            hint = f", did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
+            raise ConfigurationError(f"consumer of {name}: unknown option {option}{hint}")

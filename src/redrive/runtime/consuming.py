@@ -1,0 +1,272 @@
+"""A consumer at work: each delivery walks the same steps, and this file lists them.
+
+    guard      may it be handled now, and did it kill somebody before?
+    read       the body, as the type that the handler asks for
+    handle     the handler, within its time limit and its middleware
+    settle     ack; or decide, and carry the verdict out
+
+A message that fails is settled beside the handling of the next one: a retry costs a publish and its confirm, and nobody
+should wait for that. At most `prefetch` deliveries are unsettled at any time, so that is bounded too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+from redrive.errors import RedriveError
+from redrive.protocol.content import Delivery
+from redrive.recovery.breaker import Breaker, BreakerState
+from redrive.recovery.classification import Kind, classify
+from redrive.recovery.durations import duration
+from redrive.recovery.failure import describe
+from redrive.recovery.history import History, read_history
+from redrive.recovery.rate import RateLimit
+from redrive.recovery.retry import Route
+from redrive.recovery.story import ParkReason
+from redrive.recovery.verdict import Again, Bury, decide, wait
+from redrive.runtime.clock import Clock
+from redrive.runtime.codecs import Malformed
+from redrive.runtime.handlers import Handler, HandlerDied
+from redrive.runtime.message import Message, current_message
+from redrive.runtime.observing import BreakerChanged, Observer
+from redrive.runtime.settling import Case, Settlement
+from redrive.runtime.specs import ConsumerSpec
+
+log = logging.getLogger("redrive.runtime")
+
+_NOT_BEFORE = b"x-redrive-not-before"
+
+
+class Walk:
+    """The way of a consumer's deliveries, one by one."""
+
+    def __init__(
+        self,
+        spec: ConsumerSpec,
+        handler: Handler,
+        settlement: Settlement,
+        observer: Observer,
+        clock: Clock,
+        *,
+        quorum: bool,
+    ) -> None:
+        """`quorum`: it is a quorum queue, where the broker counts deliveries."""
+        self.spec = spec
+        self.queue = spec.queue.name
+        self.handler = handler
+        self.settlement = settlement
+        self.observer = observer
+        self.clock = clock
+        self.breaker = Breaker(spec.breaker) if spec.breaker is not None else None
+        self.rate = RateLimit(spec.rate) if spec.rate is not None else None
+        self._timeout = duration(spec.timeout).total_seconds() if spec.timeout is not None else None
+        self._settling: set[asyncio.Task[None]] = set()
+        self._counts_deliveries = quorum
+        self._is_gated = self.breaker is not None or self.rate is not None
+        self._is_plain = self._timeout is None and not spec.middleware
+
+    async def __call__(self, delivery: Delivery) -> None:
+        """Walk. Raises only when cancelled, and then the delivery is given back."""
+        try:
+            await self._walk(delivery)
+        except asyncio.CancelledError:
+            if not delivery.settled:
+                delivery.nack(requeue=True)
+            raise
+
+    async def _walk(self, delivery: Delivery) -> None:
+        if self._holds_back(delivery) and await self.hold_back(delivery):
+            return
+        clock = self.clock.monotonic
+        began = clock()
+        message = Message(delivery, self.queue, self.read_history)
+        try:
+            body = self.handler.read(delivery.body, delivery.raw_properties)
+        except Malformed as error:
+            self.settle_soon(self.bury(delivery, error, ParkReason.MALFORMED))
+            return
+        current_message.set(message)
+        self.observer.started(self.queue)
+        try:
+            if self._is_plain:
+                await self.handler.call(body, message)
+            else:
+                await self.within_limits(lambda: self.handler.call(body, message), [message])
+        except asyncio.CancelledError:
+            self.observer.done(self.queue, clock() - began)
+            raise
+        except Exception as error:
+            self.failed(delivery, error, clock() - began)
+        else:
+            self.succeeded(delivery, clock() - began)
+
+    async def within_limits(self, work: Callable[[], Awaitable[Any]], messages: Sequence[Message]) -> None:
+        """The handler's work, within its time limit and its middleware."""
+        async with asyncio.timeout(self._timeout), AsyncExitStack() as stack:
+            for middleware in self.spec.middleware:
+                for message in messages:
+                    await stack.enter_async_context(middleware(message))
+            await work()
+
+    def succeeded(self, delivery: Delivery, seconds: float = 0.0) -> None:
+        delivery.ack()
+        self.observer.done(self.queue, seconds)
+        if self.spec.for_dead_letters:
+            self.settlement.went_well()
+        if self.breaker is not None:
+            self._heard(self.breaker.succeeded(self.clock.monotonic()))
+
+    # Failures -----------------------------------------------------------------------------------------
+
+    def failed(self, delivery: Delivery, error: BaseException, seconds: float = 0.0) -> None:
+        """Decide what becomes of it, and have that carried out."""
+        now = self.clock.now()
+        history = self.read_history(delivery)
+        if self.spec.for_dead_letters:
+            self.settle_soon(self.settlement.put_back(Case(delivery, history, describe(error, now), error, seconds)))
+            return
+        classified = classify(error, self.spec.retry, now)
+        verdict = decide(classified, history, self.spec.retry, now, random.random())
+        if self.breaker is not None:
+            if classified.kind is Kind.TRANSIENT:
+                self._heard(self.breaker.failed(self.clock.monotonic()))
+            else:
+                self.breaker.inconclusive()
+        if isinstance(error, HandlerDied) and history.crashes + 1 >= (self.spec.crash_limit or 1 << 30):
+            verdict = Bury(ParkReason.CRASHED)
+        case = Case(delivery, history, describe(error, now), error, seconds)
+        self.settle_soon(self.settlement.settle(case, verdict))
+
+    async def bury(self, delivery: Delivery, error: BaseException, reason: ParkReason) -> None:
+        failure = describe(error.__cause__ or error, self.clock.now())
+        case = Case(delivery, self.read_history(delivery), failure, error)
+        if self.spec.for_dead_letters:
+            await self.settlement.put_back(case)
+        else:
+            await self.settlement.settle(case, Bury(reason))
+
+    def read_history(self, delivery: Delivery) -> History:
+        try:
+            headers = delivery.properties.headers or {}
+        except RedriveError:  # a publisher's client wrote nonsense
+            headers = {}
+        return read_history(
+            headers,
+            self.queue,
+            count_header=self.spec.headers.attempts,
+            via_reject=self.spec.retry.via is Route.REJECT,
+            delivery_count=self.spec.retry.via is Route.QUORUM,
+        )
+
+    # Guards -------------------------------------------------------------------------------------------
+
+    def _holds_back(self, delivery: Delivery) -> bool:
+        """Is there anything to ask before it is handled? For most deliveries there is not."""
+        return self._is_gated or delivery.redelivered or _NOT_BEFORE in delivery.raw_properties
+
+    async def hold_back(self, delivery: Delivery) -> bool:
+        """May it be handled now? If not, it was settled in another way."""
+        if self._is_gated:
+            await self._pass_gates()
+        if delivery.redelivered and self._may_have_crashed(delivery):
+            return True
+        return _NOT_BEFORE in delivery.raw_properties and self._is_early(delivery)
+
+    def _may_have_crashed(self, delivery: Delivery) -> bool:
+        """A delivery that comes again may have killed whoever had it. Whether it was settled by this."""
+        limit = self.spec.crash_limit
+        if limit is None or self.spec.retry.via is Route.QUORUM or self.spec.for_dead_letters:
+            return False
+        history = self.read_history(delivery)
+        crashes = self._deliveries(delivery) if self._counts_deliveries else history.crashes + 1
+        case = Case(delivery, history, None, None)
+        if crashes >= limit:
+            self.settle_soon(self.settlement.settle(case, Bury(ParkReason.CRASHED)))
+            return True
+        if self._counts_deliveries:
+            return False
+        self.settle_soon(self.settlement.count_crash(case))
+        return True
+
+    @staticmethod
+    def _deliveries(delivery: Delivery) -> int:
+        """How often a quorum queue has delivered it before."""
+        try:
+            count = (delivery.properties.headers or {}).get("x-delivery-count", 0)
+        except RedriveError:
+            return 0
+        return count if isinstance(count, int) else 0
+
+    def _is_early(self, delivery: Delivery) -> bool:
+        """Somebody asked for more time than the rungs have: send it round again, without an attempt used."""
+        history, now = self.read_history(delivery), self.clock.now()
+        if history.not_before is None or history.not_before <= now:
+            return False
+        verdict = wait(self.spec.retry, history.not_before - now, now, counts=False)
+        if verdict is None:
+            return False
+        verdict = Again(verdict.rung, history.not_before, counts=False)
+        self.settle_soon(self.settlement.settle(Case(delivery, history, None, None), verdict))
+        return True
+
+    async def _pass_gates(self) -> None:
+        """Wait until the breaker and the rate limit let a message pass. Meanwhile it stays unsettled, and with it the
+        prefetch is used up: the broker sends no more, and nothing counts as an attempt.
+        """
+        clock = self.clock.monotonic
+        while self.rate is not None and (pause := self.rate.take(clock())) > 0:  # noqa: ASYNC110 - it is about time
+            await asyncio.sleep(pause)
+        while self.breaker is not None and (pause := self._breaker_pause(self.breaker)) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(pause, 1.0))  # somebody else's probe may have ended it
+
+    def limit_rate(self, per_second: float) -> None:
+        if self.rate is None:
+            self.rate = RateLimit(per_second)
+            self._is_gated = True
+        else:
+            self.rate.change(self.clock.monotonic(), per_second)
+
+    def _breaker_pause(self, breaker: Breaker) -> float:
+        before = breaker.state
+        pause = breaker.permits(self.clock.monotonic())
+        self._heard(breaker.state if breaker.state is not before else None)
+        return pause
+
+    def _heard(self, state: BreakerState | None) -> None:
+        if state is not None and self.breaker is not None:
+            self.observer.breaker(BreakerChanged(self.queue, self.queue, state, self.breaker.failure_rate))
+
+    # Settling beside ----------------------------------------------------------------------------------
+
+    def settle_soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"redrive-settle-{self.queue}")
+        self._settling.add(task)
+        task.add_done_callback(self._settled)
+
+    def _settled(self, task: asyncio.Task[None]) -> None:
+        self._settling.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("settling a message of %s failed: a bug", self.queue, exc_info=error)
+
+    async def drained(self) -> None:
+        """Wait for what is being settled."""
+        while self._settling:
+            await asyncio.gather(*self._settling, return_exceptions=True)
+
+    def abandon(self) -> None:
+        for task in self._settling:
+            task.cancel()
+
+    def __repr__(self) -> str:
+        return f"<Walk {self.queue} {self.handler!r} settling={len(self._settling)}>"
+
+
+def limit_of(spec: ConsumerSpec) -> timedelta | None:
+    """How long a handler may take: the broker's consumer timeout must be longer."""
+    return duration(spec.timeout) if spec.timeout is not None else None

@@ -1,0 +1,157 @@
+"""A handler and how to call it: its arguments come by their annotations.
+
+    async def validate(file: FileUploaded, message: Message, publish: Publisher) -> None: ...
+
+`Message` and `Publisher` are given as they are; the one other parameter gets the decoded body. A coroutine function is
+awaited; a plain one runs in a thread, or, for work that needs a processor of its own, in another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextvars import copy_context
+from multiprocessing import get_context
+from typing import Any
+
+from redrive.errors import ConfigurationError
+from redrive.runtime.batch import Batch
+from redrive.runtime.codecs import BodyReader, Codecs
+from redrive.runtime.message import Message
+
+
+class HandlerDied(Exception):
+    """The process that handled a message died of it, or of a neighbour."""
+
+
+class Handler:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        codecs: Codecs,
+        given: Mapping[type, Any],
+        threads: int,
+        processes: int = 0,
+        for_batches: bool = False,
+    ) -> None:
+        """`given`: what parameters of these types get. `threads`: how many calls of a plain function run at once."""
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self._given = dict(given)
+        self._for_batches = for_batches
+        self._wants_batch = False  # the `Batch` itself, rather than a list of bodies
+        self._body: tuple[str, Any] | None = None
+        self._extras: dict[str, Any] = {}  # parameters that are the same for every message
+        self._message: str | None = None
+        self._read_signature()
+        self._reader = self._reader_of(codecs)
+        self._workers = 0 if self.is_async else processes or threads
+        self._executor: Executor | None = None
+        self._processes = processes
+        if processes and self.is_async:
+            raise ConfigurationError(f"{self.name}: processes are for plain functions: a coroutine runs in the loop")
+        if processes and (self._message is not None or self._extras):
+            raise ConfigurationError(f"{self.name}: in another process it can have the body only")
+
+    # What it wants ------------------------------------------------------------------------------------
+
+    def _reader_of(self, codecs: Codecs) -> BodyReader | None:
+        if self._for_batches and (self._body is None or self._message is not None):
+            raise ConfigurationError(f"{self.name}: a batch handler has no one message: ask for Batch[T] instead")
+        return codecs.reader(self._body[1]) if self._body is not None else None
+
+    def _read_signature(self) -> None:
+        try:
+            hints = typing.get_type_hints(self.function)
+        except NameError as error:
+            raise ConfigurationError(f"{self.name}: its annotations cannot be read: {error}") from None
+        for parameter in inspect.signature(self.function).parameters.values():
+            self._read_parameter(parameter, hints.get(parameter.name, Any))
+
+    def _read_parameter(self, parameter: inspect.Parameter, wanted: Any) -> None:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ConfigurationError(f"{self.name}: what should *{parameter.name} get? Name its parameters")
+        if wanted is Message:
+            self._message = parameter.name
+        elif wanted in self._given:
+            self._extras[parameter.name] = self._given[wanted]
+        elif self._body is None and self._for_batches:
+            self._body = parameter.name, self._type_in_batch(wanted)
+        elif self._body is None:
+            self._body = parameter.name, wanted
+        elif parameter.default is parameter.empty:
+            raise ConfigurationError(
+                f"{self.name}: {self._body[0]} gets the body; what should {parameter.name} get? "
+                "There are Message and Publisher beside it"
+            )
+
+    def _type_in_batch(self, wanted: Any) -> Any:
+        origin, arguments = typing.get_origin(wanted) or wanted, typing.get_args(wanted)
+        if origin not in (list, Batch):
+            raise ConfigurationError(f"{self.name}: a batch handler's parameter is annotated as list[T] or Batch[T]")
+        self._wants_batch = origin is Batch
+        return arguments[0] if arguments else Any
+
+    # Calling it ---------------------------------------------------------------------------------------
+
+    def read(self, body: bytes, raw_properties: bytes) -> Any:
+        """The body as the handler wants it; `Malformed` if it cannot be."""
+        return self._reader.read(body, raw_properties) if self._reader is not None else None
+
+    def arguments(self, body: Any, message: Message | None) -> dict[str, Any]:
+        arguments = dict(self._extras)
+        if self._body is not None:
+            arguments[self._body[0]] = body
+        if self._message is not None:
+            arguments[self._message] = message
+        return arguments
+
+    async def call(self, body: Any, message: Message) -> Any:
+        return await self._run(self.arguments(body, message))
+
+    async def call_with_batch(self, batch: Batch[Any]) -> Any:
+        return await self._run(self.arguments(batch if self._wants_batch else batch.bodies, None))
+
+    async def _run(self, arguments: dict[str, Any]) -> Any:
+        if self.is_async:
+            return await self.function(**arguments)
+        return await self._call_elsewhere(arguments)
+
+    async def _call_elsewhere(self, arguments: dict[str, Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        if not self._processes:
+            run = copy_context().run
+            return await loop.run_in_executor(self._pool(), lambda: run(self.function, **arguments))
+        pool = self._pool()
+        try:
+            return await loop.run_in_executor(pool, _call, self.function, arguments)
+        except BrokenProcessPool as error:
+            if self._executor is pool:
+                self._executor = None  # the next call makes a new one
+            raise HandlerDied(f"the process that ran {self.name} died") from error
+
+    def _pool(self) -> Executor:
+        if self._executor is None:
+            if self._processes:
+                self._executor = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"))
+            else:
+                self._executor = ThreadPoolExecutor(self._workers, thread_name_prefix=f"redrive-{self.name}")
+        return self._executor
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def __repr__(self) -> str:
+        where = "async" if self.is_async else f"{self._workers} {'processes' if self._processes else 'threads'}"
+        return f"<Handler {self.name} {where}>"
+
+
+def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    return function(**arguments)

@@ -1,0 +1,486 @@
+"""Give a queue other arguments: the steps of `redrive.topology.migration`, carried out.
+
+    await migrate("q.orders", wanted, connection, watcher)
+
+Each step is a method that does its work and returns the record of the step that follows; the record is written before
+that step begins. Every step can be done again from its beginning, because each of its operations asks for a state
+rather than for a change: to bind what is bound, to delete what is gone, to carry from an empty queue does nothing.
+
+Two pauses hold it together. After a binding is changed, messages that were routed before may still be on their way to
+a queue (`settle`); and a quorum queue younger than a second may lose confirmed messages when its broker is killed, so
+nothing is entrusted to it before (`youth`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TypeAlias
+
+from redrive.errors import BrokerError, ConnectionClosed, MigrationPaused, MigrationRefused, NotFound, RedriveError
+from redrive.protocol.content import Delivery
+from redrive.runtime.carrying import Choice, Lane, Pump
+from redrive.runtime.migration_journal import Journal, locked
+from redrive.runtime.migration_ports import Migrator, Watcher
+from redrive.runtime.operations import Operations, Usage
+from redrive.topology.definitions import (
+    BindingDefinition,
+    Definition,
+    Definitions,
+    ExchangeDefinition,
+    QueueDefinition,
+)
+from redrive.topology.migration import (
+    Names,
+    Record,
+    Step,
+    detour,
+    direct_bindings,
+    entrance,
+    explain,
+    harm,
+    helpers,
+    is_switched,
+    waiting_arguments,
+    was_carried,
+)
+from redrive.topology.migration_plan import MigrationPlan, plan_migration
+from redrive.topology.plan import differences_between
+
+Tell: TypeAlias = Callable[[str], None]
+
+# How often what others do meanwhile is put right before they must stop: binding the queue, publishing to it by name.
+_ROUNDS = 20
+# How long a queue may take to become empty: a minute, and a second for so many messages.
+_MINUTE, _SLOWEST = 60.0, 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On which conditions a queue is migrated."""
+
+    wait_for_consumers: bool = False  # else it is refused while there are any
+    timeout: timedelta | None = None  # how long to wait for them, and for what they hold
+    allow_reorder: bool = False  # may a few messages come after younger ones, if producers leave no gap?
+    attempts: int = 10  # to find such a gap
+    settle: timedelta = timedelta(seconds=1)
+    youth: timedelta = timedelta(seconds=2)
+    window: int = 500  # how many messages are carried at a time
+
+
+@dataclass(slots=True)
+class Result:
+    queue: str
+    migrated: bool = False  # else it was as wanted already
+    resumed: bool = False
+    retreats: int = 0
+    reordered: int = 0  # messages that came after younger ones, as was allowed
+    carried: dict[str, int] = field(default_factory=dict)  # by the queue they were taken from
+
+
+async def prospect(queue: str, wanted: Definitions, broker: Migrator, watcher: Watcher) -> MigrationPlan | None:
+    """What `migrate` would do. Changes nothing. None: a migration was begun, and would be resumed."""
+    if await Operations(broker).ready(Names(queue).journal):
+        return None
+    return plan_migration(queue, wanted, await watcher.survey())
+
+
+async def migrate(
+    queue: str,
+    wanted: Definitions,
+    broker: Migrator,
+    watcher: Watcher,
+    terms: Terms = Terms(),  # noqa: B008 - frozen
+    *,
+    user: str | None = None,
+    tell: Tell = lambda _: None,
+) -> Result:
+    """Give a queue its wanted arguments, or go on with what was begun.
+
+    `user` is the one under whom messages are published here. Raises `MigrationRefused` when nothing was changed, and
+    `MigrationPaused` when it stopped half-way.
+    """
+    operations, names = Operations(broker), Names(queue)
+    async with locked(operations, names):
+        journal = Journal(operations, names)
+        migration = Migration(operations, watcher, journal, names, terms, user=user, tell=tell)
+        record = await journal.read()
+        if record is None:
+            record = await migration.begin(wanted)
+        else:
+            tell(f"going on with step {str(record.step)!r} of a migration that was begun")
+            migration.result.resumed = True
+            await asyncio.sleep(terms.settle.total_seconds())  # what a dead process held must be back in its queues
+        if record is not None:
+            await migration.run(record)
+        return migration.result
+
+
+class Migration:
+    def __init__(
+        self,
+        operations: Operations,
+        watcher: Watcher,
+        journal: Journal,
+        names: Names,
+        terms: Terms,
+        *,
+        user: str | None,
+        tell: Tell,
+    ) -> None:
+        self.result = Result(names.queue)
+        self._operations = operations
+        self._watcher = watcher
+        self._journal = journal
+        self._names = names
+        self._terms = terms
+        self._user = user
+        self._tell = tell
+        self._is_unused = False  # was the old queue seen unused in this life?
+        self._rounds = 0  # how often it was not empty when it was to be deleted
+        self._steps: dict[Step, Callable[[Record], Awaitable[Record | None]]] = {
+            Step.PREPARE: self._prepare,
+            Step.DETOUR: self._detour,
+            Step.DIVERT: self._divert,
+            Step.EMPTY: self._empty,
+            Step.REPLACE: self._replace,
+            Step.RETURN: self._return,
+            Step.SWITCH: self._switch,
+            Step.RETREAT: self._retreat,
+            Step.RESTORE: self._restore,
+            Step.CLEAN: self._clean,
+        }
+
+    # The way through ----------------------------------------------------------------------------------
+
+    async def begin(self, wanted: Definitions) -> Record | None:
+        """The first record, written down; None if the queue is as wanted."""
+        survey = await self._watcher.survey()
+        plan = plan_migration(self._names.queue, wanted, survey)
+        if (empty := survey.definitions.queue(self._names.journal)) is not None:
+            await self._operations.delete_idle(empty.name, empty.type)
+        if not plan.is_needed:
+            return None
+        usage = await self._usage()
+        reasons = list(plan.problems)
+        if usage.consumers and not self._terms.wait_for_consumers:
+            reasons.append(f"{await self._who(usage)}: stop them first, or have it wait for them")
+        if reasons:
+            raise MigrationRefused(self._names.queue, reasons)
+        kind = plan.record.wanted.type
+        await self._journal.open(waiting_arguments(kind, survey.server))
+        await self._grow_up(kind)
+        await self._journal.write(plan.record)
+        return plan.record
+
+    async def run(self, record: Record) -> None:
+        following: Record | None = record
+        while following is not None:
+            record = following
+            self._tell(f"{record.step}: {explain(record.step, record)}")
+            following = await self._do(record)
+            if following is not None:
+                await self._journal.write(following)
+        self.result.migrated = True
+
+    async def _do(self, record: Record) -> Record | None:
+        try:
+            return await self._steps[record.step](record)
+        except (MigrationRefused, MigrationPaused):
+            raise
+        except TimeoutError as error:
+            raise self._paused(record, "a queue does not become empty: somebody keeps publishing to it") from error
+        except RedriveError as error:
+            raise self._paused(record, str(error)) from error
+
+    # Before anything changes --------------------------------------------------------------------------
+
+    async def _prepare(self, record: Record) -> Record:
+        made: list[Definition] = []
+        try:
+            await self._try_out(record)
+            await self._make_helpers(record, made)
+        except ConnectionClosed:
+            raise
+        except (MigrationRefused, BrokerError) as error:
+            await self._withdraw(record, made)
+            reasons = error.reasons if isinstance(error, MigrationRefused) else [f"the broker refuses it: {error}"]
+            raise MigrationRefused(self._names.queue, reasons) from error
+        for definition in record.needs:
+            await self._operations.make(definition)
+        return record.then(Step.DETOUR)
+
+    async def _try_out(self, record: Record) -> None:
+        """Would the broker take the wanted arguments? To learn it when the old queue is gone is too late."""
+        trial = replace(record.wanted, name=self._names.trial)
+        await self._operations.make(trial)
+        await self._operations.delete_idle(trial.name, trial.type)
+
+    async def _make_helpers(self, record: Record, made: list[Definition]) -> None:
+        server = (await self._watcher.survey()).server
+        for definition in helpers(record, server):
+            await self._operations.make(definition)
+            made.append(definition)
+        await self._grow_up(record.wanted.type)
+        if reasons := harm(record, await self._watcher.survey()):
+            raise MigrationRefused(self._names.queue, reasons)
+
+    async def _withdraw(self, record: Record, made: list[Definition]) -> None:
+        """Nothing has changed yet, so all can be as if nothing had begun."""
+        kind = record.wanted.type
+        for definition in made:
+            if isinstance(definition, QueueDefinition):
+                await self._operations.delete_idle(definition.name, kind)
+            elif isinstance(definition, ExchangeDefinition):
+                await self._operations.delete_exchange(definition.name)
+        await self._operations.delete_idle(self._names.trial, kind)
+        await self._journal.erase(kind)
+
+    async def _grow_up(self, kind: str) -> None:
+        if kind == "quorum":
+            await asyncio.sleep(self._terms.youth.total_seconds())
+
+    async def _settle(self) -> None:
+        await asyncio.sleep(self._terms.settle.total_seconds())
+
+    # From the old ways to the router ------------------------------------------------------------------
+
+    async def _detour(self, record: Record) -> Record:
+        await self._operations.make(entrance(self._names))
+        for _ in range(_ROUNDS):
+            await self._lay_detours(record)
+            direct = direct_bindings((await self._watcher.survey()).definitions, self._names)
+            if not direct:
+                return record.then(Step.DIVERT)
+            if late := self._unknown(direct, record):
+                record = await self._adopt(late, record)
+        raise self._paused(record, f"{direct[0]} comes back, or AMQP cannot take it away: delete it by other means")
+
+    async def _lay_detours(self, record: Record) -> None:
+        for binding in record.bindings:
+            try:
+                await self._operations.make(detour(binding, self._names))
+            except NotFound:
+                self._tell(f"exchange {binding.source} is gone, and with it {binding}")
+            await self._operations.unbind(binding)
+
+    @staticmethod
+    def _unknown(bindings: tuple[BindingDefinition, ...], record: Record) -> tuple[BindingDefinition, ...]:
+        known = {binding.key for binding in record.bindings}
+        return tuple(binding for binding in bindings if binding.key not in known)
+
+    async def _adopt(self, bindings: tuple[BindingDefinition, ...], record: Record) -> Record:
+        """Somebody bound the queue meanwhile. What it is bound by must be written down before that is undone."""
+        for binding in bindings:
+            self._tell(f"somebody made {binding} meanwhile; it gets a detour, too")
+        record = record.adopting(bindings)
+        await self._journal.write(record)
+        return record
+
+    async def _divert(self, record: Record) -> Record:
+        await self._until_unused(record)
+        await self._operations.unbind(entrance(self._names))
+        await self._settle()
+        return record.then(Step.EMPTY)
+
+    # From the old queue to the new one ----------------------------------------------------------------
+
+    async def _empty(self, record: Record) -> Record:
+        await self._lay_detours(record)
+        if not self._is_unused:
+            await self._until_unused(record)
+        for feeder in record.feeders:
+            await self._carry(feeder, self._aside(self._names.parking(feeder)))
+        await self._carry(self._names.queue, self._aside(self._names.store))
+        return record.then(Step.REPLACE)
+
+    async def _replace(self, record: Record) -> Record:
+        definitions = (await self._watcher.survey()).definitions
+        if late := self._unknown(direct_bindings(definitions, self._names), record):
+            return (await self._adopt(late, record)).then(Step.EMPTY)
+        have, wanted = definitions.queue(self._names.queue), record.wanted
+        lane = BindingDefinition(self._names.lane(wanted.name), wanted.name)
+        if have is None or not any(differences_between(have, wanted)):
+            await self._operations.make(wanted)
+            await self._operations.make(lane)
+        elif not await self._operations.replace_idle(have, wanted, lane):
+            return self._once_more(record)
+        await self._grow_up(wanted.type)
+        return record.then(Step.RETURN)
+
+    def _once_more(self, record: Record) -> Record:
+        self._rounds += 1
+        why = "somebody publishes to the queue by its name, or consumes from it"
+        if self._rounds >= _ROUNDS:
+            raise self._paused(record, f"{why}: stop that")
+        self._tell(f"{why}: emptying it once more")
+        return record.then(Step.EMPTY)
+
+    async def _return(self, record: Record) -> Record:
+        await self._carry(self._names.store, self._home(self._names.queue))
+        for feeder in record.feeders:
+            await self._carry(self._names.parking(feeder), self._home(feeder))
+        return record.then(Step.SWITCH)
+
+    # From the gate to the queue -----------------------------------------------------------------------
+
+    async def _switch(self, record: Record) -> Record:
+        gate = record.open_gate
+        if is_switched((await self._watcher.survey()).definitions, self._names):  # by one who died right after
+            await self._settle()
+            is_right = not await self._operations.ready(gate)
+        elif self.result.retreats >= self._terms.attempts:
+            raise self._paused(record, self._too_busy())
+        else:
+            is_right = await self._switch_over(gate)
+        if not is_right and self._terms.allow_reorder:
+            self.result.reordered += await self._carry(gate, self._home(self._names.queue))
+            is_right = True
+        return record.then(Step.RESTORE if is_right else Step.RETREAT)
+
+    async def _switch_over(self, gate: str) -> bool:
+        """Let new messages into the queue in a moment when none waits. Did none come in that very moment?"""
+        async with self._pump(gate, self._home(self._names.queue)) as pump:
+            await pump.lull()
+            await self._operations.make(entrance(self._names))
+            is_right = await pump.silence(self._terms.settle.total_seconds())
+        self._count(gate, pump.carried)
+        return is_right
+
+    def _too_busy(self) -> str:
+        return (
+            f"{self.result.retreats} times a message came in the very moment of the switch: stop the producers for a "
+            "second, or allow a few messages to come after younger ones (--allow-reorder)"
+        )
+
+    async def _retreat(self, record: Record) -> Record:
+        """What came over the router since the switch must go behind what still waits in the gate."""
+        names, gate = self._names, record.open_gate
+        await self._operations.make(BindingDefinition(names.gatehouse, record.other_gate))
+        await self._operations.unbind(BindingDefinition(names.gatehouse, gate))
+        await self._operations.unbind(entrance(names))
+        await self._settle()
+        to_store, to_gate = Lane(names.lane(names.store), waits=True), Lane(names.lane(gate), waits=True)
+        await self._carry(names.queue, lambda one: to_store if was_carried(one.exchange, names) else to_gate)
+        await self._carry(gate, self._aside(names.store))
+        self.result.retreats += 1
+        return record.then(Step.RETURN, gate=1 - record.gate)
+
+    # Back to the old ways -----------------------------------------------------------------------------
+
+    async def _restore(self, record: Record) -> Record:
+        for binding in (*record.bindings, *record.added):
+            await self._bind_again(binding)
+        for binding in record.bindings:
+            await self._operations.unbind(detour(binding, self._names))
+        await self._settle()
+        return record.then(Step.CLEAN)
+
+    async def _bind_again(self, binding: BindingDefinition) -> None:
+        try:
+            await self._operations.make(binding)
+        except NotFound:
+            self._tell(f"exchange {binding.source} is gone, and with it {binding}")
+
+    async def _clean(self, record: Record) -> None:
+        names, kind = self._names, record.wanted.type
+        at_home = {names.parking(feeder): feeder for feeder in record.feeders}
+        for helper in (names.store, *names.gates, *at_home, names.trial):
+            while not await self._operations.delete_idle(helper, kind):
+                await self._carry(helper, self._home(at_home.get(helper, names.queue)))
+        for target in (names.store, *names.gates, *at_home, *record.feeders, names.queue):
+            await self._operations.delete_exchange(names.lane(target))
+        await self._operations.delete_exchange(names.router)
+        await self._operations.delete_exchange(names.gatehouse)
+        await self._journal.erase(kind)
+
+    # Carrying -----------------------------------------------------------------------------------------
+
+    def _aside(self, target: str) -> Choice:
+        return self._lane(target, waits=True)
+
+    def _home(self, target: str) -> Choice:
+        return self._lane(target, waits=False)
+
+    def _lane(self, target: str, *, waits: bool) -> Choice:
+        lane = Lane(self._names.lane(target), waits)
+
+        def choose(_: Delivery) -> Lane:
+            return lane
+
+        return choose
+
+    def _pump(self, source: str, choose: Choice) -> Pump:
+        return Pump(self._operations, source, choose, window=self._terms.window, user=self._user)
+
+    async def _carry(self, source: str, choose: Choice) -> int:
+        """Everything that is in a queue. One that is gone is empty."""
+        carried = 0
+        while (found := await self._operations.usage(source)) is not None:
+            async with self._pump(source, choose) as pump, asyncio.timeout(_MINUTE + found.messages / _SLOWEST):
+                await pump.drain()
+            carried += pump.carried
+            if not await self._operations.ready(source):
+                break
+        self._count(source, carried)
+        return carried
+
+    def _count(self, source: str, carried: int) -> None:
+        if carried:
+            self.result.carried[source] = self.result.carried.get(source, 0) + carried
+            self._tell(f"carried {carried} messages from {source}")
+
+    # Waiting for others -------------------------------------------------------------------------------
+
+    async def _until_unused(self, record: Record) -> None:
+        """Until nobody consumes from the queue, and nobody holds a message that could come back to it."""
+        try:
+            async with asyncio.timeout(self._terms.timeout.total_seconds() if self._terms.timeout else None):
+                await self._watch(record)
+        except TimeoutError:
+            raise self._paused(record, f"after {self._terms.timeout} the queue is still in use") from None
+        if record.hidden:
+            self._tell(f"waiting {record.hidden / 1000:g} s for messages that the broker holds back for a retry")
+            await asyncio.sleep(record.hidden / 1000)
+        self._is_unused = True
+
+    async def _watch(self, record: Record) -> None:
+        lag = self._watcher.lag.total_seconds()
+        loop = asyncio.get_running_loop()
+        idle_since, said = loop.time(), ""
+        while True:
+            usage, why = await self._usage(), ""
+            if usage.consumers:
+                idle_since, why = loop.time(), await self._who(usage)
+                if not self._terms.wait_for_consumers:
+                    raise self._paused(record, f"{why}: stop them")
+            elif loop.time() - idle_since >= lag:
+                held = await self._watcher.held(self._names.queue)
+                if held is None:
+                    self._tell("the broker does not say whether messages are in somebody's hands: taking it for no")
+                if not held:
+                    return
+                why = f"{held} of its messages are in somebody's hands: they must be settled, or their channel closed"
+            if why and why != said:
+                self._tell(f"waiting: {why}")
+                said = why
+            await asyncio.sleep(max(0.02, min(0.5, lag / 4)))
+
+    async def _usage(self) -> Usage:
+        found = await self._operations.usage(self._names.queue)
+        if found is None:
+            raise MigrationRefused(self._names.queue, ["it is gone: somebody deleted it"])
+        return found
+
+    async def _who(self, usage: Usage) -> str:
+        known = await self._watcher.consumers(self._names.queue)
+        count = "1 consumer is" if usage.consumers == 1 else f"{usage.consumers} consumers are"
+        return f"{count} attached to it" + (f" ({', '.join(known)})" if known else "")
+
+    def _paused(self, record: Record, why: str) -> MigrationPaused:
+        return MigrationPaused(self._names.queue, record.step, why)
+
+    def __repr__(self) -> str:
+        return f"<Migration of {self._names.queue} retreats={self.result.retreats} carried={self.result.carried}>"

@@ -1,0 +1,116 @@
+"""Publishing for applications: values in, a confirmed message out, with an identity and a place in the story.
+
+Every message gets an id (UUIDv7: they sort by time), a timestamp and a content type. What is published while another
+message is handled belongs to it: it carries on its correlation id.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.durations import Duration, duration, milliseconds
+from redrive.runtime.clock import Clock
+from redrive.runtime.codecs import Codecs
+from redrive.runtime.message import current_message
+from redrive.runtime.observing import Observer
+from redrive.runtime.ports import Publishes
+from redrive.topology import ladder
+from redrive.topology.declared import Exchange
+from redrive.wire.properties import PERSISTENT, Properties
+
+Enrich = Callable[[dict[str, Any]], None]
+
+
+class Publisher:
+    """`await publisher.publish("domain.events", "files.uploaded.png", file)`: returns when the broker has it."""
+
+    def __init__(
+        self,
+        broker: Publishes,
+        *,
+        app: str,
+        codecs: Codecs,
+        clock: Clock,
+        observer: Observer,
+        enrich: Enrich | None = None,
+        delayed_exchange: str | None = None,
+    ) -> None:
+        """`enrich` may add headers, as tracing does. `delayed_exchange`: where the broker has one."""
+        self._broker = broker
+        self._app = app
+        self._codecs = codecs
+        self._clock = clock
+        self._observer = observer
+        self._enrich = enrich
+        self._delayed_exchange = delayed_exchange
+
+    async def publish(
+        self,
+        exchange: str | Exchange,
+        routing_key: str,
+        body: Any,
+        *,
+        after: Duration | None = None,
+        type: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        content_type: str | None = None,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        priority: int | None = None,
+        persistent: bool = True,
+    ) -> str:
+        """Publish and wait for the confirm. Gives the message's id. `after` wants the default exchange: a queue."""
+        name = exchange.name if isinstance(exchange, Exchange) else exchange
+        encoded, written_as = self._codecs.encode(body, content_type)
+        now = self._clock.now()
+        identity = message_id or str(uuid7(now, secrets.token_bytes(10)))
+        all_headers = dict(headers or {})
+        if self._enrich is not None:
+            self._enrich(all_headers)
+        place = self._place(name, routing_key, after, all_headers)
+        handled = current_message.get()
+        properties = Properties(
+            content_type=written_as,
+            headers=all_headers or None,
+            delivery_mode=PERSISTENT if persistent else 1,
+            priority=priority,
+            correlation_id=correlation_id or (handled.correlation_id if handled is not None else None) or identity,
+            reply_to=reply_to,
+            message_id=identity,
+            timestamp=now,
+            type=type,
+            app_id=self._app,
+        )
+        began = self._clock.monotonic()
+        await self._broker.publish(*place, encoded, properties)
+        self._observer.published(name, self._clock.monotonic() - began)
+        return identity
+
+    def _place(
+        self, exchange: str, routing_key: str, after: Duration | None, headers: dict[str, Any]
+    ) -> tuple[str, str]:
+        delay = duration(after, "after") if after is not None else timedelta(0)
+        if delay <= timedelta(0):
+            return exchange, routing_key
+        if exchange:
+            raise ConfigurationError(
+                f"after={after!r} delays messages to a queue: publish to the exchange '' with the queue's name as key"
+            )
+        if self._delayed_exchange is None:
+            return ladder.ENTRANCE, ladder.routing_key(delay, routing_key)
+        headers["x-delay"] = milliseconds(delay)
+        return self._delayed_exchange, routing_key
+
+
+def uuid7(moment: datetime, chance: bytes) -> UUID:
+    """An identity that sorts by the time it was made (RFC 9562, version 7). `chance` are ten random bytes."""
+    number = int(moment.timestamp() * 1000) << 80 | int.from_bytes(chance, "big")
+    number = number & ~(0xF << 76) | 0x7 << 76
+    number = number & ~(0x3 << 62) | 0x2 << 62
+    return UUID(int=number)

@@ -1,0 +1,87 @@
+"""What an application says about a consumer: a frozen value, checked when built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.breaker import BreakerPolicy
+from redrive.recovery.durations import Duration, duration
+from redrive.recovery.history import HeaderNames
+from redrive.recovery.retry import Retry
+from redrive.runtime.message import Message
+from redrive.topology.declared import Queue
+
+Middleware: TypeAlias = "Callable[[Message], AbstractAsyncContextManager[Any]]"
+
+NO_RETRY = Retry(attempts=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSpec:
+    """`size` messages, or what came within `timeout` of the first; `batchers` batches at a time."""
+
+    size: int = 100
+    timeout: Duration = "1s"
+    batchers: int = 1
+    processors: int = 1
+    key: Callable[[Any], Any] | None = None  # messages of one batch have one key
+    isolate: bool = True  # when a batch fails, find out by halves which message it was
+
+    def __post_init__(self) -> None:
+        for name in ("size", "batchers", "processors"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"batch {name} {getattr(self, name)!r}: want at least 1")
+        if duration(self.timeout, "batch timeout") <= timedelta(0):
+            raise ConfigurationError(f"batch timeout {self.timeout!r}: want more than nothing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSpec:
+    queue: Queue
+    function: Callable[..., Any]
+    concurrency: int = 1
+    prefetch: int = 0  # 0: enough to keep `concurrency` busy
+    timeout: Duration | None = None
+    processes: int = 0
+    park: Literal["publish", "reject"] = "publish"
+    crash_limit: int | None = 5
+    breaker: BreakerPolicy | None = None
+    rate: float | None = None  # messages a second
+    headers: HeaderNames = field(default_factory=HeaderNames)
+    dead_ends: Mapping[type[BaseException], str] = field(default_factory=dict)  # dead-letter queues by error
+    middleware: Sequence[Middleware] = ()
+    batch: BatchSpec | None = None
+    for_dead_letters: bool = False
+
+    def __post_init__(self) -> None:
+        who = f"consumer of {self.queue.name}"
+        if self.concurrency < 1:
+            raise ConfigurationError(f"{who}: concurrency {self.concurrency}: want at least 1")
+        if self.park not in ("publish", "reject"):
+            raise ConfigurationError(f"{who}: park {self.park!r}: want 'publish' or 'reject'")
+        if self.prefetch < 0 or self.prefetch > 65535:
+            raise ConfigurationError(f"{who}: prefetch {self.prefetch}: want 1 to 65535")
+        if self.crash_limit is not None and self.crash_limit < 1:
+            raise ConfigurationError(f"{who}: crash_limit {self.crash_limit}: want at least 1, or None for no guard")
+        if self.timeout is not None and duration(self.timeout, "timeout") <= timedelta(0):
+            raise ConfigurationError(f"{who}: timeout {self.timeout!r}: want more than nothing")
+        if self.rate is not None and self.rate <= 0:
+            raise ConfigurationError(f"{who}: rate {self.rate}: want more than 0 messages a second")
+
+    @property
+    def retry(self) -> Retry:
+        return self.queue.retry or NO_RETRY
+
+    @property
+    def prefetched(self) -> int:
+        """How many messages may be here at a time."""
+        if self.prefetch:
+            return self.prefetch
+        if self.batch is not None:
+            return min(65535, self.batch.size * (self.batch.batchers + 1))
+        return min(65535, max(self.concurrency * 2, 50))

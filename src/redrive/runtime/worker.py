@@ -1,0 +1,134 @@
+"""All the consumers of an application at work, over one connection that consumes and one that hands messages over.
+
+    STARTING -> RUNNING -> DRAINING -> STOPPED
+
+Draining: no more deliveries are taken, what is being handled is finished and settled. What is not done within the limit
+is cancelled and goes back to its queue: handled again, never lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Any
+
+from redrive.runtime.batches import Batching
+from redrive.runtime.clock import Clock
+from redrive.runtime.codecs import Codecs
+from redrive.runtime.consuming import Walk
+from redrive.runtime.handlers import Handler
+from redrive.runtime.observing import Observer
+from redrive.runtime.ports import Consumes, Consuming, Publishes
+from redrive.runtime.settling import Settlement
+from redrive.runtime.specs import ConsumerSpec
+from redrive.topology.declared import Topology
+from redrive.topology.expansion import Expanded
+from redrive.topology.server import Server
+
+log = logging.getLogger("redrive.runtime")
+
+
+class State(Enum):
+    STARTING = auto()
+    RUNNING = auto()
+    DRAINING = auto()
+    STOPPED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all consumers of a worker share."""
+
+    topology: Topology
+    server: Server
+    app: str
+    host: str
+    codecs: Codecs
+    clock: Clock
+    observer: Observer
+    given: Mapping[type, Any]  # what handlers' parameters of these types get
+    budget: Callable[[], int]  # how large the properties of a message may be
+
+
+class Worker:
+    def __init__(
+        self, specs: Sequence[ConsumerSpec], consumes: Consumes, publishes: Publishes, around: Surroundings
+    ) -> None:
+        self.state = State.STARTING
+        self._consumes = consumes
+        self._around = around
+        self._walks = {spec.queue.name: self._walk(spec, publishes) for spec in specs}
+        self._batches = {
+            name: Batching(walk, walk.spec.batch) for name, walk in self._walks.items() if walk.spec.batch is not None
+        }
+        self._consuming: list[Consuming] = []
+
+    def _walk(self, spec: ConsumerSpec, publishes: Publishes) -> Walk:
+        around = self._around
+        handler = Handler(
+            spec.function,
+            codecs=around.codecs,
+            given=around.given,
+            threads=spec.batch.batchers if spec.batch is not None else spec.concurrency,
+            processes=spec.processes,
+            for_batches=spec.batch is not None,
+        )
+        names = Expanded(around.topology, spec.queue, around.server)
+        settlement = Settlement(
+            spec,
+            names,
+            publishes,
+            around.observer,
+            around.clock,
+            app=around.app,
+            host=around.host,
+            budget=around.budget,
+        )
+        return Walk(spec, handler, settlement, around.observer, around.clock, quorum=names.type == "quorum")
+
+    async def start(self) -> None:
+        for name, walk in self._walks.items():
+            batching = self._batches.get(name)
+            self._consuming.append(
+                await self._consumes.consume(
+                    name,
+                    batching or walk,
+                    prefetch=walk.spec.prefetched,
+                    concurrency=1 if batching is not None else walk.spec.concurrency,
+                    finishing=(batching or walk).drained,
+                )
+            )
+        self.state = State.RUNNING
+
+    async def stop(self, within: timedelta = timedelta(seconds=30)) -> bool:
+        """Drain. Whether everything was finished within the limit."""
+        if self.state is State.STOPPED:
+            return True
+        self.state = State.DRAINING
+        finished = True
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await asyncio.gather(*(consuming.cancel() for consuming in self._consuming))
+        except TimeoutError:
+            finished = False
+            log.warning("not finished within %s: what is left goes back to its queue", within)
+            for batching in self._batches.values():
+                batching.abandon()
+            for walk in self._walks.values():
+                walk.abandon()
+            await asyncio.gather(*(consuming.abort() for consuming in self._consuming))
+        for walk in self._walks.values():
+            walk.handler.close()
+        self.state = State.STOPPED
+        return finished
+
+    def limit_rate(self, queue: str, per_second: float) -> None:
+        """Change a consumer's rate while it works."""
+        self._walks[queue].limit_rate(per_second)
+
+    def __repr__(self) -> str:
+        return f"<Worker {self._around.app} {self.state.name} consumers={len(self._walks)}>"

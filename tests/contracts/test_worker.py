@@ -1,0 +1,568 @@
+"""What a worker promises, on every broker."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from redrive import App, Batch, BreakerPolicy, Discard, Message, Park, Publisher, Retry, RetryLater, Snooze
+from redrive.client import Connection, Properties
+from redrive.client.probing import server_of
+from redrive.errors import ConfigurationError, ConnectionLost
+from redrive.recovery.history import HeaderNames
+from redrive.recovery.retry import Route
+from redrive.runtime.observing import Outcome
+from working import Watcher, depth, take, working
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+SHORT = Retry(attempts=3, delay="50ms")
+
+
+@pytest.fixture
+async def app(amqp_url: str, cleanliness: None) -> App:  # noqa: ARG001
+    return App("shop", broker=amqp_url)
+
+
+def routes_of(connection: Connection) -> list[tuple[str, Route]]:
+    possible = [
+        ("classic", Route.REPUBLISH),
+        ("classic", Route.REJECT),
+        ("quorum", Route.REPUBLISH),
+        ("quorum", Route.REJECT),
+    ]
+    if server_of(connection).embedded:
+        possible.append(("classic", Route.DELAYED))
+    elif server_of(connection).native_delayed_retry:
+        possible.append(("quorum", Route.QUORUM))
+    return possible
+
+
+# Done ---------------------------------------------------------------------------------------------
+
+
+async def test_a_message_that_is_handled_is_gone(app: App) -> None:
+    handled = []
+
+    @app.consumer("orders", retry=SHORT)
+    async def handle(order: Order) -> None:
+        handled.append(order.id)
+
+    async with working(app) as (running, watcher):
+        for number in range(10):
+            await app.publish("", "orders", {"id": number})
+        await watcher.seen(Outcome.DONE, 10)
+        assert handled == list(range(10))
+    async with Connection(app.broker or "") as connection:
+        assert await depth(connection, "orders") == 0
+    assert running.app is app
+
+
+async def test_a_plain_function_and_a_publisher_work_too(app: App) -> None:
+    @app.consumer("in", retry=SHORT)
+    async def passes_on(order: Order, publisher: Publisher) -> None:
+        await publisher.publish("", "out", {"id": order.id + 1})
+
+    seen: list[Any] = []
+
+    @app.consumer("out", retry=SHORT)
+    def plain(order: Order, message: Message) -> None:
+        seen.append((order.id, message.correlation_id))
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "in", Order(1), correlation_id="story-1")
+        await watcher.seen(Outcome.DONE, 2)
+    assert seen == [(2, "story-1")]
+
+
+# Again --------------------------------------------------------------------------------------------
+
+
+async def test_a_message_that_fails_comes_back_and_nobody_else_sees_it(app: App) -> None:
+    events = app.exchange("events", "topic")
+    seen: list[tuple[str, int, str, str]] = []
+
+    @app.consumer("fails", bind=events.on("order.*"), retry=SHORT)
+    async def fails(message: Message) -> None:
+        seen.append(("fails", message.attempt, message.exchange, message.routing_key))
+        if message.attempt < 3:
+            raise OSError("busy")
+
+    @app.consumer("works", bind=events.on("order.*"), retry=SHORT)
+    async def works(message: Message) -> None:
+        seen.append(("works", message.attempt, message.exchange, message.routing_key))
+
+    async with working(app) as (_, watcher):
+        await app.publish(events, "order.new", Order(1))
+        await watcher.seen(Outcome.DONE, 2)
+    assert sorted(seen) == [
+        ("fails", 1, "events", "order.new"),
+        ("fails", 2, "events", "order.new"),
+        ("fails", 3, "events", "order.new"),
+        ("works", 1, "events", "order.new"),
+    ]
+
+
+async def test_on_every_route_attempts_are_counted_and_the_last_one_parks(app: App) -> None:
+    attempts: dict[str, list[int]] = {}
+
+    async def handle(message: Message) -> None:
+        attempts.setdefault(message.queue, []).append(message.attempt)
+        raise OSError("still busy")
+
+    async with Connection(app.broker or "") as connection:
+        names = []
+        for kind, via in routes_of(connection):
+            delay = "1s" if via is Route.QUORUM else "50ms"
+            name = f"{kind}.{via}"
+            names.append(name)
+            app.consumer(name, retry=Retry(attempts=3, delay=delay, via=via), type=kind)(handle)
+        async with working(app) as (_, watcher):
+            for name in names:
+                await app.publish("", name, Order(1))
+            await watcher.until(lambda: watcher.counts[Outcome.PARKED] + _native(names) >= len(names))
+            for name in names:
+                dead = await take(connection, f"{name}.dlq")
+                assert dead.body == b'{"id":1}'
+        assert attempts == {name: [1, 2, 3] for name in names}
+
+
+def _native(names: list[str]) -> int:
+    """On the quorum route the broker parks by itself."""
+    return sum(name.endswith(".quorum") for name in names)
+
+
+async def test_a_handler_that_asks_for_more_time_gets_it_on_the_rungs_there_are(app: App) -> None:
+    loop, times = asyncio.get_running_loop(), []
+
+    @app.consumer("orders", retry=Retry(attempts=2, delay="100ms"))
+    async def handle(message: Message) -> None:
+        times.append(loop.time())
+        if message.attempt == 1:
+            raise RetryLater(after="450ms")
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.DONE)
+        assert times[1] - times[0] >= 0.44
+        assert len(times) == 2
+        assert watcher.counts[Outcome.RETRIED] == 1
+        assert watcher.counts[Outcome.SNOOZED] >= 2
+
+
+async def test_a_snooze_uses_no_attempt(app: App) -> None:
+    attempts = []
+
+    @app.consumer("orders", retry=Retry(attempts=2, delay="50ms"))
+    async def handle(message: Message) -> None:
+        attempts.append((message.attempt, message.history.snoozes))
+        if len(attempts) < 5:
+            raise Snooze("50ms")
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.DONE)
+    assert attempts == [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]
+
+
+async def test_a_handler_that_takes_too_long_has_failed(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), timeout="50ms")
+    async def handle() -> None:
+        await asyncio.sleep(60)
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        (parked,) = await watcher.seen(Outcome.PARKED)
+        assert parked.error is not None
+        assert parked.error.startswith("TimeoutError")
+
+
+# Parked -------------------------------------------------------------------------------------------
+
+
+async def test_a_parked_message_tells_its_story(app: App) -> None:
+    events = app.exchange("events", "topic")
+
+    @app.consumer("orders", bind=events.on("#"), retry=Retry(attempts=2, delay="50ms"))
+    async def handle(order: Order) -> None:
+        raise KeyError(order.id)
+
+    async with working(app) as (running, watcher):
+        await app.publish(events, "order.new", Order(7), type="order", correlation_id="c-1", headers={"tenant": "t1"})
+        (event,) = await watcher.seen(Outcome.PARKED)
+        dead = await take(running.consuming, "orders.dlq")
+    headers = dead.properties.headers or {}
+    assert headers["tenant"] == "t1"
+    assert headers["x-redrive-reason"] == "exhausted"
+    assert headers["x-redrive-attempts"] == 2
+    assert headers["x-redrive-error"] == "KeyError"
+    assert (headers["x-redrive-exchange"], headers["x-redrive-routing-key"]) == ("events", "order.new")
+    assert (headers["x-redrive-queue"], headers["x-redrive-app"]) == ("orders", "shop")
+    assert "handle\nKeyError: 7" in str(headers["x-redrive-stack"])
+    history = headers["x-redrive-history"]
+    assert isinstance(history, list)
+    assert [entry["number"] for entry in history] == [1, 2]  # type: ignore[index, call-overload]
+    assert (event.attempt, event.max_attempts, event.reason) == (2, 2, "exhausted")
+    assert (dead.properties.correlation_id, dead.properties.type) == ("c-1", "order")
+    assert event.fingerprint == headers["x-redrive-fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason"),
+    [
+        (Park("no such customer"), Outcome.PARKED, "requested"),
+        (msgspec.ValidationError("wrong"), Outcome.PARKED, "permanent"),
+        (Discard("obsolete"), Outcome.DISCARDED, "discarded"),
+    ],
+)
+async def test_some_errors_are_never_retried(app: App, error: Exception, outcome: Outcome, reason: str) -> None:
+    @app.consumer("orders", retry=SHORT)
+    async def handle() -> None:
+        raise error
+
+    async with working(app) as (running, watcher):
+        await app.publish("", "orders", Order(1))
+        (event,) = await watcher.seen(outcome)
+        assert (event.attempt, event.reason) == (1, reason)
+        assert await depth(running.consuming, "orders.dlq") == (outcome is Outcome.PARKED)
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"id": "seven"}', b"\xff", b""])
+async def test_what_cannot_be_read_is_parked_at_once_and_the_worker_goes_on(app: App, body: bytes) -> None:
+    handled = []
+
+    @app.consumer("orders", retry=SHORT)
+    async def handle(order: Order) -> None:
+        handled.append(order.id)
+
+    async with working(app) as (running, watcher):
+        await running.publishing.publish("", "orders", body)
+        await app.publish("", "orders", Order(2))
+        (event,) = await watcher.seen(Outcome.PARKED)
+        await watcher.seen(Outcome.DONE)
+        dead = await take(running.consuming, "orders.dlq")
+    assert (event.reason, dead.body, handled) == ("malformed", body, [2])
+
+
+async def test_errors_can_have_dead_letter_queues_of_their_own(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), dlq={KeyError: "orders.unknown", OSError: "orders.io"})
+    async def handle(order: Order) -> None:
+        raise {1: KeyError("x"), 2: OSError("x"), 3: ValueError("x")}[order.id]
+
+    async with working(app) as (running, _):
+        for number in (1, 2, 3):
+            await app.publish("", "orders", Order(number))
+        assert (await take(running.consuming, "orders.unknown")).body == b'{"id":1}'
+        assert (await take(running.consuming, "orders.io")).body == b'{"id":2}'
+        assert (await take(running.consuming, "orders.dlq")).body == b'{"id":3}'
+
+
+async def test_parking_by_reject_lets_the_broker_do_it(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), park="reject")
+    async def handle() -> None:
+        raise OSError
+
+    async with working(app) as (running, _):
+        await app.publish("", "orders", Order(1))
+        dead = await take(running.consuming, "orders.dlq")
+    assert (dead.properties.headers or {})["x-first-death-reason"] == "rejected"
+
+
+async def test_other_peoples_header_names_can_be_used(app: App) -> None:
+    counts = []
+
+    @app.consumer("orders", retry=SHORT, headers=HeaderNames(attempts="x-retries", reason="x-retry-reason"))
+    async def handle(message: Message) -> None:
+        counts.append((message.headers.get("x-retries"), message.headers.get("x-retry-reason")))
+        if len(counts) < 3:
+            raise OSError("db_error: connection timeout")
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.DONE)
+    reason = "OSError: db_error: connection timeout"
+    assert counts == [(None, None), (1, reason), (2, reason)]
+
+
+async def test_a_message_that_cannot_be_parked_stays_in_its_queue(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1))
+    async def handle() -> None:
+        raise OSError
+
+    async with working(app, within=1) as (running, watcher):
+        await running.consuming.delete_exchange("dlq.orders")
+        await app.publish("", "orders", Order(1))
+        (event, *_) = await watcher.seen(Outcome.RELEASED)
+        assert event.reason.startswith("not handed over")
+    async with Connection(app.broker or "") as connection:
+        assert (await take(connection, "orders")).body == b'{"id":1}'
+
+
+async def test_copies_for_others_are_not_made_again(app: App) -> None:
+    """`CC` would send each retry to the other queue once more, and `expiration` would let it vanish."""
+
+    @app.consumer("orders", retry=Retry(attempts=3, delay="50ms"))
+    async def handle() -> None:
+        raise OSError
+
+    app.queue("copies", dlq=False)
+    async with working(app) as (running, watcher):
+        properties = Properties(headers={"CC": ["copies"]}, expiration="60000", delivery_mode=2)
+        await running.publishing.publish("", "orders", b"{}", properties)
+        await watcher.seen(Outcome.PARKED)
+        assert await depth(running.consuming, "copies") == 1
+        dead = await take(running.consuming, "orders.dlq")
+    assert dead.properties.expiration is None
+
+
+# Guards -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_a_message_that_kills_whoever_handles_it_is_parked(app: App, kind: str) -> None:
+    deaths = 0
+
+    @app.consumer("orders", retry=SHORT, type=kind, crash_limit=3, concurrency=5)
+    async def dies(app: App) -> None:
+        nonlocal deaths
+        deaths += 1
+        assert app._running is not None
+        if kind == "classic":  # until the message of which this is the copy is gone: else there are two of them
+            (watcher,) = (one for one in app.observers if isinstance(one, Watcher))
+            await watcher.seen(Outcome.RELEASED, deaths - 1)
+            await asyncio.sleep(0.05)
+        (await app._running.consuming.link()).abort(ConnectionLost("killed"))
+        await asyncio.sleep(60)
+
+    async with working(app, within=0.1) as (running, watcher):
+        await app.publish("", "orders", Order(1))
+        (event,) = await watcher.seen(Outcome.PARKED)
+        assert (event.reason, deaths) == ("crashed", 3)
+        assert await depth(running.publishing, "orders.dlq") == 1
+
+
+async def test_a_breaker_stops_handling_before_attempts_are_burnt(app: App) -> None:
+    policy = BreakerPolicy(failure_rate=0.5, minimum_calls=4, window=4, pause="300ms")
+    broken, attempts = True, 0
+
+    @app.consumer("orders", retry=Retry(attempts=9, delay="50ms"), breaker=policy)
+    async def handle() -> None:
+        nonlocal attempts
+        attempts += 1
+        if broken:
+            raise OSError("down")
+
+    async with working(app) as (_, watcher):
+        for number in range(30):
+            await app.publish("", "orders", Order(number))
+        await watcher.until(lambda: "open" in watcher.breaker_states)
+        assert attempts < 10
+        broken = False
+        await watcher.seen(Outcome.DONE, 30)
+    assert watcher.breaker_states[-1] == "closed"
+
+
+async def test_a_rate_limit_holds_messages_back(app: App) -> None:
+    loop = asyncio.get_running_loop()
+
+    @app.consumer("orders", retry=SHORT, rate=50, concurrency=10)
+    async def handle() -> None: ...
+
+    async with working(app) as (_, watcher):
+        began = loop.time()
+        for number in range(40):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.DONE, 40)
+        assert loop.time() - began >= 0.5
+
+
+# Batches ------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_is_one_call(app: App) -> None:
+    calls: list[list[int]] = []
+
+    @app.batch_consumer("orders", size=10, timeout="100ms", retry=SHORT)
+    async def handle(orders: list[Order]) -> None:
+        calls.append([order.id for order in orders])
+
+    async with working(app) as (_, watcher):
+        for number in range(25):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.DONE, 25)
+    assert sorted(number for call in calls for number in call) == list(range(25))
+    assert max(map(len, calls)) <= 10
+
+
+async def test_one_bad_message_fails_alone(app: App) -> None:
+    """Marked by the handler, unreadable, or found by halves: the others are done."""
+
+    @app.batch_consumer("orders", size=20, timeout="500ms", retry=Retry(attempts=1))
+    async def handle(batch: Batch[Order]) -> None:
+        for item in batch:
+            if item.body.id == 3:
+                batch.fail(item, ValueError("marked"))
+            if item.body.id == 11:
+                raise OSError("stumbled over 11")
+
+    async with working(app) as (running, watcher):
+        for number in range(19):
+            await app.publish("", "orders", Order(number))
+        await running.publishing.publish("", "orders", b"unreadable")
+        await watcher.seen(Outcome.PARKED, 3)
+        await watcher.seen(Outcome.DONE, 17)
+        assert sorted(event.reason for event in watcher.events) == ["exhausted", "exhausted", "malformed"]
+        assert {(await take(running.consuming, "orders.dlq")).body for _ in range(3)} == {
+            b'{"id":3}', b'{"id":11}', b"unreadable",
+        }  # fmt: skip
+
+
+async def test_when_everything_fails_it_is_not_tried_over_and_over(app: App) -> None:
+    calls = 0
+
+    @app.batch_consumer("orders", size=64, timeout="500ms", retry=Retry(attempts=1))
+    async def handle(orders: list[Order]) -> None:  # noqa: ARG001
+        nonlocal calls
+        calls += 1
+        raise OSError("the database is down")
+
+    async with working(app) as (_, watcher):
+        for number in range(64):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.PARKED, 64)
+    assert calls < 64
+
+
+async def test_batches_can_be_gathered_by_key(app: App) -> None:
+    calls: list[set[int]] = []
+
+    @app.batch_consumer("orders", size=5, timeout="200ms", key=lambda order: order.id % 2, retry=SHORT)
+    async def handle(orders: list[Order]) -> None:
+        calls.append({order.id % 2 for order in orders})
+
+    async with working(app) as (_, watcher):
+        for number in range(10):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.DONE, 10)
+    assert all(len(keys) == 1 for keys in calls)
+
+
+async def test_stopping_handles_what_was_gathered(app: App) -> None:
+    handled: list[int] = []
+
+    @app.batch_consumer("orders", size=100, timeout="60s", retry=SHORT)
+    async def handle(orders: list[Order]) -> None:
+        handled.extend(order.id for order in orders)
+
+    async with working(app) as (running, _):
+        for number in range(5):
+            await app.publish("", "orders", Order(number))
+        while await depth(running.consuming, "orders"):  # noqa: ASYNC110 - the broker is the one to ask
+            await asyncio.sleep(0.01)
+    assert sorted(handled) == list(range(5))
+
+
+# Stopping -----------------------------------------------------------------------------------------
+
+
+async def test_draining_finishes_what_is_being_handled_and_gives_back_the_rest(app: App) -> None:
+    started, handled = asyncio.Event(), []
+
+    @app.consumer("orders", retry=SHORT, prefetch=10)
+    async def handle(order: Order) -> None:
+        started.set()
+        await asyncio.sleep(0.2)
+        handled.append(order.id)
+
+    async with working(app):
+        for number in range(5):
+            await app.publish("", "orders", Order(number))
+        await started.wait()
+    assert handled == [0]
+    async with Connection(app.broker or "") as connection:
+        assert await depth(connection, "orders") == 4
+
+
+async def test_what_does_not_finish_in_time_comes_back(app: App) -> None:
+    started = asyncio.Event()
+
+    @app.consumer("orders", retry=SHORT)
+    async def handle() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    async with working(app, within=0.1):
+        await app.publish("", "orders", Order(1))
+        await started.wait()
+    async with Connection(app.broker or "") as connection:
+        assert await depth(connection, "orders") == 1
+
+
+# Dead letters -------------------------------------------------------------------------------------
+
+
+async def test_dead_letters_can_have_a_consumer_whose_failures_wait(app: App) -> None:
+    loop, times = asyncio.get_running_loop(), []
+
+    @app.consumer("orders", retry=None)
+    async def handle() -> None:
+        raise OSError("no")
+
+    @app.dlq_consumer("orders")
+    async def last_resort(message: Message) -> None:
+        assert message.headers["x-redrive-reason"] == "exhausted"
+        times.append(loop.time())
+        if len(times) < 3:
+            raise OSError("not yet")
+
+    async with working(app) as (running, watcher):
+        await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.DONE)
+        assert await depth(running.consuming, "orders.dlq") == 0
+    assert times[2] - times[1] > times[1] - times[0] > 0.1
+
+
+# Publishing ---------------------------------------------------------------------------------------
+
+
+async def test_a_message_has_an_identity_and_a_time(app: App) -> None:
+    app.queue("plain", dlq=False)
+    async with working(app) as (running, _):
+        identity = await app.publish("", "plain", {"a": 1})
+        found = (await take(running.consuming, "plain")).properties
+    assert (found.message_id, found.correlation_id, found.app_id) == (identity, identity, "shop")
+    assert found.content_type == "application/json"
+    assert found.timestamp is not None
+    assert identity[14] == "7"
+
+
+async def test_a_message_can_be_published_for_later(amqp_url: str, cleanliness: None) -> None:  # noqa: ARG001
+    app = App("shop", broker=amqp_url, delays=True)
+    app.queue("later", dlq=False)
+    async with working(app) as (running, _):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await app.publish("", "later", Order(1), after="1s")
+        assert (await take(running.consuming, "later")).body == b'{"id":1}'
+        assert loop.time() - began >= 0.95
+        with pytest.raises(ConfigurationError, match="delays messages to a queue"):
+            await app.publish("events", "later", Order(1), after="1s")
+
+
+async def test_watchers_that_fail_harm_nobody(app: App) -> None:
+    class Broken(Watcher):
+        def done(self, queue: str, seconds: float) -> None:
+            raise RuntimeError(f"{queue}: {seconds}")
+
+    app.observers.append(Broken())
+
+    @app.consumer("orders", retry=SHORT)
+    async def handle() -> None: ...
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.DONE)

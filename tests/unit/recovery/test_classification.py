@@ -1,0 +1,151 @@
+import json
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from urllib.error import HTTPError
+
+import msgspec
+import pytest
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.classification import Kind, classify, http_status
+from redrive.recovery.retry import Retry
+from redrive.recovery.signals import Discard, Park, RetryLater, Snooze
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def kind(error: BaseException, policy: Retry | None = None) -> Kind:
+    return classify(error, policy or Retry(), NOW).kind
+
+
+class ClientError(Exception):
+    """As HTTP clients raise it: with a response."""
+
+    def __init__(self, status: int, headers: dict[str, str] | None = None) -> None:
+        super().__init__(f"status {status}")
+        self.response = SimpleNamespace(status_code=status, headers=headers or {})
+
+
+class ValidationException(Exception):
+    pass
+
+
+class OurOwn(ValidationException):
+    pass
+
+
+# What a handler says ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "after"),
+    [
+        (RetryLater(after="30s"), Kind.TRANSIENT, timedelta(seconds=30)),
+        (Snooze("5m"), Kind.SNOOZED, timedelta(minutes=5)),
+        (Park("unknown customer"), Kind.REQUESTED, None),
+        (Discard(), Kind.DISCARDED, None),
+    ],
+)
+def test_a_handler_decides_by_what_it_raises(error: Exception, expected: Kind, after: timedelta | None) -> None:
+    said = classify(error, Retry(never=Exception), NOW)
+    assert (said.kind, said.after) == (expected, after)
+
+
+@pytest.mark.parametrize("make", [lambda: Snooze("0s"), lambda: RetryLater(after="-1s"), lambda: Snooze(5)])
+def test_a_handler_that_says_no_time_is_told(make: object) -> None:
+    with pytest.raises(ConfigurationError):
+        make()  # type: ignore[operator]
+
+
+# What the policy says -----------------------------------------------------------------------------
+
+
+def test_never_and_only_take_types_tuples_and_functions() -> None:
+    assert kind(KeyError(), Retry(never=LookupError)) is Kind.PERMANENT
+    assert kind(KeyError(), Retry(never=(OSError, KeyError))) is Kind.PERMANENT
+    assert kind(OSError("locked"), Retry(never=lambda error: "locked" in str(error))) is Kind.PERMANENT
+    assert kind(OSError(), Retry(only=OSError)) is Kind.TRANSIENT
+    assert kind(KeyError(), Retry(only=OSError)) is Kind.PERMANENT
+
+
+def test_what_is_in_both_is_never_retried() -> None:
+    assert kind(ConnectionError(), Retry(only=OSError, never=ConnectionError)) is Kind.PERMANENT
+
+
+def test_classify_is_asked_first_and_may_have_no_opinion() -> None:
+    policy = Retry(classify=lambda error: {"yes": True, "no": False}.get(str(error)), never=OSError)
+    assert kind(OSError("yes"), policy) is Kind.TRANSIENT
+    assert kind(KeyError("x"), policy) is Kind.TRANSIENT
+    assert kind(Exception("no"), policy) is Kind.PERMANENT
+    assert kind(OSError("?"), policy) is Kind.PERMANENT
+
+
+def test_a_policy_can_retry_what_is_never_retried_by_default() -> None:
+    assert kind(OurOwn(), Retry(only=OurOwn)) is Kind.TRANSIENT
+
+
+# What is known of errors --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        msgspec.ValidationError("wrong"),
+        msgspec.DecodeError("wrong"),
+        json.JSONDecodeError("wrong", "", 0),
+        UnicodeDecodeError("utf-8", b"", 0, 1, "wrong"),
+        ValidationException(),
+        OurOwn(),
+    ],
+)
+def test_data_that_is_wrong_stays_wrong(error: Exception) -> None:
+    assert kind(error) is Kind.PERMANENT
+
+
+@pytest.mark.parametrize("error", [OSError(), TimeoutError(), KeyError("x"), ValueError(), RuntimeError(), Exception()])
+def test_everything_else_may_pass(error: Exception) -> None:
+    assert kind(error) is Kind.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(400, Kind.PERMANENT), (404, Kind.PERMANENT), (422, Kind.PERMANENT), (408, Kind.TRANSIENT), (409, Kind.TRANSIENT),
+     (429, Kind.TRANSIENT), (500, Kind.TRANSIENT), (503, Kind.TRANSIENT), (302, Kind.TRANSIENT)],
+)  # fmt: skip
+def test_an_http_status_says_whose_fault_it_was(status: int, expected: Kind) -> None:
+    assert kind(ClientError(status)) is expected
+
+
+def test_the_status_is_found_where_common_clients_keep_it() -> None:
+    assert http_status(HTTPError("http://x", 503, "busy", {}, None)) == 503  # type: ignore[arg-type]
+    aiohttp = Exception()
+    aiohttp.status = 429  # type: ignore[attr-defined]
+    assert http_status(aiohttp) == 429
+    exit_code = SystemExit(2)
+    assert http_status(exit_code) is None
+    flag = Exception()
+    flag.code = True  # type: ignore[attr-defined]
+    assert http_status(flag) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "after"),
+    [
+        ("30", timedelta(seconds=30)),
+        ("Thu, 01 Jan 2026 00:01:00 GMT", timedelta(minutes=1)),
+        ("Thu, 01 Jan 2015 00:01:00 GMT", None),
+        ("soon", None),
+        ("-5", None),
+        ("", None),
+        ("999999999", timedelta(days=1)),
+        ("9" * 400, None),
+    ],
+)
+def test_retry_after_is_honoured_if_it_makes_sense(header: str, after: timedelta | None) -> None:
+    assert classify(ClientError(503, {"Retry-After": header}), Retry(), NOW).after == after
+
+
+def test_headers_that_are_none_do_no_harm() -> None:
+    error = ClientError(503)
+    error.response.headers = 5
+    assert classify(error, Retry(), NOW).after is None
