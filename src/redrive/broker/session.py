@@ -125,7 +125,8 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._ended and self.conversation.state is not ConnectionState.CLOSED:
-            log.info("%r went away: %s", self, exc or "closed by the client")
+            spoke = self.conversation.state is not ConnectionState.IDLE  # whoever only knocks is not worth a line
+            log.log(logging.INFO if spoke else logging.DEBUG, "%r went away: %s", self, exc or "closed by the client")
         self._end()
 
     # Flow ---------------------------------------------------------------------------------------------

@@ -22,10 +22,11 @@ def _raise(error: BaseException) -> None:
 
 
 def caught(function: Callable[..., object], *arguments: object) -> BaseException:
+    """What the function raises; that it passed through here is not to be seen."""
     try:
         function(*arguments)
     except BaseException as error:
-        return error
+        return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
     raise AssertionError("it did not fail")
 
 
@@ -51,7 +52,7 @@ ids = st.one_of(
     st.integers(2**32, 2**128).map("{:x}".format),
     st.uuids().map(str),
     st.datetimes().map(lambda at: at.isoformat()),
-    st.emails(domains=st.just("example.com")).filter(lambda address: "'" not in address and "`" not in address),
+    st.emails(domains=st.just("example.com")).filter(lambda address: "'" not in address),
     st.text().map(lambda text: repr(text.replace("'", "").replace('"', ""))),
 )
 
@@ -107,18 +108,13 @@ def test_what_was_being_handled_when_it_happened_does_not_matter() -> None:
     assert fingerprint(caught(handle, KeyError())) == fingerprint(caught(handle, None))
 
 
-async def test_the_machinery_on_the_way_does_not_matter() -> None:
+def test_the_machinery_on_the_way_does_not_matter() -> None:
     handle = module("async def handle():\n    raise ValueError\n")["handle"]
-    with pytest.raises(ValueError, match="") as direct:
-        await handle()
-    with pytest.raises(ValueError, match="") as waited:
-        await asyncio.wait_for(handle(), 10)
-    own_frame = direct.value.__traceback__
-    assert own_frame is not None
-    for error in (direct.value, waited.value):
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this test
 
-    assert fingerprint(direct.value) == fingerprint(waited.value)
+    alone = caught(handle().send, None)
+    waited_for = caught(asyncio.run, asyncio.wait_for(handle(), 10))
+
+    assert fingerprint(alone) == fingerprint(waited_for)
 
 
 def test_the_order_of_a_groups_members_does_not_matter_nor_how_many_are_of_a_kind() -> None:
@@ -246,9 +242,10 @@ class Hidden(Exception):
 
 
 class Nameless(type):
-    @property
-    def __qualname__(cls) -> str:  # type: ignore[override]
-        raise RuntimeError("mine")
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__qualname__":
+            raise RuntimeError("mine")
+        return super().__getattribute__(name)
 
 
 class Unnamed(Exception, metaclass=Nameless):

@@ -1,0 +1,76 @@
+"""A picture as Graphviz DOT, for those who have `dot` and want their own layout, colours or format.
+
+    "A quoted string is any double-quoted string ("...") possibly containing escaped quotes (\\")."
+
+Labels are escStrings: a backslash begins an escape there, and an ampersand an HTML entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from redrive.topology.draw.lettering import visible
+from redrive.topology.draw.palette import LIGHT
+from redrive.topology.draw.picture import Edge, EdgeKind, Group, Node, NodeKind, Picture, Tone
+
+_BOX: Mapping[NodeKind, str] = {
+    NodeKind.EXCHANGE: "rounded,filled",
+    NodeKind.DELAYS: "rounded,filled",
+    NodeKind.MISSING: "dashed,filled",
+}
+_STROKE: Mapping[EdgeKind, str] = {EdgeKind.HANDED: ", style=dashed", EdgeKind.OTHERWISE: ", style=dotted"}
+
+
+def dot(picture: Picture) -> str:
+    return "\n".join(_lines(picture)) + "\n"
+
+
+def _lines(picture: Picture) -> Iterator[str]:
+    yield "digraph topology {"
+    yield '  graph [rankdir=LR, fontname="Helvetica", nodesep=0.3, ranksep=0.8]'
+    yield '  node [shape=box, fontname="Helvetica", fontsize=11, margin="0.15,0.08"]'
+    yield '  edge [fontname="Helvetica", fontsize=9, arrowsize=0.7]'
+    grouped = {id for group in picture.groups for id in group.members}
+    nodes = {node.id: node for node in picture.nodes}
+    yield from (f"  {_node(node)}" for node in picture.nodes if node.id not in grouped)
+    for group in picture.groups:
+        yield from _cluster(group, nodes)
+    for edge, tone in zip(picture.edges, picture.tones, strict=True):
+        yield f"  {_edge(edge, tone)}"
+    yield "}"
+
+
+def _cluster(group: Group, nodes: Mapping[str, Node]) -> Iterator[str]:
+    yield f"  subgraph {_quoted(f'cluster_{group.main}')} {{"
+    yield f'    style="rounded,filled"; fillcolor="{LIGHT.group}"; color="{LIGHT.group_border}"'
+    yield from (f"    {_node(nodes[id])}" for id in group.members)
+    yield "  }"
+
+
+def _node(node: Node) -> str:
+    tooltip = _label([visible(node.name)])
+    return f"{_quoted(node.id)} [label={_label(node.lines)}, tooltip={tooltip}, {_look(node.kind)}]"
+
+
+def _look(kind: NodeKind) -> str:
+    style = _BOX.get(kind, "filled")
+    return f'style="{style}", fillcolor="{LIGHT.fills[kind]}", color="{LIGHT.borders[kind]}"'
+
+
+def _edge(edge: Edge, tone: Tone) -> str:
+    colour = f'color="{LIGHT.tones[tone]}", fontcolor="{LIGHT.tones[tone]}"'
+    label = f"label={_label(edge.lines)}, " if edge.lines else ""
+    back = ", constraint=false" if edge.kind is EdgeKind.RETURN and edge.source.startswith("queue") else ""
+    return f"{_quoted(edge.source)} -> {_quoted(edge.target)} [{label}{colour}{_STROKE.get(edge.kind, '')}{back}]"
+
+
+def _label(lines: Iterable[str]) -> str:
+    return _quoted(r"\n".join(map(_escaped, lines)))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'

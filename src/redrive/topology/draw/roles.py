@@ -1,0 +1,145 @@
+"""What each queue is for, told from the definitions alone, whoever made them.
+
+    waiting   has a TTL and a dead-letter exchange: what it holds goes on when its time has come
+    dead      is where dead letters end (see `dead_ends`)
+    main      has somewhere for its failures to go
+    plain     has not
+
+Where the broker moves no message, because a worker publishes its retries or parks its failures itself, nothing but the
+name says whose queue it is: `orders_dlq` belongs to `orders`, `q.orders` or `OrdersQueue`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from enum import StrEnum
+
+from redrive.topology.dead_ends import dead_letter_queues
+from redrive.topology.definitions import Definitions, QueueDefinition
+from redrive.topology.flows import Flows, is_pattern
+
+_KIND_WORDS = {
+    *("", "q", "queue", "dlq", "xq", "dead", "letter", "letters", "deadletter", "deadletters", "parking", "parked"),
+    *(
+        "parkinglot",
+        "lot",
+        "poison",
+        "error",
+        "errors",
+        "retry",
+        "retries",
+        "delay",
+        "delayed",
+        "wait",
+        "waiting",
+        "ttl",
+    ),
+}
+_DURATION = re.compile(r"\d+(ms|s|sec|m|min|h|d)?", re.ASCII)
+
+
+class Role(StrEnum):
+    MAIN = "main"
+    PLAIN = "plain"
+    WAITING = "waiting"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Where what dies in a queue goes. `certain`: to all these queues, and not to some of them by a key of its own."""
+
+    exchange: str
+    key: str | None
+    targets: tuple[str, ...]
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    roles: Mapping[str, Role]
+    owners: Mapping[str, str]  # the main queue of each waiting or dead-letter queue that has one
+    dead_letters: Mapping[str, DeadLetters]
+
+    def is_part(self, queue: str) -> bool:
+        return self.roles.get(queue) in (Role.WAITING, Role.DEAD)
+
+
+def roles_of(definitions: Definitions) -> Roles:
+    flows = Flows(definitions)
+    names = [queue.name for queue in definitions.queues]
+    leaving = {queue.name: letters for queue in definitions.queues if (letters := _dead_letters(flows, queue))}
+    dead = dead_letter_queues(definitions)
+    waiting = {queue.name for queue in definitions.queues if _waits(queue, leaving.get(queue.name), dead)}
+    parts = dead | waiting
+    owners = _owners_of_dead(sorted(dead), leaving, [name for name in names if name not in parts])
+    owners |= _owners_of_waiting(sorted(waiting), leaving, parts)
+    owning = set(owners.values())
+
+    def role(name: str) -> Role:
+        if name in parts:
+            return Role.WAITING if name in waiting else Role.DEAD
+        return Role.MAIN if name in leaving or name in owning else Role.PLAIN
+
+    return Roles({name: role(name) for name in names}, owners, leaving)
+
+
+def _dead_letters(flows: Flows, queue: QueueDefinition) -> DeadLetters | None:
+    exchange, key = queue.dead_letter_exchange, queue.dead_letter_key
+    if exchange is None:
+        return None
+    certain = flows.kind(exchange) == "fanout" or not any(map(is_pattern, flows.dead_letter_keys(queue)))
+    return DeadLetters(exchange, key, tuple(sorted(flows.of_dead_letters(queue))), certain)
+
+
+def _waits(queue: QueueDefinition, letters: DeadLetters | None, dead: frozenset[str]) -> bool:
+    """A queue for work may have a time limit too: what it lets go of is then dead."""
+    if letters is None or queue.ttl is None:
+        return False
+    return not letters.targets or not dead.issuperset(letters.targets)
+
+
+# Whose part a queue is ----------------------------------------------------------------------------
+
+
+def _owners_of_dead(dead: Iterable[str], leaving: Mapping[str, DeadLetters], workers: Iterable[str]) -> dict[str, str]:
+    """The only queue that rejects into it; or, if the broker brings it nothing, the one it is called after."""
+    senders: dict[str, list[str]] = {name: [] for name in dead}
+    for worker in workers:
+        for target in leaving[worker].targets if worker in leaving else ():
+            if target in senders:
+                senders[target].append(worker)
+    owners = _owners_by_name([name for name, of in senders.items() if not of], workers)
+    return owners | {name: of[0] for name, of in senders.items() if len(of) == 1}
+
+
+def _owners_of_waiting(waiting: Iterable[str], leaving: Mapping[str, DeadLetters], parts: Set[str]) -> dict[str, str]:
+    """The one queue that it makes a loop with; or the only one it leads to; or the one it is called after."""
+    owners = {}
+    for name in waiting:
+        back = [target for target in leaving[name].targets if target not in parts]
+        loops = [target for target in back if target in leaving and name in leaving[target].targets]
+        if len(loops) == 1 or (not loops and len(back) == 1):
+            owners[name] = (loops or back)[0]
+        elif not loops:
+            owners |= _owners_by_name([name], back)
+    return owners
+
+
+def _owners_by_name(parts: Iterable[str], workers: Iterable[str]) -> dict[str, str]:
+    called: dict[tuple[str, ...], list[str]] = {}
+    for worker in workers:
+        called.setdefault(_stem(worker), []).append(worker)
+    return {
+        part: max(named, key=lambda worker: (worker in part, len(worker), worker))
+        for part in parts
+        if (named := called.get(_stem(part)))
+    }
+
+
+def _stem(name: str) -> tuple[str, ...]:
+    """What is left of a name without the words that say what kind of queue it is."""
+    words = re.split(r"[\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    return tuple(word for word in words if word not in _KIND_WORDS and not _DURATION.fullmatch(word))
