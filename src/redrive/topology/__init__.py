@@ -18,6 +18,11 @@
 | `plan`             | what is missing, what differs, what is more                                             |
 | `definitions_json` | RabbitMQ's `definitions.json`, kept whole                                               |
 | `files`            | a topology written as TOML or YAML                                                      |
+| `survey`           | what a broker was seen to hold                                                          |
+| `flows`            | where messages can go, whatever their keys                                              |
+| `dead_ends`        | which queues are for dead letters, also in systems that others made                     |
+| `doctor`           | what in a broker loses messages, and what mends it                                      |
+| `draw`             | pictures: Mermaid, Graphviz, SVG                                                        |
 
 Nothing here does I/O.
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 from redrive.errors import MigrationRefused
 from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition
-from redrive.topology.migration import Names, Record, Step, explain, helpers
+from redrive.topology.migration import Names, Record, Step, explain, helpers, waiting_arguments
 from redrive.topology.plan import Difference, differences_between
 from redrive.topology.rules import LONGEST_NAME
 from redrive.topology.survey import QueueState, Survey
@@ -165,9 +165,9 @@ def _leftovers(record: Record, survey: Survey) -> Iterator[str]:
     """Whatever bears one of our names without a record of ours is somebody else's."""
     made = helpers(record, survey.server)
     names = record.names
-    queues = [*(queue.name for queue in made.queues), names.trial, names.lock]
+    queues = [*(queue.name for queue in made.queues), names.trial]
     exchanges = [exchange.name for exchange in made.exchanges]
-    for name in (*queues, *exchanges):
+    for name in (*queues, *exchanges, names.lock):
         if len(name.encode()) > LONGEST_NAME:
             yield f"the name {name[:60]}… is needed for it, and is longer than {LONGEST_NAME} bytes"
     for kind, wanted, known in (
@@ -176,7 +176,14 @@ def _leftovers(record: Record, survey: Survey) -> Iterator[str]:
     ):
         for name in wanted:
             if known(name) is not None:
-                yield f"{kind} {name} exists, and no migration is recorded that made it: look into it, and delete it"
+                yield _foreign(f"{kind} {name}")
+    journal = survey.definitions.queue(names.journal)
+    if journal is not None and journal.arguments != waiting_arguments(journal.type, survey.server):
+        yield _foreign(f"queue {journal.name}")
+
+
+def _foreign(what: str) -> str:
+    return f"{what} exists, and no migration is recorded that made it: look into it, and delete it"
 
 
 def _too_many(wanted: QueueDefinition, messages: int | None) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import median_low
+from typing import assert_never
 
 from redrive.topology.draw.picture import EdgeKind, NodeKind, Picture
 
@@ -83,6 +84,8 @@ def _places(picture: Picture) -> dict[str, Place]:
                 return Place.EXCHANGES
             case NodeKind.MISSING:
                 return Place.QUEUES if id in bound else Place.SHARED
+            case _:
+                assert_never(kind)
 
     return {node.id: place(node.id, node.kind) for node in picture.nodes}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import assert_never
 
 from redrive.topology.draw.geometry import Box, Path, Point
 from redrive.topology.draw.grid import Grid, grid_of
@@ -119,6 +120,8 @@ class _Pen:
                 return path.line_to(away, start.y).swing_to(near, end.y).line_to(*end)
             case Way.LANE:
                 return self._along_a_lane(route, path, end)
+            case _:
+                assert_never(route.way)
 
     def _along_a_lane(self, route: Route, path: Path, end: Point) -> Path:
         out, back = self._widths.gap_at(route.source), self._widths.gap_at(route.target)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, unique
+from itertools import accumulate
 from unicodedata import east_asian_width, normalize
 
 LONGEST = 44  # cells
@@ -53,11 +54,8 @@ def _sign(char: str) -> str:
 
 
 def _beginning(text: str, room: float) -> str:
-    for position, char in enumerate(text):
-        room -= _cells_of(char)
-        if room < 0:
-            return text[:position]
-    return text
+    used = accumulate(map(_cells_of, text))
+    return "".join(char for char, so_far in zip(text, used, strict=True) if so_far <= room)
 
 
 def _cells_of(char: str) -> float:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from itertools import chain, count
+from typing import assert_never
 
 from redrive.recovery.durations import brief
 from redrive.topology import ladder
@@ -306,7 +307,7 @@ class _Sketch:
 
     def _caption(self, queue: QueueDefinition) -> str:
         ttl = _ttl(queue)
-        match self._roles.roles[queue.name]:
+        match role := self._roles.roles[queue.name]:
             case Role.WAITING:
                 return f"waits {brief(ttl or timedelta(0))}"
             case Role.DEAD:
@@ -315,6 +316,8 @@ class _Sketch:
                 kind = queue.type if "x-queue-type" in queue.arguments else ""
                 what = "stream" if kind == "stream" else f"{shortened(kind, 20)} queue" if kind else "queue"
                 return what + (f", at most {brief(ttl)}" if ttl is not None else "")
+            case _:
+                assert_never(role)
 
     def _node(self, what: str, name: str, kind: NodeKind, caption: str) -> Node:
         known = self._nodes.get((what, name))

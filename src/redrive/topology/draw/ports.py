@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
 from redrive.topology.draw.grid import Grid
 from redrive.topology.draw.picture import Edge
@@ -71,6 +72,8 @@ class Route:
                 return self.target if self.rightwards else self.source
             case Way.SLOT | Way.SAME | Way.SELF:
                 return self.source
+            case _:
+                assert_never(self.way)
 
     @property
     def label_stands_before_the_next_column(self) -> bool:

@@ -1,0 +1,274 @@
+"""Nothing in a picture lies on anything else, and every edge begins and ends where it should."""
+
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+
+from redrive.recovery.retry import Retry, Route
+from redrive.topology import Definitions, ExchangeDefinition
+from redrive.topology.draw.geometry import Box, Curve, Path, Point
+from redrive.topology.draw.layout import Layout, PlacedEdge, PlacedNode, layout_of
+from redrive.topology.draw.picture import picture_of
+from unit.topology.draw.topologies import (
+    any_definitions,
+    bound,
+    dying,
+    of_hostile_names,
+    orders,
+    queue,
+    tangles,
+    topic,
+)
+
+
+def laid_out(definitions: Definitions) -> Layout:
+    return layout_of(picture_of(definitions))
+
+
+def placed(layout: Layout, name: str) -> PlacedNode:
+    (found,) = [each for each in layout.nodes if each.node.name == name]
+    return found
+
+
+def edge(layout: Layout, source: str, target: str) -> PlacedEdge:
+    ends = (placed(layout, source).node.id, placed(layout, target).node.id)
+    (found,) = [each for each in layout.edges if each.edge.ends == ends]
+    return found
+
+
+def points(path: Path) -> Iterator[Point]:
+    """Many points along a path."""
+    here = path.start
+    for step in path.steps:
+        first, second = (step.first, step.second) if isinstance(step, Curve) else (here, step.end)
+        for part in range(11):
+            t = part / 10
+            shares = (1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3
+            corners = (here, first, second, step.end)
+            yield Point(
+                *(sum(share * corner[i] for share, corner in zip(shares, corners, strict=True)) for i in (0, 1))
+            )
+        here = step.end
+
+
+def at(point: Point) -> Box:
+    return Box(point.x, point.y, 0.001, 0.001)
+
+
+# For all pictures ---------------------------------------------------------------------------------
+
+
+@given(any_definitions)
+def test_no_two_nodes_overlap(definitions: Definitions) -> None:
+    boxes = [node.box for node in laid_out(definitions).nodes]
+
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+@given(any_definitions)
+def test_no_label_overlaps_a_node_or_another_label(definitions: Definitions) -> None:
+    layout = laid_out(definitions)
+    labels = [edge.label for edge in layout.edges if edge.label is not None]
+
+    assert not any(label.overlaps(node.box) for label in labels for node in layout.nodes)
+    assert not any(one.overlaps(other) for one, other in combinations(labels, 2))
+
+
+@given(any_definitions)
+def test_what_is_written_is_within_its_box(definitions: Definitions) -> None:
+    layout = laid_out(definitions)
+
+    assert all(node.box.contains(text.box) for node in layout.nodes for text in node.texts)
+    assert all(edge.label.contains(text.box) for edge in layout.edges if edge.label for text in edge.texts)
+
+
+@given(any_definitions)
+def test_every_edge_begins_and_ends_at_its_nodes(definitions: Definitions) -> None:
+    layout = laid_out(definitions)
+    boxes = {node.node.id: node.box for node in layout.nodes}
+
+    for each in layout.edges:
+        assert boxes[each.edge.source].has_on_its_border(each.path.start)
+        assert boxes[each.edge.target].has_on_its_border(each.path.end)
+
+
+@given(tangles)
+def test_no_edge_runs_through_a_node(definitions: Definitions) -> None:
+    layout = laid_out(definitions)
+    insides = [node.box.grown(-0.5) for node in layout.nodes]
+
+    for each in layout.edges:
+        assert not any(inside.overlaps(at(point)) for point in points(each.path) for inside in insides)
+
+
+@given(any_definitions)
+def test_everything_is_within_the_picture(definitions: Definitions) -> None:
+    layout = laid_out(definitions)
+    paper = Box(0, 0, layout.width, layout.height)
+
+    assert all(paper.contains(node.box) for node in layout.nodes)
+    assert all(paper.contains(group) for group in layout.groups)
+    assert all(paper.contains(edge.label) for edge in layout.edges if edge.label)
+    assert all(paper.contains(at(point)) for edge in layout.edges for point in points(edge.path))
+
+
+@given(any_definitions)
+def test_groups_hold_their_members_and_nobody_else(definitions: Definitions) -> None:
+    picture = picture_of(definitions)
+    layout = layout_of(picture)
+
+    for group, box in zip(picture.groups, layout.groups, strict=True):
+        assert {node.node.id for node in layout.nodes if node.box.overlaps(box)} == set(group.members)
+
+
+@given(any_definitions)
+def test_the_nodes_of_a_column_are_equally_wide(definitions: Definitions) -> None:
+    widths: dict[float, set[float]] = {}
+    for node in laid_out(definitions).nodes:
+        widths.setdefault(node.box.x, set()).add(node.box.width)
+
+    assert all(len(each) == 1 for each in widths.values())
+
+
+# For one ------------------------------------------------------------------------------------------
+
+
+def test_a_message_goes_from_left_to_right() -> None:
+    layout = laid_out(orders(Retry(attempts=3, delay="15s")))
+
+    stations = [placed(layout, name).box.x for name in ("events", "orders", "orders.retry", "orders.dlq")]
+
+    assert all(one < next for one, next in pairwise(stations))
+    assert [heading.content for heading in layout.headings] == ["EVENTS IN", "QUEUES", "WAITING", "DEAD LETTERS"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("orders", "orders.retry"), ("orders.retry", "orders"), ("orders", "orders.dlq")]
+)
+def test_between_a_queue_and_its_parts_edges_run_level(source: str, target: str) -> None:
+    layout = laid_out(orders(Retry(attempts=3, delay="15s")))
+
+    heights = {point.y for point in points(edge(layout, source, target).path)}
+
+    assert max(heights) - min(heights) < 0.001
+
+
+def test_a_retry_leaves_above_and_comes_back_below() -> None:
+    layout = laid_out(orders(Retry(attempts=3, delay="15s", via=Route.REJECT)))
+
+    away, back = edge(layout, "orders", "orders.retry"), edge(layout, "orders.retry", "orders")
+
+    assert away.path.start.y < back.path.end.y
+
+
+def test_waits_stand_below_each_other_from_the_shortest_to_the_longest() -> None:
+    layout = laid_out(orders(Retry(steps=["10m", "30s", "2m"])))
+
+    tops = [placed(layout, f"orders.retry.{delay}").box.y for delay in ("30s", "2m", "10m")]
+
+    assert tops == sorted(tops)
+
+
+def test_a_queue_is_as_high_as_its_parts() -> None:
+    layout = laid_out(orders(Retry(steps=["30s", "2m", "10m"])))
+
+    main, first, last = (placed(layout, name).box for name in ("orders", "orders.retry.30s", "orders.dlq"))
+
+    assert main.y <= first.y
+    assert main.bottom >= last.bottom
+
+
+def test_exchanges_that_are_bound_behind_each_other_stand_behind_each_other() -> None:
+    layout = laid_out(
+        Definitions.of(
+            [topic("all"), topic("eu"), topic("de")],
+            [queue("q")],
+            [
+                *bound("all", "eu", "#", kind="exchange"),
+                *bound("eu", "de", "#", kind="exchange"),
+                *bound("de", "q", "#"),
+            ],
+        )
+    )
+
+    stations = [placed(layout, name).box.x for name in ("all", "eu", "de", "q")]
+
+    assert stations == sorted(stations)
+    assert len(set(stations)) == 4
+
+
+def test_exchanges_in_a_circle_are_laid_out_all_the_same() -> None:
+    circle = [*bound("a", "b", "#", kind="exchange"), *bound("b", "c", "#", kind="exchange")]
+    circle += bound("c", "a", "#", kind="exchange")
+
+    assert len(laid_out(Definitions.of([topic("a"), topic("b"), topic("c")], bindings=circle)).edges) == 3
+
+
+def test_queues_of_the_same_exchange_stand_together() -> None:
+    layout = laid_out(
+        Definitions.of(
+            [topic("x"), topic("y")],
+            [queue(name) for name in "abcd"],
+            [*bound("x", "a", "#"), *bound("y", "b", "#"), *bound("x", "c", "#"), *bound("y", "d", "#")],
+        )
+    )
+
+    assert sorted("abcd", key=lambda name: placed(layout, name).box.y) == ["a", "c", "b", "d"]
+
+
+def test_an_exchange_stands_amid_its_queues() -> None:
+    queues = [queue(name) for name in "abcde"]
+    layout = laid_out(Definitions.of([topic("x")], queues, [one for q in queues for one in bound("x", q.name, "#")]))
+
+    assert placed(layout, "x").box.middle == placed(layout, "c").box.middle
+
+
+def test_dead_letters_of_several_queues_stand_to_the_right_of_all_groups() -> None:
+    layout = laid_out(
+        Definitions.of(
+            [ExchangeDefinition("dlx", "fanout")],
+            [dying("a", "dlx"), dying("b", "dlx"), queue("graveyard"), queue("c"), queue("c.dlq")],
+            bound("dlx", "graveyard"),
+        )
+    )
+
+    assert placed(layout, "graveyard").box.x > max(group.right for group in layout.groups)
+
+
+def test_a_loop_begins_and_ends_at_the_same_node() -> None:
+    layout = laid_out(Definitions.of(queues=[dying("a", "", "a", message_ttl=1000)]))
+
+    path = edge(layout, "a", "a").path
+
+    assert path.start != path.end
+    assert path.start.x == path.end.x == placed(layout, "a").box.right
+
+
+def test_an_exchange_that_skips_a_column_goes_around_what_stands_there() -> None:
+    layout = laid_out(
+        Definitions.of(
+            [topic("events")],
+            [queue("orders"), queue("orders.dlq")],
+            [*bound("events", "orders", "order.*"), *bound("events", "orders.dlq", "#.failed")],
+        )
+    )
+
+    lowest = max(point.y for point in points(edge(layout, "events", "orders.dlq").path))
+
+    assert lowest > placed(layout, "orders").box.bottom
+
+
+def test_names_of_255_bytes_leave_the_picture_readable() -> None:
+    assert laid_out(of_hostile_names()).width < 3000
+
+
+def test_nothing_has_a_layout_too() -> None:
+    assert laid_out(Definitions()).nodes == ()
+
+
+def test_a_layout_introduces_itself() -> None:
+    layout = laid_out(Definitions.of(queues=[queue("q")]))
+
+    assert repr(layout) == f"<Layout {layout.width} x {layout.height}, nodes=1 edges=0>"
