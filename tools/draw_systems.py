@@ -12,11 +12,11 @@ SERVER = Server.of("4.3")
 
 def pictures() -> dict[Path, str]:
     """What each file should hold."""
-    found = sorted((ROOT / "examples").glob("*/topology.toml"))
-    return {
-        ROOT / "docs" / "pictures" / f"{file.parent.name}.svg": draw(expand(parse_toml(file.read_text()), SERVER), "svg")
-        for file in found
-    }
+    drawn = {}
+    for file in sorted((ROOT / "examples").glob("*/topology.toml")):
+        definitions = expand(parse_toml(file.read_text()), SERVER)
+        drawn[ROOT / "docs" / "pictures" / f"{file.parent.name}.svg"] = draw(definitions, "svg")
+    return drawn
 
 
 if __name__ == "__main__":

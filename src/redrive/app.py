@@ -7,6 +7,7 @@ broker, RabbitMQ's management API.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -19,16 +20,26 @@ from typing import Any, Self
 from redrive import environment
 from redrive.broker.host import SharedBroker
 from redrive.client import BrokerURL, Connection
-from redrive.errors import Closed, ConfigurationError
+from redrive.errors import Closed, ConfigurationError, ResourceLocked
 from redrive.reach import recognise, survey
+from redrive.recovery.durations import duration
 from redrive.router import Router
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.codecs import Codec, Codecs
 from redrive.runtime.observing import ConnectionChanged, Observer, Observers
 from redrive.runtime.provisioning import provision
 from redrive.runtime.publishing import Enrich, Publisher
+from redrive.runtime.relaying import Relay
 from redrive.runtime.specs import ConsumerSpec
 from redrive.runtime.worker import Surroundings, Worker
+from redrive.store.claims import Claims, Refused
+from redrive.store.database import Database
+from redrive.store.inbox import Inbox
+from redrive.store.outbox import Outbox, OutboxPolicy
+from redrive.store.schema import Schema, channel_of
+from redrive.store.tables import OutboxNames
+from redrive.store.transactions import SESSION_TYPES, StoreTransactions
+from redrive.store.waking import Waker
 from redrive.topology import Naming, QueueType, Server, Topology, expand
 from redrive.topology.expansion import Expanded
 from redrive.topology.plan import make_plan
@@ -37,6 +48,9 @@ log = logging.getLogger("redrive")
 
 # What a header frame needs beside the properties: its own frame, class and body size.
 _FRAME_OVERHEAD = 64
+
+# A relay that has claimed rows does not wait long for a broker: whoever else could publish them is kept from it.
+_RELAY_PATIENCE = timedelta(seconds=5)
 
 
 class App(Router):
@@ -48,6 +62,10 @@ class App(Router):
         *,
         broker: str | None = None,
         management: str | None = None,
+        database: str | None = None,
+        outbox: OutboxNames | None = None,
+        outbox_policy: OutboxPolicy | None = None,
+        inbox_table: str = "redrive_inbox",
         data: Path | str | None = None,
         naming: Naming | None = None,
         queue_type: QueueType | str = QueueType.CLASSIC,
@@ -74,6 +92,14 @@ class App(Router):
         self._clock = clock or SystemClock()
         self._enrich = enrich
         self._running: Running | None = None
+        self.schema = Schema(outbox or OutboxNames(), inbox_table)
+        self.database = self._database(database or environment.database())
+        self.outbox = Outbox(self.schema.outbox, app=name, codecs=self.codecs, policy=outbox_policy or OutboxPolicy())
+        self.inbox = Inbox(self.database, inbox_table)
+
+    def _database(self, url: str | None) -> Database:
+        """The one that is named, or SQLite beside the embedded broker. Nothing is opened before it is used."""
+        return Database(url) if url is not None else Database.embedded(self.data)
 
     @property
     def topology(self) -> Topology:
@@ -120,8 +146,15 @@ class App(Router):
         self._running = None
         await self._stack.aclose()
 
-    async def publish(self, exchange: Any, routing_key: str, body: Any, **options: Any) -> str:
-        """Publish and wait for the broker's confirm; `options` are those of `Publisher.publish`. Gives the id."""
+    async def publish(self, exchange: Any, routing_key: str, body: Any, *, session: Any = None, **options: Any) -> str:
+        """Publish and wait for the broker's confirm; `options` are those of `Publisher.publish`. Gives the id.
+
+        With a `session` the message goes into the outbox, as part of its transaction; `options` are then those of
+        `Outbox.row`. A synchronous session does not need the `await` that this takes: use `app.outbox.add`.
+        """
+        if session is not None:
+            added = self.outbox.add(session, exchange, routing_key, body, **options)
+            return str(await added if inspect.isawaitable(added) else added)
         if self._running is None:
             raise Closed(f"{self!r} is not connected: publish within `async with app:` or from a handler")
         return await self._running.publisher.publish(exchange, routing_key, body, **options)
@@ -132,21 +165,68 @@ class App(Router):
         stop: asyncio.Event,
         queues: Iterable[str] = (),
         within: timedelta = timedelta(seconds=30),
+        relay: bool = False,
         ready: Callable[[Running], None] | None = None,
     ) -> bool:
-        """Handle messages until `stop` is set, then drain. Whether everything was finished within the limit."""
+        """Handle messages until `stop` is set, then drain. Whether everything was finished within the limit.
+
+        `relay`: publish the rows of the outbox, too.
+        """
         async with self.running() as running:
             self._running = running
             worker = running.worker(self.chosen(queues))
+            relaying = asyncio.create_task(self.relay(stop)) if relay else None
             try:
                 await worker.start()
                 if ready is not None:
                     ready(running)
-                await stop.wait()
+                await _first(stop, relaying)
             finally:
                 finished = await worker.stop(within)
                 self._running = None
+        if relaying is not None:
+            await relaying
         return finished
+
+    async def relay(self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None) -> Relay:
+        """Publish the rows of the outbox until `stop` is set."""
+        async with AsyncExitStack() as stack:
+            url = self.broker
+            if url is None:
+                url = (await stack.enter_async_context(SharedBroker(self.data))).url
+            connection = Connection(url, name=f"{self.name} relay", patience=_RELAY_PATIENCE, window=5000)
+            await stack.enter_async_context(connection)
+            if not self.database.is_postgresql:
+                await self._alone(connection)
+            waker = await stack.enter_async_context(Waker(self.database, channel_of(self.schema.outbox.table)))
+            policy = self.outbox.policy
+            keep = duration(policy.keep, "outbox.keep") if policy.keep is not None else None
+            relay = Relay(
+                Claims(self.database, self.outbox.table, keep=keep),
+                connection,
+                waker,
+                refused=Refused,
+                attempts=policy.attempts,
+                lanes=2 if self.database.is_postgresql else 1,  # two would take the same rows
+            )
+            if ready is not None:
+                ready(relay)
+            await relay.run(stop)
+        return relay
+
+    async def _alone(self, connection: Connection) -> None:
+        """SQLite has no locks on rows: there may be one relay, and the broker knows whether there is."""
+        name = f"redrive.outbox.{self.schema.outbox.table}"
+        try:
+            await connection.declare_queue(name, durable=False, exclusive=True)
+        except ResourceLocked:
+            raise ConfigurationError(
+                "another relay works on this outbox, and SQLite is for one: stop it first"
+            ) from None
+
+    def upgrade_database(self) -> bool:
+        """Make the outbox and inbox tables, if they are not there. Whether anything was done."""
+        return self.schema.upgrade(self.database)
 
     def chosen(self, queues: Iterable[str]) -> list[ConsumerSpec]:
         """The consumers of these queues, or all of them."""
@@ -205,6 +285,8 @@ class Running:
             clock=self.app._clock,
             observer=self.observer,
             given={Publisher: self.publisher, App: self.app},
+            transactions=StoreTransactions(self.app.database, self.app.inbox),
+            session_types=SESSION_TYPES,
             budget=lambda: self.settling.frame_max - _FRAME_OVERHEAD,
         )
         ready = [self._complete(spec) for spec in specs]
@@ -239,3 +321,16 @@ class Running:
 
     def __repr__(self) -> str:
         return f"<Running {self.app.name} on {self.server} ready={self.is_ready}>"
+
+
+async def _first(stop: asyncio.Event, relaying: asyncio.Task[Any] | None) -> None:
+    """Wait for the end; a relay that dies is one."""
+    waiting = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait(
+            [waiting, *([relaying] if relaying is not None else [])], return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        waiting.cancel()
+    if relaying is not None and relaying.done():
+        relaying.result()

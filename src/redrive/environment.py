@@ -4,6 +4,7 @@
 |----------------------|----------------------------------------------------------------------------------|
 | `REDRIVE_BROKER`     | the broker's URL, where the program does not say one                             |
 | `REDRIVE_MANAGEMENT` | the URL of RabbitMQ's management API, for what plain AMQP cannot tell            |
+| `REDRIVE_DATABASE`   | the database's URL, where the program does not say one                           |
 | `REDRIVE_DATA`       | the folder of the embedded broker and database (`.redrive`)                      |
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 BROKER = "REDRIVE_BROKER"
 MANAGEMENT = "REDRIVE_MANAGEMENT"
+DATABASE = "REDRIVE_DATABASE"
 DATA = "REDRIVE_DATA"
 
 
@@ -23,6 +25,10 @@ def broker() -> str | None:
 
 def management() -> str | None:
     return os.environ.get(MANAGEMENT) or None
+
+
+def database() -> str | None:
+    return os.environ.get(DATABASE) or None
 
 
 def data() -> Path:

@@ -6,6 +6,7 @@ import click
 
 from redrive.cli.broker import broker
 from redrive.cli.doctor import doctor
+from redrive.cli.outbox import db, outbox
 from redrive.cli.ping import ping
 from redrive.cli.topology import topology
 from redrive.cli.worker import worker
@@ -19,7 +20,9 @@ def main() -> None:
 
 
 main.add_command(broker)
+main.add_command(db)
 main.add_command(doctor)
+main.add_command(outbox)
 main.add_command(ping)
 main.add_command(topology)
 main.add_command(worker)

@@ -7,3 +7,4 @@ NOT_ALLOWED = 5
 CONFLICT = 6  # somebody else has it, or it is there and different
 UNREACHABLE = 7
 FOUND = 9  # a check found what it looks for
+INTERRUPTED = 130  # by Ctrl-C

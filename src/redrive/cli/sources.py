@@ -72,6 +72,16 @@ def load_source(source: str) -> Source:
     raise ConfigurationError(f"{source} is a {type(found).__name__}: want an App or a Topology")
 
 
+def load_app(source: str) -> App:
+    """`module:app`, and nothing else."""
+    if ":" not in source:
+        raise ConfigurationError(f"{source!r}: want module:app")
+    found = import_object(source)
+    if not isinstance(found, App):
+        raise ConfigurationError(f"{source} is a {type(found).__name__}: want an App")
+    return found
+
+
 def _read(path: Path) -> Topology:
     try:
         text = path.read_text()

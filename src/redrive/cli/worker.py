@@ -16,7 +16,8 @@ import click
 
 from redrive.app import App, Running
 from redrive.cli.exits import PARTIAL
-from redrive.cli.sources import explains_errors, import_object
+from redrive.cli.signals import stop_on_signals
+from redrive.cli.sources import explains_errors, load_app
 from redrive.errors import ConfigurationError
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import duration
@@ -36,9 +37,10 @@ _RESTARTS = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds
 @click.option(
     "--drain", default="30s", show_default=True, help="How long to finish what is under way when told to stop."
 )
+@click.option("--relay", is_flag=True, help="Publish the rows of the outbox, too.")
 @click.option("--reload", is_flag=True, help="Start again when a Python file here changes: for development.")
 @explains_errors
-def worker(app: str, queues: tuple[str, ...], processes: int, drain: str, reload: bool) -> None:
+def worker(app: str, queues: tuple[str, ...], processes: int, drain: str, relay: bool, reload: bool) -> None:
     """Handle the messages of APP (module:app).
 
     SIGTERM and SIGINT drain: no more messages are taken, what is being handled is finished and settled. A second
@@ -49,43 +51,31 @@ def worker(app: str, queues: tuple[str, ...], processes: int, drain: str, reload
     if processes < 1:
         raise ConfigurationError(f"--processes {processes}: want at least 1")
     if processes > 1 or reload:
-        sys.exit(_Family(app, names, drain, processes, reload).run())
+        sys.exit(_Family([app, *_options(names, drain, relay)], processes, reload).run())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    found = import_object(app)
-    if not isinstance(found, App):
-        raise ConfigurationError(f"{app} is a {type(found).__name__}: want an App")
-    if not asyncio.run(_work(found, names, limit)):
+    if not asyncio.run(_work(load_app(app), names, limit, relay)):
         sys.exit(PARTIAL)
 
 
-async def _work(app: App, queues: tuple[str, ...], limit: timedelta) -> bool:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+def _options(queues: tuple[str, ...], drain: str, relay: bool) -> list[str]:
+    return [*(f"--queues={name}" for name in queues), f"--drain={drain}", *(["--relay"] if relay else [])]
 
-    def signalled() -> None:
-        if stop.is_set():
-            click.echo("redrive: quitting at once; what was not settled comes back", err=True)
-            sys.stderr.flush()
-            signal.raise_signal(signal.SIGKILL)
-        stop.set()
-        click.echo("redrive: draining; once more to quit at once", err=True)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled)
+async def _work(app: App, queues: tuple[str, ...], limit: timedelta, relay: bool) -> bool:
+    stop = stop_on_signals("draining; once more to quit at once")
 
     def ready(running: Running) -> None:
         consumers = ", ".join(spec.queue.name for spec in app.chosen(queues)) or "nothing"
         click.echo(f"{app.name} is working on {running.server}: {consumers}")
 
-    return await app.work(stop=stop, queues=queues, within=limit, ready=ready)
+    return await app.work(stop=stop, queues=queues, within=limit, relay=relay, ready=ready)
 
 
 class _Family:
     """Several worker processes, or one that is started again when the code changes."""
 
-    def __init__(self, app: str, queues: tuple[str, ...], drain: str, processes: int, reload: bool) -> None:
-        options = [part for name in queues for part in ("--queues", name)]
-        self._command = [sys.executable, "-m", "redrive", "worker", app, *options, "--drain", drain]
+    def __init__(self, arguments: list[str], processes: int, reload: bool) -> None:
+        self._command = [sys.executable, "-m", "redrive", "worker", *arguments]
         self._count = processes
         self._reload = reload
         self._children: list[subprocess.Popen[bytes]] = []

@@ -24,7 +24,7 @@ from redrive.client.channel import Channel
 from redrive.client.consumer import Consumer, Handler, log_death
 from redrive.client.declarations import Declaration, Declarations
 from redrive.client.link import Link, open_link
-from redrive.client.publisher import Publish, Publisher
+from redrive.client.publisher import AnyPublish, Publisher
 from redrive.client.settler import ChannelSettler
 from redrive.client.url import BrokerURL
 from redrive.errors import (
@@ -498,7 +498,7 @@ class Connection:
         """
         await self._publishing().publish(exchange, routing_key, body, properties, mandatory)
 
-    async def publish_many(self, messages: Iterable[Publish]) -> int:
+    async def publish_many(self, messages: Iterable[AnyPublish]) -> int:
         """Publish a stream of messages, pipelined, and wait for all confirms. Gives their number.
 
         When some fail the others are published all the same; `PublishErrors` then holds one error for each that

@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from redrive.client.channel import Channel
 from redrive.client.link import Link
@@ -60,6 +60,10 @@ class Publish(NamedTuple):
     body: bytes
     properties: Properties | bytes = JUST_PERSISTENT  # bytes: as they lie on the wire, passed on as they are
     mandatory: bool = True
+
+
+# A `Publish`, or a plain tuple of the same.
+AnyPublish: TypeAlias = "tuple[str, str, bytes, Properties | bytes, bool]"
 
 
 class _Waiter(Protocol):
@@ -125,7 +129,7 @@ class Publisher:
             await self._send_in_turn(exchange, routing_key, body, properties, mandatory, confirmed)
         await confirmed
 
-    async def publish_many(self, messages: Iterable[Publish]) -> int:
+    async def publish_many(self, messages: Iterable[AnyPublish]) -> int:
         pipeline = _Pipeline(self._loop)
         gave_up: NotPublished | None = None
         try:

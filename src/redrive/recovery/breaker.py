@@ -237,3 +237,5 @@ class Breaker:
                 return f"<Breaker OPEN until={self._until:.3f} trips={self._trips}>"
             case BreakerState.PROBING:
                 return f"<Breaker PROBING succeeded={self._successes}/{self._policy.probes} trips={self._trips}>"
+            case _ as never:
+                assert_never(never)

@@ -61,7 +61,7 @@ def stack_of(error: BaseException) -> str:
 def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
     """What came before it, the error itself, and its members if it is a group: each error once, and not too many."""
     if id(error) in seen or len(seen) >= _MOST_ERRORS:
-        yield f"({type_name(error)}: {'told above' if id(error) in seen else 'and more, left out'})\n"
+        yield f"({type_name(error)}: {'told elsewhere' if id(error) in seen else 'and more, left out'})\n"
         return
     seen.add(id(error))
     if error.__cause__ is not None:

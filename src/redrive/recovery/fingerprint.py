@@ -37,12 +37,12 @@ _INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own up t
 
 _VALUE = re.compile(
     r"""
-    (?<![\w.+-]) [\w.+-]++ @ [\w.-]*\w                                # e-mail addresses
+    (?<![^\s@<>()\[\],;:'"]) [^\s@<>()\[\],;:'"]++ @ [\w.-]*\w         # e-mail addresses
     | (?<!\w) (?:
         b?'.*?'(?!\w) | b?".*?"(?!\w)                                 # quoted; the apostrophe in "can't" is no quote
         | [0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12} \b              # UUIDs
-        | [0-9a-f]{8,} \b                                             # long hex
         | [-+]? \w*\d\w* (?: (?:[-+.:/]|,\s?) \w*\d\w* )*             # words with a digit: 17, 0x1f, 2.5, A-12, 10:30
+        | [0-9a-f]{8,} \b                                             # long hex
     )
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,

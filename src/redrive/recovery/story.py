@@ -18,14 +18,15 @@ only as far as needed:
     1. the oldest attempts (their number is told)     4. the last attempt
     2. the middle of the stack, then all of it        5. all but counts, times, reason and fingerprint
     3. the end of long words                          6. all but the count
-                                                      7. even that
+                                                      7. even that: nothing is told
 
 A publisher who leaves 512 bytes keeps the fifth. The seventh is for one who fills the frame up to the last bytes: the
-copy is then not larger than the original. It has not been counted either, so such a message must not be retried this
+copy is then not larger than the original. Its count is still the old one, so such a message must not be retried this
 way: ask `countable` first, and park it.
 
 Properties that cannot be read cannot be patched. The story then gets properties of its own, persistent, in which the
-old ones are a header: an operator still has every byte.
+old ones are a header: every byte of them, or as many as the budget allows and their size. That needs a budget of 1 KiB;
+the smallest frame of AMQP has four.
 """
 
 from __future__ import annotations
@@ -263,8 +264,8 @@ def _written(raw: bytes, telling: _Telling, names: HeaderNames, budget: int) -> 
     whole = _patched(raw, _headers(telling), names)
     if len(whole) <= budget:
         return whole
-    room = budget - _TABLE - len(_patched(raw, {}, names))
-    return _patched(raw, _fitted(telling, room), names)
+    taken = len(_patched(raw, telling.failed, names)) - _size(telling.failed)
+    return _patched(raw, _fitted(telling, budget - taken), names)
 
 
 def _with_new_properties(raw: bytes, telling: _Telling, budget: int) -> bytes:
@@ -286,7 +287,8 @@ def _patched(raw: bytes, headers: Mapping[bytes, RawValue], names: HeaderNames) 
 
 @lru_cache(64)
 def _superseded(names: HeaderNames) -> frozenset[bytes]:
-    return frozenset((*_HARMFUL, *_STORY, names.attempts.encode(), names.reason.encode()))
+    """What goes unless it is set. Not the count: where there is no room for the new one, the old one stays."""
+    return frozenset((*_HARMFUL, *_STORY, names.reason.encode()))
 
 
 def _headers(telling: _Telling) -> dict[bytes, RawValue]:

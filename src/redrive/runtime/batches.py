@@ -20,7 +20,7 @@ from redrive.recovery.durations import duration
 from redrive.recovery.story import ParkReason
 from redrive.runtime.batch import Batch, Item
 from redrive.runtime.codecs import Malformed
-from redrive.runtime.consuming import Walk
+from redrive.runtime.consuming import PartlyFailed, Walk
 from redrive.runtime.message import Message
 from redrive.runtime.specs import BatchSpec
 
@@ -102,17 +102,31 @@ class Batching:
 
     async def _handle(self, items: list[Item[Any]], budget: _Budget) -> None:
         batch = Batch(items)
+        known: frozenset[int] = frozenset()
         try:
             budget.spend()
-            await self._walk.within_limits(lambda: self._walk.handler.call_with_batch(batch), batch.messages)
+            known = await self._walk.within_limits(lambda: self._walk.call_with_batch(batch), batch.messages)
+        except PartlyFailed as partly:
+            await self._without_the_failed(items, partly, budget)
+            return
         except Exception as error:
             await self._raised(items, error, budget)
             return
         for position, item in enumerate(items):
-            if (failure := batch.failures.get(position)) is not None:
+            if position in known:
+                self._walk.settlement.skip(item.delivery, item.message.history)
+            elif (failure := batch.failures.get(position)) is not None:
                 self._walk.failed(item.delivery, failure)
             else:
                 self._walk.succeeded(item.delivery)
+
+    async def _without_the_failed(self, items: list[Item[Any]], partly: PartlyFailed, budget: _Budget) -> None:
+        """In a transaction a part cannot fail alone: those that failed go their way, and the others begin anew."""
+        for position, error in partly.failures.items():
+            self._walk.failed(items[position].delivery, error)
+        others = [item for position, item in enumerate(items) if position not in partly.failures]
+        if others:
+            await self._handle(others, budget)
 
     async def _raised(self, items: list[Item[Any]], error: Exception, budget: _Budget) -> None:
         if len(items) == 1 or not self._spec.isolate or budget.is_spent:

@@ -63,7 +63,9 @@ def unpacked(raw: bytes, user: str | None) -> bytes:
     for header in (_EXPIRATION, _ONLY_EXPIRATION):
         value = find_header(raw, header)
         if value is not None:
-            raw = with_expiration(patch_properties(raw, remove_headers=[header]), value[5:].decode("utf-8", "replace"))
+            raw = with_expiration(
+                patch_properties(raw, remove_headers=[header]), value[5:].decode("utf-8", "surrogateescape")
+            )
             return without_empty_headers(raw) if header == _ONLY_EXPIRATION else raw
     return raw
 
@@ -110,7 +112,7 @@ class Pump:
         self._under_way: set[asyncio.Task[None]] = set()
         self._landing = asyncio.Event()  # was something handed over?
         self._failure: BaseException | None = None
-        self._is_spoiled = False  # was something taken that is not passed on?
+        self._held: Delivery | None = None  # taken, and not passed on yet
 
     async def __aenter__(self) -> Self:
         self._deliveries = await self._attach()
@@ -121,7 +123,7 @@ class Pump:
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
-        if kind is None and not self._is_spoiled:
+        if kind is None and self._held is None:
             await self._deliveries.cancel()
         else:
             await self._deliveries.abort()
@@ -161,10 +163,8 @@ class Pump:
         """Until the queue is empty, and has been for a moment."""
         while True:
             await self.lull()
-            delivery = await self._next(_QUIET)
-            if delivery is None:
+            if await self.silence(_QUIET):
                 return
-            self._pass_on(delivery)
 
     async def lull(self) -> None:
         """Until, for an instant, nothing is ready, nothing is here, and nothing is under way."""
@@ -174,9 +174,9 @@ class Pump:
                 return
 
     async def silence(self, seconds: float) -> bool:
-        """Does nothing come for so long? What comes is not passed on: it goes back to the queue with the pump's end."""
-        self._is_spoiled = await self._next(seconds) is not None
-        return not self._is_spoiled
+        """Does nothing come for so long? What comes is not passed on, unless pumping is taken up again."""
+        self._held = await self._next(seconds)
+        return self._held is None
 
     async def _finish(self) -> None:
         while await self._take() or self._under_way:
@@ -185,7 +185,7 @@ class Pump:
 
     async def _take(self) -> bool:
         """Pass on what is here; say whether there was any."""
-        delivery = await self._next(0)
+        delivery, self._held = self._held or await self._next(0), None
         if delivery is None:
             return False
         while delivery is not None:

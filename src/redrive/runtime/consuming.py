@@ -14,22 +14,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
-from redrive.errors import RedriveError
+from redrive.errors import ConfigurationError, RedriveError
 from redrive.protocol.content import Delivery
 from redrive.recovery.breaker import Breaker, BreakerState
-from redrive.recovery.classification import Kind, classify
+from redrive.recovery.classification import PERMANENT, Kind, classify
 from redrive.recovery.durations import duration
 from redrive.recovery.failure import describe
-from redrive.recovery.history import History, read_history
+from redrive.recovery.history import HeaderNames, History, read_history
 from redrive.recovery.rate import RateLimit
 from redrive.recovery.retry import Route
 from redrive.recovery.story import ParkReason
 from redrive.recovery.verdict import Again, Bury, decide, wait
+from redrive.runtime.batch import Batch
 from redrive.runtime.clock import Clock
 from redrive.runtime.codecs import Malformed
 from redrive.runtime.handlers import Handler, HandlerDied
@@ -37,10 +39,29 @@ from redrive.runtime.message import Message, current_message
 from redrive.runtime.observing import BreakerChanged, Observer
 from redrive.runtime.settling import Case, Settlement
 from redrive.runtime.specs import ConsumerSpec
+from redrive.runtime.transactions import NoMessageId, Transaction, Transactions
 
 log = logging.getLogger("redrive.runtime")
 
-_NOT_BEFORE = b"x-redrive-not-before"
+T = TypeVar("T")
+
+_NOT_BEFORE = HeaderNames.NOT_BEFORE.encode()
+_CRASHES = HeaderNames.CRASHES.encode()
+
+# What is due later than this no handler asked for: a stranger wrote it, and it would go round for ever.
+_FAR_ENOUGH = timedelta(days=31)
+
+
+class AlreadyProcessed(Exception):
+    """It is a duplicate."""
+
+
+class PartlyFailed(Exception):
+    """A handler marked some messages of its batch as failed; the others must be done without them."""
+
+    def __init__(self, failures: Mapping[int, BaseException]) -> None:
+        super().__init__(f"{len(failures)} messages of a batch failed")
+        self.failures = dict(failures)
 
 
 class Walk:
@@ -55,6 +76,7 @@ class Walk:
         clock: Clock,
         *,
         quorum: bool,
+        transactions: Transactions | None = None,
     ) -> None:
         """`quorum`: it is a quorum queue, where the broker counts deliveries."""
         self.spec = spec
@@ -69,7 +91,11 @@ class Walk:
         self._settling: set[asyncio.Task[None]] = set()
         self._counts_deliveries = quorum
         self._is_gated = self.breaker is not None or self.rate is not None
-        self._is_plain = self._timeout is None and not spec.middleware
+        self._inbox = spec.inbox_policy
+        self._transactions = transactions
+        if (self._inbox is not None or handler.wants_session) and transactions is None:
+            raise ConfigurationError(f"consumer of {self.queue}: an inbox or a session needs App(database=...)")
+        self._is_plain = self._timeout is None and not spec.middleware and not self.is_transactional
 
     async def __call__(self, delivery: Delivery) -> None:
         """Walk. Raises only when cancelled, and then the delivery is given back."""
@@ -97,7 +123,9 @@ class Walk:
             if self._is_plain:
                 await self.handler.call(body, message)
             else:
-                await self.within_limits(lambda: self.handler.call(body, message), [message])
+                await self.within_limits(lambda: self._call(body, message), [message])
+        except AlreadyProcessed:
+            self.settlement.skip(delivery, self.read_history(delivery))
         except asyncio.CancelledError:
             self.observer.done(self.queue, clock() - began)
             raise
@@ -106,13 +134,59 @@ class Walk:
         else:
             self.succeeded(delivery, clock() - began)
 
-    async def within_limits(self, work: Callable[[], Awaitable[Any]], messages: Sequence[Message]) -> None:
+    async def within_limits(self, work: Callable[[], Awaitable[T]], messages: Sequence[Message]) -> T:
         """The handler's work, within its time limit and its middleware."""
         async with asyncio.timeout(self._timeout), AsyncExitStack() as stack:
             for middleware in self.spec.middleware:
                 for message in messages:
                     await stack.enter_async_context(middleware(message))
-            await work()
+            return await work()
+
+    @property
+    def is_transactional(self) -> bool:
+        return self._inbox is not None or self.handler.wants_session
+
+    async def _call(self, body: Any, message: Message) -> None:
+        """The handler, in a transaction if it wants one. Commits before the message is acknowledged."""
+        if self._transactions is None or not self.is_transactional:
+            await self.handler.call(body, message)
+            return
+        identity = self._inbox.identity(body, message) if self._inbox is not None else None
+        async with self._transactions.begin(blocking=not self.handler.is_async) as transaction:
+            if identity is not None and not await transaction.note(self.queue, [identity]):
+                raise AlreadyProcessed
+            await self.handler.call(body, message, transaction.session)
+
+    async def call_with_batch(self, batch: Batch[Any]) -> frozenset[int]:
+        """The handler for many, in one transaction if it wants one. Gives the positions of those that were processed
+        before, or are in the batch twice: the handler does not see them.
+        """
+        if self._transactions is None or not self.is_transactional:
+            await self.handler.call_with_batch(batch)
+            return frozenset()
+        async with self._transactions.begin(blocking=not self.handler.is_async) as transaction:
+            known = await self._known(batch, transaction)
+            fresh = Batch([item for position, item in enumerate(batch.items) if position not in known])
+            if len(fresh):
+                await self.handler.call_with_batch(fresh, transaction.session)
+            for position, error in fresh.failures.items():
+                batch.fail(fresh.items[position], error)
+            if batch.failures:
+                # What failed must not be noted as processed: without it, once more.
+                raise PartlyFailed(batch.failures)
+        return known
+
+    async def _known(self, batch: Batch[Any], transaction: Transaction) -> frozenset[int]:
+        if self._inbox is None:
+            return frozenset()
+        firsts: dict[str, int] = {}
+        known = set()
+        for position, item in enumerate(batch.items):
+            identity = self._inbox.identity(item.body, item.message)
+            if identity is not None and firsts.setdefault(identity, position) != position:
+                known.add(position)
+        fresh = await transaction.note(self.queue, list(firsts))
+        return frozenset(known | {position for identity, position in firsts.items() if identity not in fresh})
 
     def succeeded(self, delivery: Delivery, seconds: float = 0.0) -> None:
         delivery.ack()
@@ -131,7 +205,7 @@ class Walk:
         if self.spec.for_dead_letters:
             self.settle_soon(self.settlement.put_back(Case(delivery, history, describe(error, now), error, seconds)))
             return
-        classified = classify(error, self.spec.retry, now)
+        classified = PERMANENT if isinstance(error, NoMessageId) else classify(error, self.spec.retry, now)
         verdict = decide(classified, history, self.spec.retry, now, random.random())
         if self.breaker is not None:
             if classified.kind is Kind.TRANSIENT:
@@ -168,7 +242,8 @@ class Walk:
 
     def _holds_back(self, delivery: Delivery) -> bool:
         """Is there anything to ask before it is handled? For most deliveries there is not."""
-        return self._is_gated or delivery.redelivered or _NOT_BEFORE in delivery.raw_properties
+        raw = delivery.raw_properties
+        return self._is_gated or delivery.redelivered or _NOT_BEFORE in raw or _CRASHES in raw
 
     async def hold_back(self, delivery: Delivery) -> bool:
         """May it be handled now? If not, it was settled in another way."""
@@ -176,6 +251,8 @@ class Walk:
             await self._pass_gates()
         if delivery.redelivered and self._may_have_crashed(delivery):
             return True
+        if _CRASHES in delivery.raw_properties and not self.spec.for_dead_letters:
+            await self._before_a_suspect()
         return _NOT_BEFORE in delivery.raw_properties and self._is_early(delivery)
 
     def _may_have_crashed(self, delivery: Delivery) -> bool:
@@ -185,14 +262,22 @@ class Walk:
             return False
         history = self.read_history(delivery)
         crashes = self._deliveries(delivery) if self._counts_deliveries else history.crashes + 1
-        case = Case(delivery, history, None, None)
         if crashes >= limit:
+            case = Case(delivery, replace(history, crashes=crashes), None, None)
             self.settle_soon(self.settlement.settle(case, Bury(ParkReason.CRASHED)))
             return True
         if self._counts_deliveries:
             return False
-        self.settle_soon(self.settlement.count_crash(case))
+        self.settle_soon(self.settlement.count_crash(Case(delivery, history, None, None)))
         return True
+
+    async def _before_a_suspect(self) -> None:
+        """What is being settled should be, with its ack written, before a message is handled that may kill us; above
+        all the one of which it is the copy: else both would come back, and there would be one more with every death.
+        """
+        if self._settling:
+            await asyncio.wait(self._settling)
+            await asyncio.sleep(0)
 
     @staticmethod
     def _deliveries(delivery: Delivery) -> int:
@@ -206,7 +291,7 @@ class Walk:
     def _is_early(self, delivery: Delivery) -> bool:
         """Somebody asked for more time than the rungs have: send it round again, without an attempt used."""
         history, now = self.read_history(delivery), self.clock.now()
-        if history.not_before is None or history.not_before <= now:
+        if history.not_before is None or not now < history.not_before <= now + _FAR_ENOUGH:
             return False
         verdict = wait(self.spec.retry, history.not_before - now, now, counts=False)
         if verdict is None:

@@ -35,11 +35,14 @@ class Handler:
         *,
         codecs: Codecs,
         given: Mapping[type, Any],
+        session_types: tuple[type, ...] = (),
         threads: int,
         processes: int = 0,
         for_batches: bool = False,
     ) -> None:
-        """`given`: what parameters of these types get. `threads`: how many calls of a plain function run at once."""
+        """`given`: what parameters of these types get. `session_types`: those that get the session of the message's
+        transaction. `threads`: how many calls of a plain function run at once.
+        """
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.name = f"{function.__module__}.{function.__qualname__}"
@@ -49,6 +52,8 @@ class Handler:
         self._body: tuple[str, Any] | None = None
         self._extras: dict[str, Any] = {}  # parameters that are the same for every message
         self._message: str | None = None
+        self._session: str | None = None
+        self._session_types = session_types
         self._read_signature()
         self._reader = self._reader_of(codecs)
         self._workers = 0 if self.is_async else processes or threads
@@ -79,6 +84,9 @@ class Handler:
             raise ConfigurationError(f"{self.name}: what should *{parameter.name} get? Name its parameters")
         if wanted is Message:
             self._message = parameter.name
+        elif wanted in self._session_types:
+            self._check_session(wanted, parameter.name)
+            self._session = parameter.name
         elif wanted in self._given:
             self._extras[parameter.name] = self._given[wanted]
         elif self._body is None and self._for_batches:
@@ -90,6 +98,17 @@ class Handler:
                 f"{self.name}: {self._body[0]} gets the body; what should {parameter.name} get? "
                 "There are Message and Publisher beside it"
             )
+
+    def _check_session(self, wanted: type, name: str) -> None:
+        if wanted.__name__.startswith("Async") != self.is_async:
+            fits = "AsyncSession" if self.is_async else "Session"
+            raise ConfigurationError(
+                f"{self.name}: {name} is a {wanted.__name__}; this kind of function wants a {fits}"
+            )
+
+    @property
+    def wants_session(self) -> bool:
+        return self._session is not None
 
     def _type_in_batch(self, wanted: Any) -> Any:
         origin, arguments = typing.get_origin(wanted) or wanted, typing.get_args(wanted)
@@ -104,19 +123,21 @@ class Handler:
         """The body as the handler wants it; `Malformed` if it cannot be."""
         return self._reader.read(body, raw_properties) if self._reader is not None else None
 
-    def arguments(self, body: Any, message: Message | None) -> dict[str, Any]:
+    def arguments(self, body: Any, message: Message | None, session: Any) -> dict[str, Any]:
         arguments = dict(self._extras)
+        if self._session is not None:
+            arguments[self._session] = session
         if self._body is not None:
             arguments[self._body[0]] = body
         if self._message is not None:
             arguments[self._message] = message
         return arguments
 
-    async def call(self, body: Any, message: Message) -> Any:
-        return await self._run(self.arguments(body, message))
+    async def call(self, body: Any, message: Message, session: Any = None) -> Any:
+        return await self._run(self.arguments(body, message, session))
 
-    async def call_with_batch(self, batch: Batch[Any]) -> Any:
-        return await self._run(self.arguments(batch if self._wants_batch else batch.bodies, None))
+    async def call_with_batch(self, batch: Batch[Any], session: Any = None) -> Any:
+        return await self._run(self.arguments(batch if self._wants_batch else batch.bodies, None, session))
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
         if self.is_async:

@@ -53,8 +53,8 @@ Tell: TypeAlias = Callable[[str], None]
 
 # How often what others do meanwhile is put right before they must stop: binding the queue, publishing to it by name.
 _ROUNDS = 20
-# How long a queue may take to become empty: a minute, and a second for so many messages.
-_MINUTE, _SLOWEST = 60.0, 50
+# How long a queue may take to become empty: so many seconds, and one more for so many messages.
+_HALF_A_MINUTE, _SLOWEST = 30.0, 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +159,10 @@ class Migration:
         """The first record, written down; None if the queue is as wanted."""
         survey = await self._watcher.survey()
         plan = plan_migration(self._names.queue, wanted, survey)
-        if (empty := survey.definitions.queue(self._names.journal)) is not None:
-            await self._operations.delete_idle(empty.name, empty.type)
+        journal = survey.definitions.queue(self._names.journal)
         if not plan.is_needed:
+            if journal is not None:
+                await self._journal.erase(journal.type)
             return None
         usage = await self._usage()
         reasons = list(plan.problems)
@@ -169,9 +170,10 @@ class Migration:
             reasons.append(f"{await self._who(usage)}: stop them first, or have it wait for them")
         if reasons:
             raise MigrationRefused(self._names.queue, reasons)
-        kind = plan.record.wanted.type
-        await self._journal.open(waiting_arguments(kind, survey.server))
-        await self._grow_up(kind)
+        if journal is None:
+            kind = plan.record.wanted.type
+            await self._journal.open(waiting_arguments(kind, survey.server))
+            await self._grow_up(kind)
         await self._journal.write(plan.record)
         return plan.record
 
@@ -181,13 +183,15 @@ class Migration:
             record = following
             self._tell(f"{record.step}: {explain(record.step, record)}")
             following = await self._do(record)
-            if following is not None:
-                await self._journal.write(following)
         self.result.migrated = True
 
     async def _do(self, record: Record) -> Record | None:
+        """One step; what follows is written down before it begins."""
         try:
-            return await self._steps[record.step](record)
+            following = await self._steps[record.step](record)
+            if following is not None:
+                await self._journal.write(following)
+            return following
         except (MigrationRefused, MigrationPaused):
             raise
         except TimeoutError as error:
@@ -236,7 +240,7 @@ class Migration:
             elif isinstance(definition, ExchangeDefinition):
                 await self._operations.delete_exchange(definition.name)
         await self._operations.delete_idle(self._names.trial, kind)
-        await self._journal.erase(kind)
+        await self._erase(kind)
 
     async def _grow_up(self, kind: str) -> None:
         if kind == "quorum":
@@ -334,25 +338,37 @@ class Migration:
         elif self.result.retreats >= self._terms.attempts:
             raise self._paused(record, self._too_busy())
         else:
-            is_right = await self._switch_over(gate)
+            is_right = await self._switch_over(record)
         if not is_right and self._terms.allow_reorder:
             self.result.reordered += await self._carry(gate, self._home(self._names.queue))
             is_right = True
         return record.then(Step.RESTORE if is_right else Step.RETREAT)
 
-    async def _switch_over(self, gate: str) -> bool:
+    async def _switch_over(self, record: Record) -> bool:
         """Let new messages into the queue in a moment when none waits. Did none come in that very moment?"""
+        gate = record.open_gate
         async with self._pump(gate, self._home(self._names.queue)) as pump:
-            await pump.lull()
+            is_empty = await self._lull(pump, gate)
+            if not is_empty and not self._terms.allow_reorder:
+                raise self._paused(record, self._too_busy())
             await self._operations.make(entrance(self._names))
-            is_right = await pump.silence(self._terms.settle.total_seconds())
+            is_right = await pump.silence(self._terms.settle.total_seconds()) and is_empty
         self._count(gate, pump.carried)
         return is_right
 
+    async def _lull(self, pump: Pump, gate: str) -> bool:
+        """Producers who are faster than the carrying leave no lull."""
+        try:
+            async with asyncio.timeout(_HALF_A_MINUTE + await self._operations.ready(gate) / _SLOWEST):
+                await pump.lull()
+        except TimeoutError:
+            return False
+        return True
+
     def _too_busy(self) -> str:
         return (
-            f"{self.result.retreats} times a message came in the very moment of the switch: stop the producers for a "
-            "second, or allow a few messages to come after younger ones (--allow-reorder)"
+            "the producers leave no moment in which nothing waits: stop them for a second, or allow that some messages "
+            "come after younger ones (--allow-reorder)"
         )
 
     async def _retreat(self, record: Record) -> Record:
@@ -394,7 +410,12 @@ class Migration:
             await self._operations.delete_exchange(names.lane(target))
         await self._operations.delete_exchange(names.router)
         await self._operations.delete_exchange(names.gatehouse)
-        await self._journal.erase(kind)
+        await self._erase(kind)
+
+    async def _erase(self, kind: str) -> None:
+        """The journal may be older than this migration, and of another type."""
+        found = (await self._watcher.survey()).definitions.queue(self._names.journal)
+        await self._journal.erase(kind if found is None else found.type)
 
     # Carrying -----------------------------------------------------------------------------------------
 
@@ -419,7 +440,7 @@ class Migration:
         """Everything that is in a queue. One that is gone is empty."""
         carried = 0
         while (found := await self._operations.usage(source)) is not None:
-            async with self._pump(source, choose) as pump, asyncio.timeout(_MINUTE + found.messages / _SLOWEST):
+            async with self._pump(source, choose) as pump, asyncio.timeout(_HALF_A_MINUTE + found.messages / _SLOWEST):
                 await pump.drain()
             carried += pump.carried
             if not await self._operations.ready(source):
@@ -458,11 +479,10 @@ class Migration:
                     raise self._paused(record, f"{why}: stop them")
             elif loop.time() - idle_since >= lag:
                 held = await self._watcher.held(self._names.queue)
-                if held is None:
-                    self._tell("the broker does not say whether messages are in somebody's hands: taking it for no")
-                if not held:
-                    return
-                why = f"{held} of its messages are in somebody's hands: they must be settled, or their channel closed"
+                if held == 0 or (held is None and loop.time() - idle_since >= 2 * lag):
+                    return  # some brokers never say
+                if held:
+                    why = f"{held} of its messages are in somebody's hands, who must settle them or leave"
             if why and why != said:
                 self._tell(f"waiting: {why}")
                 said = why
@@ -480,7 +500,7 @@ class Migration:
         return f"{count} attached to it" + (f" ({', '.join(known)})" if known else "")
 
     def _paused(self, record: Record, why: str) -> MigrationPaused:
-        return MigrationPaused(self._names.queue, record.step, why)
+        return MigrationPaused(self._names.queue, str(record.step), why)
 
     def __repr__(self) -> str:
         return f"<Migration of {self._names.queue} retreats={self.result.retreats} carried={self.result.carried}>"

@@ -27,6 +27,7 @@ class Outcome(StrEnum):
     PARKED = "parked"
     DISCARDED = "discarded"
     SNOOZED = "snoozed"
+    DUPLICATE = "duplicate"  # processed before: skipped
     RELEASED = "released"  # given back to its queue, unhandled or because nothing else was possible
 
 

@@ -24,7 +24,7 @@ from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure
-from redrive.recovery.history import History
+from redrive.recovery.history import HeaderNames, History
 from redrive.recovery.retry import Route
 from redrive.recovery.story import Origin, ParkReason, countable, parking, retrying
 from redrive.recovery.verdict import Again, Bury, Drop, Verdict
@@ -41,6 +41,7 @@ log = logging.getLogger("redrive.runtime")
 
 _PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=30), jitter=0.2)
 _NOWHERE = timedelta(0)
+_CRASHES = HeaderNames.CRASHES.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,11 @@ class Settlement:
             case _:
                 assert_never(verdict)
 
+    def skip(self, delivery: Delivery, history: History) -> None:
+        """It was processed before: done with it."""
+        delivery.ack()
+        self._tell(Case(delivery, history, None, None), Outcome.DUPLICATE, "processed before")
+
     # Again --------------------------------------------------------------------------------------------
 
     async def _again(self, case: Case, verdict: Again) -> None:
@@ -110,7 +116,7 @@ class Settlement:
         route = self._spec.retry.via
         if route is Route.QUORUM:
             case.delivery.reject(requeue=True) if verdict.counts else case.delivery.nack(requeue=True)
-        elif route is Route.REJECT and verdict.counts and verdict.not_before is None:
+        elif route is Route.REJECT and verdict.counts and verdict.not_before is None and not self._counts_itself(case):
             case.delivery.reject(requeue=False)
         elif not countable(case.delivery.raw_properties, names=self._spec.headers, budget=self._budget()):
             await self._bury(case, Bury(ParkReason.EXHAUSTED))  # what cannot be counted would never end
@@ -118,6 +124,12 @@ class Settlement:
         elif not await self._copy(case, self._waiting_place(case, verdict), self._retried(case, verdict)):
             return
         self._tell(case, outcome, "failed" if verdict.counts else "snoozed", verdict.rung.delay)
+
+    def _counts_itself(self, case: Case) -> bool:
+        """Does the message carry a count of ours? With the copy that brought it (a snooze, a crash) the broker's count
+        began anew, so from then on only ours goes on.
+        """
+        return self._spec.headers.attempts.encode() in case.delivery.raw_properties
 
     def _waiting_place(self, case: Case, verdict: Again) -> Destination:
         names = self._names
@@ -163,13 +175,17 @@ class Settlement:
             names=self._spec.headers,
             budget=self._budget(),
         )
-        if await self._copy(case, Destination("", self._names.queue.name), raw):
+        if _CRASHES not in raw:
+            await self._bury(case, Bury(ParkReason.CRASHED))  # no room for the count: it would never end
+        elif await self._copy(case, Destination("", self._names.queue.name), raw):
             self._tell(case, Outcome.RELEASED, "redelivered")
 
     # The end ------------------------------------------------------------------------------------------
 
     async def _bury(self, case: Case, verdict: Bury) -> None:
-        if self._spec.park == "reject" or not self._names.has_dlq:
+        if not self._names.has_dlq and self._spec.rejects_to_retry:
+            case.delivery.ack()  # there is no place for it, and a reject would be one more retry
+        elif self._spec.park == "reject" or not self._names.has_dlq:
             case.delivery.reject(requeue=False)
         else:
             raw = parking(

@@ -12,8 +12,9 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import BreakerPolicy
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import Retry
+from redrive.recovery.retry import Retry, Route
 from redrive.runtime.message import Message
+from redrive.runtime.transactions import InboxPolicy
 from redrive.topology.declared import Queue
 
 Middleware: TypeAlias = "Callable[[Message], AbstractAsyncContextManager[Any]]"
@@ -56,6 +57,7 @@ class ConsumerSpec:
     dead_ends: Mapping[type[BaseException], str] = field(default_factory=dict)  # dead-letter queues by error
     middleware: Sequence[Middleware] = ()
     batch: BatchSpec | None = None
+    inbox: InboxPolicy | bool | None = None  # process each message once, in one transaction with what it writes
     for_dead_letters: bool = False
 
     def __post_init__(self) -> None:
@@ -64,6 +66,8 @@ class ConsumerSpec:
             raise ConfigurationError(f"{who}: concurrency {self.concurrency}: want at least 1")
         if self.park not in ("publish", "reject"):
             raise ConfigurationError(f"{who}: park {self.park!r}: want 'publish' or 'reject'")
+        if self.park == "reject" and self.rejects_to_retry:
+            raise ConfigurationError(f"{who}: with via='reject' a reject is a retry, for ever: use park='publish'")
         if self.prefetch < 0 or self.prefetch > 65535:
             raise ConfigurationError(f"{who}: prefetch {self.prefetch}: want 1 to 65535")
         if self.crash_limit is not None and self.crash_limit < 1:
@@ -74,8 +78,17 @@ class ConsumerSpec:
             raise ConfigurationError(f"{who}: rate {self.rate}: want more than 0 messages a second")
 
     @property
+    def inbox_policy(self) -> InboxPolicy | None:
+        return InboxPolicy() if self.inbox is True else self.inbox or None
+
+    @property
     def retry(self) -> Retry:
         return self.queue.retry or NO_RETRY
+
+    @property
+    def rejects_to_retry(self) -> bool:
+        """Does the queue's own dead-letter exchange lead to its retry queue?"""
+        return self.retry.via is Route.REJECT and bool(self.retry.rungs)
 
     @property
     def prefetched(self) -> int:

@@ -25,6 +25,7 @@ from redrive.runtime.observing import Observer
 from redrive.runtime.ports import Consumes, Consuming, Publishes
 from redrive.runtime.settling import Settlement
 from redrive.runtime.specs import ConsumerSpec
+from redrive.runtime.transactions import Transactions
 from redrive.topology.declared import Topology
 from redrive.topology.expansion import Expanded
 from redrive.topology.server import Server
@@ -52,6 +53,8 @@ class Surroundings:
     observer: Observer
     given: Mapping[type, Any]  # what handlers' parameters of these types get
     budget: Callable[[], int]  # how large the properties of a message may be
+    transactions: Transactions | None = None  # where handlers find a database
+    session_types: tuple[type, ...] = ()
 
 
 class Worker:
@@ -73,6 +76,7 @@ class Worker:
             spec.function,
             codecs=around.codecs,
             given=around.given,
+            session_types=around.session_types,
             threads=spec.batch.batchers if spec.batch is not None else spec.concurrency,
             processes=spec.processes,
             for_batches=spec.batch is not None,
@@ -88,7 +92,15 @@ class Worker:
             host=around.host,
             budget=around.budget,
         )
-        return Walk(spec, handler, settlement, around.observer, around.clock, quorum=names.type == "quorum")
+        return Walk(
+            spec,
+            handler,
+            settlement,
+            around.observer,
+            around.clock,
+            quorum=names.type == "quorum",
+            transactions=around.transactions,
+        )
 
     async def start(self) -> None:
         for name, walk in self._walks.items():

@@ -282,6 +282,8 @@ def with_expiration(raw: bytes, expiration: str) -> bytes:
 
 
 def _where_expiration_goes(raw: bytes) -> int:
+    if not raw:
+        raise malformed("the property flags are cut short")
     at = _find(bytes((raw[0] | _EXPIRATION,)) + raw[1:], _EXPIRATION)
     assert at is not None
     return at

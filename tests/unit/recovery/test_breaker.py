@@ -190,6 +190,15 @@ def test_every_probe_must_succeed() -> None:
     assert breaker.permits(32.0) == 0.0
 
 
+def test_what_succeeded_before_a_relapse_does_not_count_for_the_next_probing() -> None:
+    breaker = probing(BreakerPolicy(minimum_calls=1, probes=2))
+    breaker.succeeded(31.0)
+    breaker.failed(31.0)
+    breaker.permits(100.0)
+
+    assert [breaker.succeeded(100.0), breaker.succeeded(100.0)] == [None, CLOSED]
+
+
 def test_what_failed_before_the_trip_is_forgotten_when_it_recovers() -> None:
     breaker = probing()
     assert breaker.failure_rate == 1.0
@@ -302,7 +311,7 @@ class AnyLife(RuleBasedStateMachine):
         self.under_way = 0
         self.state = CLOSED
         self.opened = 0.0
-        self.probes: list[float] = []  # when a message last passed that was not CLOSED's
+        self.probes: list[float] = []  # when messages passed while PROBING
 
     def follow(self, told: BreakerState | None) -> None:
         """Every change is told, once, and is one of the table's."""
@@ -314,9 +323,9 @@ class AnyLife(RuleBasedStateMachine):
         assert self.breaker.state is self.state
         assert 0.0 <= self.breaker.failure_rate <= 1.0
 
-    @rule(seconds=st.floats(0, 100))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
+    @rule(quarters=st.integers(0, 400))
+    def time_passes(self, quarters: int) -> None:
+        self.now += quarters / 4  # which sums up without rounding
 
     @rule()
     def a_message_comes(self) -> None:
@@ -333,7 +342,7 @@ class AnyLife(RuleBasedStateMachine):
         seconds = self.breaker.permits(self.now)
         if self.breaker.state is not self.state:
             assert (self.state, self.breaker.state) == (OPEN, PROBING)
-            assert self.now - self.opened >= 10.0
+            assert self.now >= self.opened + 10.0
             self.follow(PROBING)
         return seconds
 

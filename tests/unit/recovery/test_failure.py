@@ -215,7 +215,7 @@ class Hidden(Exception):
 
 class NoText(Exception):
     def __str__(self) -> str:
-        return 17  # type: ignore[return-value]
+        return self.args[0]  # type: ignore[no-any-return]
 
 
 class Shy(Exception):
@@ -232,7 +232,7 @@ def _raised_by_odd_code() -> BaseException:
 HOSTILE: dict[str, Callable[[], BaseException]] = {
     "text that raises": Mute,
     "a cause that raises": Hidden,
-    "text that is no text": NoText,
+    "text that is no text": lambda: NoText(17),
     "attributes that raise": Shy,
     "a cause without text": lambda: caught(_wrap, ValueError(), Mute()),
     "members without text": lambda: BaseExceptionGroup("", [Mute(), Hidden(), Shy()]),

@@ -147,16 +147,15 @@ DEATHS: list[tuple[str, object, int]] = [
     ("garbage in the list", [None, 3, "x", [death(count=9)], death(count=2), b"", {}], 2),
     ("thousands", [death(f"q.{number}", count=9) for number in range(5000)] + [death(count=4)], 4),
 ]
-deaths = pytest.mark.parametrize(("value", "count"), [case[1:] for case in DEATHS], ids=[case[0] for case in DEATHS])
 
 
-@deaths
+@pytest.mark.parametrize(("value", "count"), [case[1:] for case in DEATHS], ids=[case[0] for case in DEATHS])
 def test_rejections_from_this_queue_are_attempts_where_a_retry_is_a_reject(value: object, count: int) -> None:
     assert history({"x-death": value}, via_reject=True).failed == count
 
 
-@deaths
-def test_deaths_are_no_attempts_where_a_retry_is_published_again(value: object, count: int) -> None:
+@pytest.mark.parametrize("value", [case[1] for case in DEATHS], ids=[case[0] for case in DEATHS])
+def test_deaths_are_no_attempts_where_a_retry_is_published_again(value: object) -> None:
     known = history({"x-death": value, "x-redrive-attempts": 1})
 
     assert (known.failed, known.first_failed_at) == (1, None)

@@ -29,6 +29,8 @@ from redrive.wire.patch import (
     read_user_id,
     split_array,
     split_table,
+    with_expiration,
+    without_empty_headers,
 )
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.values import MAX_DEPTH, as_datetime, read_value
@@ -126,6 +128,8 @@ READERS: list[Callable[[bytes], object]] = [
     lambda raw: patch_properties(raw, set_headers={b"z": b"V"}),
     lambda raw: patch_properties(raw, drop_expiration=True),
     lambda raw: patch_properties(raw, drop_user_id=True),
+    lambda raw: with_expiration(raw, "5"),
+    without_empty_headers,
 ]
 
 
@@ -325,6 +329,34 @@ def test_a_user_goes_together_with_an_expiration_and_headers() -> None:
 
     expected = {**_present(ALL), "headers": {"b": None}, "expiration": None, "user_id": None}
     assert decode_properties(patched) == Properties(**expected)
+
+
+@given(properties, texts)
+def test_an_expiration_can_be_set_and_nothing_else_moves(properties: Properties, expiration: str) -> None:
+    patched = with_expiration(properties.encode(), expiration)
+
+    assert patched == Properties(**{**_present(properties), "expiration": expiration}).encode()
+
+
+def test_an_expiration_taken_out_and_put_back_leaves_the_bytes_as_they_were() -> None:
+    raw = ALL.encode()
+
+    assert with_expiration(patch_properties(raw, drop_expiration=True), "60000") == raw
+
+
+@given(properties)
+def test_only_an_empty_table_of_headers_is_taken_away(properties: Properties) -> None:
+    patched = without_empty_headers(properties.encode())
+
+    assert decode_properties(patched) == Properties(**{**_present(properties), "headers": properties.headers or None})
+
+
+def test_a_header_set_and_removed_where_there_was_none_leaves_the_bytes_as_they_were() -> None:
+    raw = Properties(content_type="t", priority=1, message_id="m").encode()
+
+    patched = patch_properties(patch_properties(raw, set_headers={b"a": b"V"}), remove_headers=[b"a"])
+
+    assert without_empty_headers(patched) == raw
 
 
 def test_the_two_bits_that_mean_nothing_survive() -> None:

@@ -1,0 +1,228 @@
+"""`redrive topology migrate`: give a queue other arguments without losing what is in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+import click
+import msgspec
+
+from redrive.cli.exits import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACHABLE, USAGE
+from redrive.cli.sources import Source, View, broker_options, chosen, explains_errors, load_source, look, run
+from redrive.client import Connection
+from redrive.client.management import Management
+from redrive.client.watching import InventoryWatcher, ManagementWatcher
+from redrive.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionLost,
+    MigrationPaused,
+    MigrationRefused,
+    NotPublished,
+    PublishUnknown,
+)
+from redrive.protocol.handshake import Plain
+from redrive.recovery.durations import duration
+from redrive.runtime.migration import Result, Terms, prospect
+from redrive.runtime.migration import migrate as carry_out
+from redrive.runtime.migration_ports import Watcher
+from redrive.topology.definitions import Definitions
+from redrive.topology.migration_plan import MigrationPlan
+
+_BROKEN_OFF = (ConnectionLost, ConnectionClosed, ConnectionFailed, PublishUnknown, NotPublished)
+
+
+class _NotThere(Exception):
+    """Nobody wants such a queue, or nobody has it."""
+
+
+@click.command()
+@click.argument("app")
+@click.argument("queue")
+@broker_options
+@click.option("--wait-for-consumers", is_flag=True, help="Wait until they have stopped, instead of refusing.")
+@click.option("--timeout", metavar="DURATION", help="How long to wait for them ('10m').  [default: for ever]")
+@click.option(
+    "--allow-reorder",
+    is_flag=True,
+    help="Producers who leave no gap: let a few messages come after younger ones, instead of giving up.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="JSON for scripts.")
+@explains_errors
+def migrate(
+    app: str,
+    queue: str,
+    broker: str | None,
+    management: str | None,
+    wait_for_consumers: bool,
+    timeout: str | None,
+    allow_reorder: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Give QUEUE the arguments that APP wants, without losing or reordering its messages.
+
+    RabbitMQ cannot change the arguments of a queue, so it is deleted, when it is empty and unused, and declared anew,
+    while its messages and the new ones wait beside it. Consumers must be stopped, producers need not. Whatever
+    interrupts it: run it again, and it goes on. See docs/migration.md.
+    """
+    source = chosen(load_source(app), broker, management)
+    terms = Terms(
+        wait_for_consumers=wait_for_consumers,
+        timeout=duration(timeout, "--timeout") if timeout is not None else None,
+        allow_reorder=allow_reorder,
+    )
+    try:
+        plan = run(_prospect, source, queue)
+        is_all = dry_run or (plan is not None and not plan.is_needed)
+        _show_plan(queue, plan, as_json, is_all)
+        _refuse_problems(queue, plan)
+        if is_all:
+            return
+        _ask(queue, yes)
+        result = run(_migrate, source, queue, terms)
+    except _NotThere as error:
+        _fail(str(error), NOT_FOUND)
+    except MigrationRefused as error:
+        _fail(str(error), CONFLICT)
+    except MigrationPaused as error:
+        _fail(str(error), UNREACHABLE if isinstance(error.__cause__, _BROKEN_OFF) else PARTIAL)
+    except KeyboardInterrupt:
+        _fail(f"interrupted; nothing is lost. To go on: redrive topology migrate {app} {queue}", INTERRUPTED)
+    _show_result(result, as_json)
+
+
+def _fail(words: str, code: int) -> NoReturn:
+    click.echo(f"redrive: {words}", err=True)
+    sys.exit(code)
+
+
+def _note(words: str) -> None:
+    click.echo(words, err=True)
+
+
+def _refuse_problems(queue: str, plan: MigrationPlan | None) -> None:
+    if plan is not None and plan.problems:
+        raise MigrationRefused(queue, plan.problems)
+
+
+def _ask(queue: str, yes: bool) -> None:
+    try:
+        if yes or click.confirm(f"Migrate {queue}?", err=True):
+            return
+    except click.Abort:
+        _note("")
+    _fail("not confirmed, so nothing was done: answer y, or say --yes", USAGE)
+
+
+# On the broker ------------------------------------------------------------------------------------
+
+
+async def _prospect(source: Source, queue: str) -> MigrationPlan | None:
+    async with look(source, name="redrive topology migrate") as view:
+        watcher = _watcher(source, view)
+        if view.wanted.queue(queue) is None:
+            raise _NotThere(f"nobody wants a queue {queue}" + _did_you_mean(queue, view.wanted))
+        plan = None
+        try:
+            plan = await prospect(queue, view.wanted, view.connection, watcher)
+        except MigrationRefused:
+            if view.survey.definitions.queue(queue) is None:
+                raise _NotThere(f"there is no queue {queue}: `redrive topology apply` makes it") from None
+            raise
+        return plan
+
+
+async def _migrate(source: Source, queue: str, terms: Terms) -> Result:
+    async with look(source, name="redrive topology migrate") as view:
+        watcher = _watcher(source, view)
+        user = _user(view.connection)
+        return await carry_out(queue, view.wanted, view.connection, watcher, terms, user=user, tell=_note)
+
+
+def _watcher(source: Source, view: View) -> Watcher:
+    if source.management is not None:
+        return ManagementWatcher(Management(source.management), view.connection.url.virtual_host)
+    if view.survey.complete:
+        return InventoryWatcher(view.connection)
+    raise ConfigurationError(
+        "the bindings of a queue must be known to migrate it, and plain AMQP cannot list them: give --management"
+    )
+
+
+def _user(connection: Connection) -> str | None:
+    credentials = connection.url.credentials
+    return credentials.username if isinstance(credentials, Plain) else None
+
+
+def _did_you_mean(queue: str, wanted: Definitions) -> str:
+    close = get_close_matches(queue, [one.name for one in wanted.queues], 1)
+    return f", did you mean {close[0]}?" if close else ": declare it in the topology"
+
+
+# Words --------------------------------------------------------------------------------------------
+
+
+def _show_plan(queue: str, plan: MigrationPlan | None, as_json: bool, is_all: bool) -> None:
+    """The plan is data if nothing follows, and a note before a result in JSON."""
+    if as_json and is_all:
+        click.echo(msgspec.json.encode(_as_data(queue, plan)))
+    elif plan is None:
+        _note(f"a migration of {queue} was begun, and goes on from where it stopped")
+    elif not plan.is_needed:
+        _note(f"queue {queue} is as wanted: there is nothing to do")
+    else:
+        for line, colour in _described(plan):
+            click.secho(line, fg=colour, err=as_json)
+
+
+def _described(plan: MigrationPlan) -> Iterator[tuple[str, str | None]]:
+    yield f"queue {plan.names.queue}", None
+    for difference in plan.differences:
+        yield f"    {difference}", None
+    bindings = len(plan.record.bindings)
+    yield f"{_some(plan.messages)} messages, {_some(plan.consumers)} consumers, {bindings} bindings", None
+    for number, (step, words) in enumerate(plan.steps, 1):
+        yield f"  {number} {step:<8} {words}", None
+    for definition in plan.record.needs:
+        yield f"makes also: {definition}", None
+    for warning in plan.warnings:
+        yield f"mind: {warning}", "yellow"
+
+
+def _some(count: int | None) -> str:
+    return "an unknown number of" if count is None else str(count)
+
+
+def _as_data(queue: str, plan: MigrationPlan | None) -> dict[str, Any]:
+    if plan is None:
+        return {"queue": queue, "resumes": True}
+    return {
+        "queue": queue,
+        "resumes": False,
+        "needed": plan.is_needed,
+        "differences": [{"what": one.what, "have": one.have, "want": one.want} for one in plan.differences],
+        "messages": plan.messages,
+        "consumers": plan.consumers,
+        "bindings": [str(binding) for binding in plan.record.bindings],
+        "makes": [str(definition) for definition in plan.record.needs],
+        "steps": [{"step": str(step), "what": words} for step, words in plan.steps],
+        "problems": plan.problems,
+        "warnings": plan.warnings,
+    }
+
+
+def _show_result(result: Result, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(asdict(result)))
+        return
+    late = f"; {result.reordered} messages came after younger ones" if result.reordered else ""
+    click.echo(f"queue {result.queue} is as wanted now{late}. Start its consumers")

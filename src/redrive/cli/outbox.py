@@ -1,0 +1,168 @@
+"""`redrive outbox`: publish what was committed, and look after what cannot be published. `redrive db`: its tables."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from redrive.app import App
+from redrive.cli.exits import NOT_FOUND, USAGE
+from redrive.cli.signals import stop_on_signals
+from redrive.cli.sources import explains_errors, load_app
+from redrive.errors import ConfigurationError
+from redrive.recovery.durations import brief, duration
+from redrive.runtime.relaying import Relay
+from redrive.store.claims import Claims
+from redrive.store.tables import RowState
+
+as_json = click.option("--json", "as_json", is_flag=True, help="JSON for scripts.")
+_STATES = {state.name.lower(): state for state in RowState}
+
+
+@click.group()
+def outbox() -> None:
+    """Messages that were committed with the application's own data. APP is module:app."""
+
+
+@outbox.command()
+@click.argument("app")
+@explains_errors
+def relay(app: str) -> None:
+    """Publish the rows of the outbox until told to stop. Several may run at once on PostgreSQL."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    done = asyncio.run(_relay(load_app(app)))
+    click.echo(f"published {done.published}, parked {done.parked}")
+
+
+async def _relay(app: App) -> Relay:
+    stop = stop_on_signals("finishing the batch; once more to quit at once")
+
+    def ready(_: Relay) -> None:
+        click.echo(f"{app.name} publishes {app.outbox.table.name} of {app.database}")
+
+    return await app.relay(stop, ready=ready)
+
+
+@outbox.command()
+@click.argument("app")
+@as_json
+@explains_errors
+def status(app: str, as_json: bool) -> None:
+    """How many rows wait, since when, and how many are parked."""
+    found = _claims(app).status()
+    age = _age(found["oldest"])
+    if as_json:
+        click.echo(msgspec.json.encode(found | {"oldest_seconds": age.total_seconds() if age is not None else None}))
+        return
+    since = f", the oldest for {brief(age)}" if age is not None else ""
+    click.echo(f"{found['pending']} pending{since}; {found['parked']} parked")
+
+
+def _age(oldest: datetime | None) -> Any:
+    if oldest is None:
+        return None
+    return datetime.now(UTC) - (oldest if oldest.tzinfo is not None else oldest.replace(tzinfo=UTC))
+
+
+@outbox.command("ls")
+@click.argument("app")
+@click.option("--state", type=click.Choice(list(_STATES)), default="parked", show_default=True)
+@click.option("--limit", default=20, show_default=True)
+@as_json
+@explains_errors
+def list_(app: str, state: str, limit: int, as_json: bool) -> None:
+    """Show rows, without their bodies."""
+    rows = _claims(app).listed(_STATES[state], limit)
+    if as_json:
+        click.echo(msgspec.json.encode(rows))
+        return
+    for row in rows:
+        place = f"{row['exchange'] or '(default)'} {row['routing_key']}"
+        why = f"  {row['attempts']} attempts: {row['last_error']}" if row["last_error"] else ""
+        click.echo(f"{row['id']:>8}  {row['created_at']:%Y-%m-%d %H:%M:%S}  {place}{why}")
+    if not rows:
+        click.echo(f"redrive: no {state} rows", err=True)
+
+
+@outbox.command()
+@click.argument("app")
+@click.argument("ids", nargs=-1, type=int)
+@click.option("--all", "every", is_flag=True, help="Every parked row.")
+@explains_errors
+def retry(app: str, ids: tuple[int, ...], every: bool) -> None:
+    """Let parked rows be published again, from their first attempt."""
+    if every == bool(ids):
+        raise click.UsageError("name the rows, or say --all")
+    _changed(_claims(app).retry(None if every else ids), "will be tried again")
+
+
+@outbox.command()
+@click.argument("app")
+@click.argument("ids", nargs=-1, type=int, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@explains_errors
+def discard(app: str, ids: tuple[int, ...], yes: bool) -> None:
+    """Delete parked rows for good: their messages are never published."""
+    if not yes and not click.confirm(f"Delete {len(ids)} rows for good?", err=True):
+        sys.exit(USAGE)
+    _changed(_claims(app).discard(ids), "discarded")
+
+
+def _changed(count: int, what: str) -> None:
+    click.echo(f"{count} {what}")
+    if not count:
+        click.echo("redrive: no such parked rows", err=True)
+        sys.exit(NOT_FOUND)
+
+
+@outbox.command()
+@click.argument("app")
+@click.option("--older-than", default="7d", show_default=True, help="Published longer ago than this.")
+@explains_errors
+def prune(app: str, older_than: str) -> None:
+    """Delete published rows that were kept, and forget old entries of the inbox."""
+    age = duration(older_than, "--older-than")
+    found = load_app(app)
+    click.echo(f"{Claims(found.database, found.outbox.table).prune(age)} published rows deleted")
+    click.echo(f"{found.inbox.prune(age)} processed messages forgotten")
+
+
+def _claims(app: str) -> Claims:
+    found = load_app(app)
+    return Claims(found.database, found.outbox.table)
+
+
+# The tables ---------------------------------------------------------------------------------------
+
+
+@click.group()
+def db() -> None:
+    """The tables of the outbox and the inbox. APP is module:app."""
+
+
+@db.command()
+@click.argument("app")
+@explains_errors
+def upgrade(app: str) -> None:
+    """Make the tables, or bring them to this version of Redrive."""
+    found = load_app(app)
+    done = found.upgrade_database()
+    click.echo(f"{found.database}: {'upgraded' if done else 'up to date'}")
+
+
+@db.command()
+@click.argument("app")
+@click.option("--dialect", type=click.Choice(["postgresql", "sqlite"]), help="[default: that of the application]")
+@explains_errors
+def sql(app: str, dialect: str | None) -> None:
+    """Print the SQL that makes the tables."""
+    found = load_app(app)
+    if not found.schema.outbox.table.isidentifier():
+        raise ConfigurationError(f"{found.schema.outbox.table!r} is no name for a table")
+    click.echo(found.schema.sql(dialect or found.database.kind))

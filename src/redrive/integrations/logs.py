@@ -1,0 +1,346 @@
+"""One line for each thing that did not simply go well: a retry, a parking, a drop, a breaker, a connection.
+
+A `LogObserver` makes an ordinary record of Python's `logging`, under the name `redrive`, so that whoever has a logging
+set-up of their own sees it there. The record's text is a sentence for people, made when somebody wants to read it:
+
+    12:00:00 WARNING  q.orders: attempt 2 of 3 failed, again in 15s: TimeoutError: no answer [messageId=m-17 ...]
+
+What the sentence is made of is carried along as fields, and `JsonFormatter` writes these instead:
+
+    {"time":"2026-01-01T12:00:00.000Z","level":"warning","event":"settled","app":"shop","outcome":"retried", ...}
+
+All fields of an event are always there, with null for what is unknown. Both formatters take any other record too. No
+payload, no header is ever told, and what others wrote is made harmless (see `lines`).
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import TextIO, TypeAlias, assert_never
+
+import msgspec
+
+from redrive.errors import ConfigurationError
+from redrive.integrations.lines import MOST_STACK, UNSAFE, bounded, escaped, told
+from redrive.recovery.durations import brief, milliseconds
+from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Observer, Outcome, Settled
+
+LOGGER = "redrive"
+
+Event: TypeAlias = "Settled | BreakerChanged | ConnectionChanged"
+
+_FOUND_BY = ("messageId", "correlationId", "messageType", "routingKey", "fingerprint")
+
+_LEVELS: Mapping[Outcome, int] = {
+    Outcome.DONE: logging.INFO,
+    Outcome.RETRIED: logging.WARNING,
+    Outcome.PARKED: logging.ERROR,
+    Outcome.DISCARDED: logging.WARNING,
+    Outcome.SNOOZED: logging.INFO,
+    Outcome.DUPLICATE: logging.INFO,
+    Outcome.RELEASED: logging.WARNING,
+}
+
+
+class Form(StrEnum):
+    JSON = "json"
+    TEXT = "text"
+    AUTO = "auto"  # text on a terminal, else JSON
+
+
+# What is told -------------------------------------------------------------------------------------
+
+
+class LogObserver(Observer):
+    def __init__(self, app: str, logger: logging.Logger | None = None) -> None:
+        self._app = app
+        self._logger = logger or logging.getLogger(LOGGER)
+
+    def settled(self, event: Settled) -> None:
+        self._log(_LEVELS[event.outcome], event)
+
+    def breaker(self, event: BreakerChanged) -> None:
+        self._log(logging.WARNING if event.state is BreakerState.OPEN else logging.INFO, event)
+
+    def connection(self, event: ConnectionChanged) -> None:
+        self._log(logging.INFO if event.reason is None else logging.WARNING, event)
+
+    def _log(self, level: int, event: Event) -> None:
+        """As `Logger.log` does, but that looks for the line of code that logs: at some cost, and it would find this."""
+        logger = self._logger
+        if logger.isEnabledFor(level):
+            told_event = ToldEvent(event, self._app)
+            logger.handle(logger.makeRecord(logger.name, level, __name__, 0, told_event, (), None))
+
+    def __repr__(self) -> str:
+        return f"<LogObserver {self._app} to {self._logger.name}>"
+
+
+class ToldEvent:
+    """The message of a record: its fields for those who know it, its sentence for everybody else."""
+
+    __slots__ = ("_event", "fields")
+
+    def __init__(self, event: Event, app: str) -> None:
+        self._event = event
+        self.fields = fields_of(event, app)
+
+    def __str__(self) -> str:
+        return sentence(self._event, self.fields)
+
+
+def fields_of(event: Event, app: str) -> dict[str, object]:
+    match event:
+        case Settled():
+            return _settled_fields(event, app)
+        case BreakerChanged():
+            return {
+                "event": "breaker",
+                "app": app,
+                "name": event.name,
+                "queue": event.queue,
+                "state": event.state.value,
+                "failureRate": round(event.failure_rate, 4),
+            }
+        case ConnectionChanged():
+            return {
+                "event": "connection",
+                "app": app,
+                "name": event.name,
+                "state": event.state,
+                "reason": None if event.reason is None else told(event.reason),
+                "reconnects": event.reconnects,
+            }
+        case _ as never:
+            assert_never(never)
+
+
+def _settled_fields(event: Settled, app: str) -> dict[str, object]:
+    return {
+        "event": "settled",
+        "app": app,
+        "outcome": event.outcome.value,
+        "reason": told(event.reason),
+        "queue": event.queue,
+        "routingKey": _short(event.routing_key),
+        "messageType": _short(event.message_type),
+        "messageId": _short(event.message_id),
+        "correlationId": _short(event.correlation_id),
+        "attempt": event.attempt,
+        "maxAttempts": event.max_attempts,
+        "delayMs": None if event.delay is None else milliseconds(event.delay),
+        "error": None if event.error is None else told(event.error),
+        "fingerprint": event.fingerprint,
+        "seconds": round(event.seconds, 6),
+    }
+
+
+def sentence(event: Event, fields: Mapping[str, object]) -> str:
+    """For people, and made of the fields, which are harmless."""
+    match event:
+        case Settled():
+            why = "" if event.error is None else f": {fields['error']}"
+            found_by = " ".join(f"{name}={value}" for name in _FOUND_BY if (value := fields[name]) is not None)
+            return f"{event.queue}: {_happened(event, fields)}{why}" + (f" [{found_by}]" if found_by else "")
+        case BreakerChanged():
+            return f"{event.queue}: breaker {event.name} is {event.state.value}, {event.failure_rate:.0%} had failed"
+        case ConnectionChanged():
+            why = "" if event.reason is None else f": {fields['reason']}"
+            return f"connection for {event.name} is {event.state}{why}"
+        case _ as never:
+            assert_never(never)
+
+
+def _happened(event: Settled, fields: Mapping[str, object]) -> str:
+    attempt = f"attempt {event.attempt} of {event.max_attempts}"
+    delay = "" if event.delay is None else brief(event.delay)
+    match event.outcome:
+        case Outcome.RETRIED:
+            return f"{attempt} failed, again in {delay}" if delay else f"{attempt} failed, again"
+        case Outcome.SNOOZED:
+            return f"snoozed for {delay}" if delay else "snoozed"
+        case Outcome.PARKED:
+            return f"parked as {fields['reason']} after {attempt}"
+        case Outcome.DISCARDED | Outcome.DUPLICATE | Outcome.RELEASED | Outcome.DONE:
+            return f"{event.outcome.value} ({fields['reason']}) in {attempt}"
+        case _ as never:
+            assert_never(never)
+
+
+def _short(value: str | None) -> str | None:
+    return None if value is None else bounded(value, 255)  # as long as AMQP's short strings are
+
+
+# How it is written --------------------------------------------------------------------------------
+
+
+class JsonFormatter(logging.Formatter):
+    """Any record as one line of JSON. With `ascii_only` for streams that cannot carry more."""
+
+    def __init__(self, *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self._encode = _ascii_json if ascii_only else _json
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = self._encode(record_fields(record))
+        return line if line.isascii() and line.isprintable() else UNSAFE.sub(_in_json, line)
+
+
+def _json(fields: Mapping[str, object]) -> str:
+    try:
+        return msgspec.json.encode(fields, enc_hook=str).decode()
+    except UnicodeEncodeError:  # half a character, which no encoding has a place for
+        return _ascii_json(fields)
+
+
+def _ascii_json(fields: Mapping[str, object]) -> str:
+    return json.dumps(fields, separators=(",", ":"), default=str)
+
+
+def record_fields(record: logging.LogRecord) -> dict[str, object]:
+    fields: dict[str, object] = {"time": _utc(record.created), "level": record.levelname.lower()}
+    if isinstance(record.msg, ToldEvent):
+        fields.update(record.msg.fields)
+        return fields
+    fields["logger"] = record.name
+    fields["message"] = told(record.getMessage())
+    if stack := stack_of(record):
+        fields["stack"] = stack
+    return fields
+
+
+class TextFormatter(logging.Formatter):
+    """Any record as one line for people; a stack follows, indented, so that it cannot pass for another record."""
+
+    def __init__(self, *, colours: bool = False, ascii_only: bool = False) -> None:
+        super().__init__()
+        self._colours = colours
+        self._ascii_only = ascii_only
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if not isinstance(record.msg, ToldEvent):
+            text = f"{record.name}: {told(text)}"
+        lines = [escaped(text), *(f"    {escaped(line)}" for line in stack_of(record).splitlines())]
+        said = "\n".join(lines)
+        if self._ascii_only:
+            said = said.encode("ascii", "backslashreplace").decode()
+        return self._head(record) + said
+
+    def _head(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
+        level = f"{record.levelname:<8}"
+        if not self._colours:
+            return f"{time} {level} "
+        return f"\x1b[2m{time}\x1b[0m \x1b[{_colour(record.levelno)}m{level}\x1b[0m "
+
+
+def stack_of(record: logging.LogRecord) -> str:
+    """The stack that a record carries, masked and bounded; "" if none."""
+    parts = []
+    if record.exc_info and record.exc_info[0] is not None:
+        parts.append(logging.Formatter().formatException(record.exc_info))
+    elif record.exc_text:
+        parts.append(record.exc_text)
+    if record.stack_info:
+        parts.append(record.stack_info)
+    return told("\n".join(parts), MOST_STACK)
+
+
+def _colour(level: int) -> int:
+    if level >= logging.ERROR:
+        return 31
+    return 33 if level >= logging.WARNING else 32 if level >= logging.INFO else 36
+
+
+def _utc(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{_utc_second(whole)}.{int((seconds - whole) * 1000):03}Z"
+
+
+@lru_cache(maxsize=4)  # many lines are of the same second
+def _utc_second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _in_json(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
+
+
+# Where it goes ------------------------------------------------------------------------------------
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """What `configure_logging` set up: known by its type, so that it is replaced and never doubled."""
+
+
+def configure_logging(
+    form: Form | str = Form.AUTO,
+    level: int | str = logging.INFO,
+    stream: TextIO | None = None,
+    *,
+    logger: str = LOGGER,
+) -> logging.Handler:
+    """Write what `logger` gets ("" is everybody's) to `stream` (stderr), instead of what was set up here before."""
+    handler = LineHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(formatter_for(form, handler.stream))
+    wanted = _level(level)
+    target = logging.getLogger(logger or None)
+    for earlier in [one for one in target.handlers if isinstance(one, LineHandler)]:
+        target.removeHandler(earlier)
+    target.addHandler(handler)
+    target.setLevel(wanted)
+    target.propagate = False  # or a handler of the root would write each line a second time
+    return handler
+
+
+def formatter_for(form: Form | str, stream: TextIO) -> logging.Formatter:
+    ascii_only = not _carries_unicode(stream)
+    match _form(form):
+        case Form.JSON:
+            return JsonFormatter(ascii_only=ascii_only)
+        case Form.TEXT:
+            return TextFormatter(colours=_shows_colours(stream), ascii_only=ascii_only)
+        case Form.AUTO:
+            return formatter_for(Form.TEXT if stream.isatty() else Form.JSON, stream)
+        case _ as never:
+            assert_never(never)
+
+
+def _form(value: str) -> Form:
+    try:
+        return Form(value)
+    except ValueError:
+        raise ConfigurationError(f"log form {value!r}: want one of {', '.join(Form)}") from None
+
+
+def _level(value: int | str) -> int:
+    if isinstance(value, int):
+        return value
+    levels = logging.getLevelNamesMapping()
+    if value.upper() not in levels:
+        raise ConfigurationError(f"log level {value!r}: want one of {', '.join(levels).lower()}")
+    return levels[value.upper()]
+
+
+def _carries_unicode(stream: TextIO) -> bool:
+    try:
+        return codecs.lookup(getattr(stream, "encoding", None) or "utf-8").name.startswith("utf")
+    except LookupError:
+        return False
+
+
+def _shows_colours(stream: TextIO) -> bool:
+    """Rich knows terminals, NO_COLOR, FORCE_COLOR and dumb TERMs; it is loaded only where somebody may be looking."""
+    from rich.console import Console
+
+    console = Console(file=stream)
+    return console.color_system is not None and not console.no_color

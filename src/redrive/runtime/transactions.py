@@ -1,0 +1,68 @@
+"""One transaction around a message: what its handler writes, and that it was processed, or nothing at all.
+
+    begin → note the message → handler → commit → ack
+
+What can die in between: before the commit, nothing has happened and the message comes again. After the commit and
+before the ack, the message comes again and is found to be noted: skipped. There is no third way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.durations import Duration, duration
+from redrive.runtime.message import Message
+
+
+class Transaction(Protocol):
+    @property
+    def session(self) -> Any:
+        """The handler's session."""
+
+    async def note(self, consumer: str, message_ids: Sequence[str]) -> set[str]:
+        """Note messages as processed, and say which had not been."""
+
+
+class Transactions(Protocol):
+    def begin(self, *, blocking: bool) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction that commits when left in peace, else is rolled back. `blocking`: for plain functions."""
+
+
+class NoMessageId(Exception):
+    """A message without an id cannot be told from its duplicate. Its publisher must set `message_id`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxPolicy:
+    """`key`: what makes two messages the same, if it is not the message id: `lambda body, message: body.event_id`.
+
+    `without_id`: what to do with a message that has none: "park" it, take a "hash" of its body, or "process" it as
+    often as it comes. `keep`: for how long it is remembered.
+    """
+
+    key: Callable[[Any, Message], str | None] | None = None
+    without_id: Literal["park", "hash", "process"] = "park"
+    keep: Duration = "7d"
+
+    def __post_init__(self) -> None:
+        if self.without_id not in ("park", "hash", "process"):
+            raise ConfigurationError(f"inbox.without_id {self.without_id!r}: want 'park', 'hash' or 'process'")
+        duration(self.keep, "inbox.keep")
+
+    def identity(self, body: Any, message: Message) -> str | None:
+        """What the message is known by; None: it cannot be, and is to be processed all the same."""
+        found = self.key(body, message) if self.key is not None else message.message_id
+        if found:
+            return str(found)[:255]
+        match self.without_id:
+            case "hash":
+                return "sha256:" + hashlib.sha256(message.body).hexdigest()
+            case "process":
+                return None
+            case _:
+                raise NoMessageId(NoMessageId.__doc__)

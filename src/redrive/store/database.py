@@ -1,0 +1,110 @@
+"""Engines and sessions, synchronous and not, on SQLite and PostgreSQL.
+
+SQLite is set up to be safe and not to fail for being busy: write-ahead log, full sync, and a wait for the one writer.
+A transaction that will write begins as one (`BEGIN IMMEDIATE`), so that two of them queue rather than one failing
+half way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from redrive.errors import ConfigurationError
+
+_BUSY = 30  # seconds that a writer waits for another
+_ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
+_SYNC_DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
+
+
+class Database:
+    """A database by its URL: `Database("postgresql+psycopg://...")`, `Database("sqlite:///shop.db")`."""
+
+    def __init__(self, url: str, *, pool_size: int = 5) -> None:
+        try:
+            self.url = sa.make_url(url)
+        except ArgumentError:
+            raise ConfigurationError(
+                "database URL: want postgresql+psycopg://user:password@host/name or sqlite:///file"
+            ) from None
+        self.kind = self.url.get_backend_name()
+        if self.kind not in _SYNC_DRIVERS:
+            raise ConfigurationError(f"database {self.kind}: Redrive knows sqlite and postgresql")
+        self._pool_size = pool_size
+        self._engine: sa.Engine | None = None
+        self._async_engine: AsyncEngine | None = None
+
+    @classmethod
+    def embedded(cls, folder: Path) -> Database:
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(f"sqlite:///{folder / 'redrive.db'}")
+
+    @property
+    def is_postgresql(self) -> bool:
+        return self.kind == "postgresql"
+
+    @property
+    def engine(self) -> sa.Engine:
+        if self._engine is None:
+            options = self._options(_SYNC_DRIVERS)
+            self._engine = sa.create_engine(options.pop("url"), **options)
+            if not self.is_postgresql:
+                _set_up_sqlite(self._engine)
+        return self._engine
+
+    @property
+    def async_engine(self) -> AsyncEngine:
+        if self._async_engine is None:
+            options = self._options(_ASYNC_DRIVERS)
+            self._async_engine = create_async_engine(options.pop("url"), **options)
+            if not self.is_postgresql:
+                _set_up_sqlite(self._async_engine.sync_engine)
+        return self._async_engine
+
+    def _options(self, drivers: dict[str, str]) -> dict[str, Any]:
+        options: dict[str, Any] = {"url": self.url.set(drivername=drivers[self.kind])}
+        if self.is_postgresql:
+            options |= {"pool_size": self._pool_size, "max_overflow": 0, "pool_pre_ping": True, "pool_recycle": 1800}
+        else:
+            options["connect_args"] = {"timeout": _BUSY}
+        return options
+
+    def sessions(self) -> sessionmaker[Session]:
+        return sessionmaker(self.engine, expire_on_commit=False)
+
+    def async_sessions(self) -> async_sessionmaker[AsyncSession]:
+        return async_sessionmaker(self.async_engine, expire_on_commit=False)
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+        if self._async_engine is not None:
+            await self._async_engine.dispose()
+        self._engine = self._async_engine = None
+
+    def __str__(self) -> str:
+        return self.url.render_as_string(hide_password=True)
+
+    def __repr__(self) -> str:
+        return f"<Database {self}>"
+
+
+def _set_up_sqlite(engine: sa.Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # the driver begins nothing by itself: `begun` does
+        cursor = connection.cursor()
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={_BUSY * 1000}"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,56 @@
+"""Transactions for handlers: an `AsyncSession` for coroutines, a `Session` for plain functions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from redrive.store.database import Database
+from redrive.store.inbox import Inbox
+
+SESSION_TYPES: tuple[type, ...] = (AsyncSession, Session)
+
+
+@dataclass(frozen=True, slots=True)
+class _AsyncTransaction:
+    session: AsyncSession
+    inbox: Inbox
+
+    async def note(self, consumer: str, message_ids: Sequence[str]) -> set[str]:
+        return await self.inbox.note_async(self.session, consumer, message_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockingTransaction:
+    session: Session
+    inbox: Inbox
+
+    async def note(self, consumer: str, message_ids: Sequence[str]) -> set[str]:
+        return await asyncio.to_thread(self.inbox.note, self.session, consumer, message_ids)
+
+
+class StoreTransactions:
+    def __init__(self, database: Database, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._database = database
+
+    @asynccontextmanager
+    async def begin(self, *, blocking: bool) -> AsyncIterator[_AsyncTransaction | _BlockingTransaction]:
+        if not blocking:
+            async with self._database.async_sessions()() as its_own, its_own.begin():
+                yield _AsyncTransaction(its_own, self._inbox)
+            return
+        session: Session = await asyncio.to_thread(self._database.sessions())
+        try:
+            yield _BlockingTransaction(session, self._inbox)
+            await asyncio.to_thread(session.commit)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(session.rollback))
+            raise
+        finally:
+            await asyncio.shield(asyncio.to_thread(session.close))

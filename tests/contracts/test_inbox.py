@@ -1,0 +1,256 @@
+"""Outbox, relay and inbox with a broker: published if committed, processed once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from redrive import App, Batch, Retry
+from redrive.client import Connection
+from redrive.errors import ConfigurationError
+from redrive.runtime.observing import Outcome
+from redrive.runtime.transactions import InboxPolicy
+from redrive.testing.broker import ThreadedBroker
+from working import depth, take, working
+
+EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("n", sa.Integer), sa.Column("who", sa.String(20)))
+
+
+class Order(msgspec.Struct):
+    id: int
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def app(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    memory_broker: ThreadedBroker,
+    cleanliness: None,  # noqa: ARG001
+) -> AsyncIterator[App]:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_url").replace("postgresql://", "postgresql+psycopg://")
+    app = App("shop", broker=memory_broker.add_vhost(f"inbox-{tmp_path.name}-{request.param}"), database=url)
+    app.upgrade_database()
+    EFFECTS.metadata.create_all(app.database.engine)
+    yield app
+    await app.database.close()
+
+
+def effects(app: App) -> list[int]:
+    with app.database.engine.connect() as connection:
+        return sorted(connection.execute(sa.select(EFFECTS.c.n)).scalars())
+
+
+# Relay --------------------------------------------------------------------------------------------
+
+
+async def test_what_is_committed_is_published_and_the_rest_is_not(app: App) -> None:
+    app.queue("orders", dlq=False)
+    stop = asyncio.Event()
+    async with app:
+        relaying = asyncio.create_task(app.relay(stop))
+        async with app.database.async_sessions()() as session, session.begin():
+            identity = await app.publish("", "orders", Order(1), session=session)
+        async with app.database.async_sessions()() as session:
+            await app.publish("", "orders", Order(2), session=session)
+        async with Connection(app.broker or "") as connection:
+            found = await take(connection, "orders")
+            assert (found.body, found.properties.message_id) == (b'{"id":1}', identity)
+            stop.set()
+            relay = await relaying
+            assert await depth(connection, "orders") == 0
+    assert relay.published == 1
+
+
+async def test_a_row_that_nobody_wants_is_parked_and_holds_up_nobody(app: App) -> None:
+    app.queue("orders", dlq=False)
+    object.__setattr__(app.outbox.policy, "attempts", 1)
+    stop = asyncio.Event()
+    async with app:
+        with app.database.sessions()() as session, session.begin():
+            app.outbox.add(session, "", "nowhere", Order(1))
+            app.outbox.add(session, "", "orders", Order(2))
+        relaying = asyncio.create_task(app.relay(stop))
+        async with Connection(app.broker or "") as connection:
+            assert (await take(connection, "orders")).body == b'{"id":2}'
+        while not (await asyncio.to_thread(_status, app))["parked"]:  # noqa: ASYNC110 - the database is the one to ask
+            await asyncio.sleep(0.01)
+        stop.set()
+        await relaying
+    assert _status(app) | {"oldest": None} == {"pending": 0, "oldest": None, "parked": 1}
+
+
+def _status(app: App) -> dict[str, Any]:
+    from redrive.store.claims import Claims
+
+    return Claims(app.database, app.outbox.table).status()
+
+
+async def test_order_is_kept_for_each_key(app: App) -> None:
+    app.queue("orders", dlq=False)
+    with app.database.sessions()() as session, session.begin():
+        for number in range(30):
+            app.outbox.add(session, "", "orders", Order(number), ordering_key=f"k{number % 3}")
+    stop = asyncio.Event()
+    async with app, Connection(app.broker or "") as connection:
+        relaying = asyncio.create_task(app.relay(stop))
+        numbers = [msgspec.json.decode((await take(connection, "orders")).body)["id"] for _ in range(30)]
+        stop.set()
+        await relaying
+    for key in range(3):
+        assert [number for number in numbers if number % 3 == key] == list(range(key, 30, 3))
+
+
+async def test_two_relays_on_sqlite_are_refused(app: App) -> None:
+    if app.database.is_postgresql:
+        pytest.skip("PostgreSQL: as many as you like")
+    stop, started = asyncio.Event(), asyncio.Event()
+    async with app:
+        first = asyncio.create_task(app.relay(stop, ready=lambda _: started.set()))
+        await started.wait()
+        with pytest.raises(ConfigurationError, match="another relay works on this outbox"):
+            await app.relay(asyncio.Event())
+        stop.set()
+        await first
+
+
+# Inbox --------------------------------------------------------------------------------------------
+
+
+async def test_a_duplicate_has_no_second_effect(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), inbox=True)
+    async def handle(order: Order, session: AsyncSession) -> None:
+        await session.execute(sa.insert(EFFECTS).values(n=order.id, who="async"))
+
+    async with working(app) as (_, watcher):
+        for _ in range(3):
+            await app.publish("", "orders", Order(1), message_id="m-1")
+        await app.publish("", "orders", Order(2), message_id="m-2")
+        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(Outcome.DUPLICATE, 2)
+    assert effects(app) == [1, 2]
+
+
+async def test_a_plain_function_has_a_plain_session(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), inbox=True)
+    def handle(order: Order, session: Session) -> None:
+        session.execute(sa.insert(EFFECTS).values(n=order.id, who="plain"))
+
+    async with working(app) as (_, watcher):
+        for _ in range(2):
+            await app.publish("", "orders", Order(1), message_id="m-1")
+        await watcher.seen(Outcome.DONE)
+        await watcher.seen(Outcome.DUPLICATE)
+    assert effects(app) == [1]
+
+
+async def test_a_failure_takes_back_its_writes_and_is_not_remembered(app: App) -> None:
+    tries = 0
+
+    @app.consumer("orders", retry=Retry(attempts=3, delay="50ms"), inbox=True)
+    async def handle(order: Order, session: AsyncSession) -> None:
+        nonlocal tries
+        tries += 1
+        await session.execute(sa.insert(EFFECTS).values(n=order.id, who=str(tries)))
+        await app.publish("", "out", Order(order.id), session=session)
+        if tries < 3:
+            raise OSError("not yet")
+
+    app.queue("out", dlq=False)
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(7))
+        await watcher.seen(Outcome.DONE)
+    assert effects(app) == [7]
+    assert _status(app)["pending"] == 1
+
+
+async def test_the_same_message_on_two_workers_has_one_effect(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=9, delay="50ms"), inbox=True, concurrency=8)
+    async def handle(order: Order, session: AsyncSession) -> None:
+        await session.execute(sa.insert(EFFECTS).values(n=order.id, who=""))
+        await asyncio.sleep(0.01)
+
+    async with working(app) as (_, watcher):
+        for number in range(5):
+            for _ in range(6):
+                await app.publish("", "orders", Order(number), message_id=f"m-{number}")
+        await watcher.until(lambda: watcher.counts[Outcome.DONE] + watcher.counts[Outcome.DUPLICATE] >= 30)
+    assert effects(app) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("choice", "counted"), [("hash", [1]), ("process", [1, 1]), ("park", [])])
+async def test_a_message_without_an_id_is_parked_hashed_or_processed(app: App, choice: Any, counted: list[int]) -> None:
+    @app.consumer("orders", retry=Retry(attempts=3, delay="50ms"), inbox=InboxPolicy(without_id=choice))
+    async def handle(order: Order, session: AsyncSession) -> None:
+        await session.execute(sa.insert(EFFECTS).values(n=order.id, who=""))
+
+    async with working(app) as (running, watcher):
+        for _ in range(2):
+            await running.publishing.publish("", "orders", b'{"id": 1}')
+        await watcher.until(lambda: sum(watcher.counts.values()) == 2)
+        assert watcher.counts[Outcome.PARKED] == (2 if choice == "park" else 0)
+    assert effects(app) == counted
+
+
+async def test_another_key_can_be_what_makes_messages_the_same(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), inbox=InboxPolicy(key=lambda order, _: f"order-{order.id}"))
+    async def handle(order: Order, session: AsyncSession) -> None:
+        await session.execute(sa.insert(EFFECTS).values(n=order.id, who=""))
+
+    async with working(app) as (_, watcher):
+        for _ in range(3):
+            await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.DUPLICATE, 2)
+    assert effects(app) == [1]
+
+
+async def test_a_batch_is_one_transaction_without_its_duplicates(app: App) -> None:
+    calls: list[list[int]] = []
+
+    @app.batch_consumer("orders", size=12, timeout="300ms", retry=Retry(attempts=1), inbox=True)
+    async def handle(batch: Batch[Order], session: AsyncSession) -> None:
+        calls.append([item.body.id for item in batch])
+        for item in batch:
+            if item.body.id == 4:
+                batch.fail(item, ValueError("bad row"))
+        await session.execute(sa.insert(EFFECTS), [{"n": item.body.id, "who": ""} for item in batch])
+
+    async with working(app) as (running, watcher):
+        for number in (0, 1, 2, 3, 4, 0, 1, 5, 6, 7, 8, 9):
+            await app.publish("", "orders", Order(number), message_id=f"m-{number}")
+        await watcher.seen(Outcome.DONE, 9)
+        await watcher.seen(Outcome.PARKED, 1)
+        await app.publish("", "orders", Order(5), message_id="m-5")
+        await watcher.seen(Outcome.DUPLICATE, 3)
+        assert await depth(running.consuming, "orders.dlq") == 1
+    assert effects(app) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+async def test_old_entries_are_forgotten_in_small_batches(app: App) -> None:
+    from datetime import timedelta
+
+    with app.database.sessions()() as session, session.begin():
+        assert app.inbox.note(session, "orders", [str(number) for number in range(25)]) == {str(n) for n in range(25)}
+        assert app.inbox.note(session, "orders", ["3", "x"]) == {"x"}
+        assert app.inbox.note(session, "another consumer", ["3"]) == {"3"}
+    assert app.inbox.prune(timedelta(hours=1)) == 0
+    assert app.inbox.prune(timedelta(seconds=-5), batch=10) == 27
+
+
+def test_the_wrong_kind_of_session_is_explained(app: App) -> None:
+    @app.consumer("orders")
+    async def handle(order: Order, session: Session) -> None: ...
+
+    async def start() -> None:
+        async with working(app):
+            pass
+
+    with pytest.raises(ConfigurationError, match="session is a Session; this kind of function wants a AsyncSession"):
+        asyncio.run(start())

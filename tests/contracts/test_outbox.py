@@ -1,0 +1,346 @@
+"""What the outbox promises, on SQLite and on PostgreSQL."""
+
+import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from redrive.errors import ConfigurationError
+from redrive.store.claims import Claims, Refused
+from redrive.store.database import Database
+from redrive.store.envelope import CloudEvent, Envelope
+from redrive.store.outbox import Outbox, OutboxPolicy
+from redrive.store.schema import Schema
+from redrive.store.tables import OutboxNames, RowState
+from redrive.wire.properties import decode_properties
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    url = f"sqlite:///{tmp_path / 'store.db'}" if request.param == "sqlite" else _postgres(request)
+    database = Database(url)
+    Schema().upgrade(database)
+    yield database
+    await database.close()
+
+
+def _postgres(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue("postgres_url")
+    return url.replace("postgresql://", "postgresql+psycopg://")
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox()
+
+
+@pytest.fixture
+def claims(database: Database, outbox: Outbox) -> Claims:
+    return Claims(database, outbox.table)
+
+
+def add(database: Database, outbox: Outbox, *bodies: Any, **options: Any) -> list[str]:
+    with database.sessions()() as session, session.begin():
+        return [outbox.add(session, "events", "order.placed", body, **options) for body in bodies]
+
+
+def claimed(claims: Claims, limit: int = 100) -> list[bytes]:
+    with claims.claim(limit) as claim:
+        return [row.body for row in claim.rows]
+
+
+# Adding -------------------------------------------------------------------------------------------
+
+
+def test_what_is_committed_is_there_with_an_identity(database: Database, outbox: Outbox, claims: Claims) -> None:
+    (identity,) = add(database, outbox, {"id": 7}, type="OrderPlaced", headers={"tenant": "t"}, correlation_id="c")
+    with claims.claim(10) as claim:
+        (row,) = claim.rows
+    properties = decode_properties(row.properties)
+    assert (row.exchange, row.routing_key, row.body) == ("events", "order.placed", b'{"id":7}')
+    assert (properties.message_id, properties.type, properties.correlation_id) == (identity, "OrderPlaced", "c")
+    assert (properties.headers, properties.content_type, properties.delivery_mode) == (
+        {"tenant": "t"},
+        "application/json",
+        2,
+    )
+
+
+def test_what_is_rolled_back_never_was(database: Database, outbox: Outbox, claims: Claims) -> None:
+    with database.sessions()() as session:
+        outbox.add(session, "events", "k", "rolled back")
+        session.rollback()
+    with database.sessions()() as session:
+        outbox.add(session, "events", "k", "closed early")
+    assert claimed(claims) == []
+
+
+def test_a_savepoint_takes_back_only_its_own(database: Database, outbox: Outbox, claims: Claims) -> None:
+    with database.sessions()() as session, session.begin():
+        outbox.add(session, "events", "k", "kept")
+        savepoint = session.begin_nested()
+        outbox.add(session, "events", "k", "taken back")
+        savepoint.rollback()
+    assert claimed(claims) == [b"kept"]
+
+
+async def test_an_async_session_does_the_same(database: Database, outbox: Outbox, claims: Claims) -> None:
+    async with database.async_sessions()() as session, session.begin():
+        await outbox.add(session, "events", "k", "from async")
+    async with database.async_sessions()() as session:
+        await outbox.add(session, "events", "k", "rolled back")
+    assert claimed(claims) == [b"from async"]
+
+
+def test_sql_alone_can_add_a_message(database: Database, claims: Claims) -> None:
+    with database.engine.begin() as connection:
+        connection.execute(
+            sa.text(
+                "INSERT INTO redrive_outbox (message_id, exchange, routing_key, body) VALUES ('m1', 'e', 'k', :body)"
+            ),
+            {"body": b'{"id": 1}'},
+        )
+    with claims.claim(1) as claim:
+        properties = decode_properties(claim.rows[0].properties)
+    assert (properties.message_id, properties.content_type, properties.delivery_mode) == ("m1", "application/json", 2)
+
+
+def test_the_table_and_its_columns_can_have_other_names(database: Database) -> None:
+    names = OutboxNames("nfe_outbox_event", {"body": "payload", "message_id": "event_id"})
+    outbox = Outbox(names)
+    outbox.table.metadata.create_all(database.engine)
+    add(database, outbox, {"nfe": 1})
+    with database.engine.connect() as connection:
+        (row,) = connection.execute(sa.text("SELECT payload, event_id FROM nfe_outbox_event"))
+    assert bytes(row[0]) == b'{"nfe":1}'
+    assert claimed(Claims(database, outbox.table)) == [b'{"nfe":1}']
+    with pytest.raises(ConfigurationError, match="there is no column bdy, did you mean body"):
+        OutboxNames(columns={"bdy": "payload"})
+
+
+def test_an_envelope_says_what_an_event_is_about(database: Database, outbox: Outbox, claims: Claims) -> None:
+    add(database, outbox, {"total": 5}, type="NfeEmitida", envelope=Envelope("Nfe", "35-1"), message_id="e-1")
+    add(database, outbox, {"total": 5}, type="NfeEmitida", envelope=CloudEvent("Nfe", "35-1", source="/nfe"))
+    first, second = claimed(claims)
+    assert first.startswith(b'{"eventId":"e-1","eventType":"NfeEmitida","aggregateType":"Nfe","aggregateId":"35-1"')
+    assert b'"specversion":"1.0"' in second
+    assert b'"source":"/nfe"' in second
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "complaint"),
+    [
+        (object(), {}, "object cannot be written as application/json"),
+        (b"x" * 2_000_001, {}, "a body of 2,000,001 bytes, and the broker takes 2,000,000"),
+        ("x", {"message_id": "m" * 256}, "message_id has 256 bytes"),
+        ("x", {"ordering_key": "ü" * 200}, "ordering_key has 400 bytes"),
+    ],
+)
+def test_what_no_broker_would_take_is_refused_where_it_is_added(
+    database: Database, body: Any, options: dict[str, Any], complaint: str
+) -> None:
+    outbox = Outbox(policy=OutboxPolicy(largest_body=2_000_000))
+    with pytest.raises(ConfigurationError, match=complaint):
+        add(database, outbox, body, **options)
+
+
+def test_a_body_of_five_megabytes_is_fine(database: Database, outbox: Outbox, claims: Claims) -> None:
+    add(database, outbox, b"x" * 5_000_000)
+    assert [len(body) for body in claimed(claims)] == [5_000_000]
+
+
+def test_something_that_is_no_session_is_told_what_it_should_be(outbox: Outbox) -> None:
+    with pytest.raises(ConfigurationError, match="wants a Session, AsyncSession or Connection of SQLAlchemy, not str"):
+        outbox.add("session", "e", "k", "b")  # type: ignore[call-overload]
+
+
+def test_a_missing_table_is_the_databases_error_and_nothing_is_lost(database: Database) -> None:
+    outbox = Outbox(OutboxNames("not_there"))
+    with pytest.raises((OperationalError, ProgrammingError), match="not_there"):
+        add(database, outbox, "x")
+
+
+# Claiming -----------------------------------------------------------------------------------------
+
+
+def test_rows_are_claimed_in_order_and_settled(database: Database, outbox: Outbox, claims: Claims) -> None:
+    add(database, outbox, "a", "b", "c")
+    with claims.claim(2) as claim:
+        assert [row.body for row in claim.rows] == [b"a", b"b"]
+        claim.settle([row.id for row in claim.rows], [])
+    assert claimed(claims) == [b"c"]
+    assert claims.status()["pending"] == 1
+
+
+def test_a_claim_that_ends_badly_gives_its_rows_back(database: Database, outbox: Outbox, claims: Claims) -> None:
+    add(database, outbox, "a")
+    with pytest.raises(ZeroDivisionError), claims.claim(2):
+        raise ZeroDivisionError
+    assert claimed(claims) == [b"a"]
+
+
+def test_rows_that_commit_late_are_seen(database: Database, outbox: Outbox, claims: Claims) -> None:
+    """Ids are given when a row is written, not when it is committed."""
+    if not database.is_postgresql:
+        pytest.skip("SQLite has one writer: nothing commits out of order")
+    with database.sessions()() as early, early.begin():
+        outbox.add(early, "events", "k", "early id, late commit")
+        add(database, outbox, "late id, early commit")
+        with claims.claim(10) as claim:
+            claim.settle([row.id for row in claim.rows], [])
+    assert claimed(claims) == [b"early id, late commit"]
+
+
+def test_a_refused_row_is_put_off_and_then_parked(database: Database, outbox: Outbox, claims: Claims) -> None:
+    add(database, outbox, "a", "b")
+    with claims.claim(10) as claim:
+        first, second = claim.rows
+        claim.settle([], [Refused(first.id, "unroutable", timedelta(hours=1)), Refused(second.id, "too large", None)])
+    assert claimed(claims) == []
+    assert claims.status() | {"oldest": None} == {"pending": 1, "oldest": None, "parked": 1}
+    (parked,) = claims.listed(RowState.PARKED, 10)
+    assert (parked["last_error"], parked["attempts"]) == ("too large", 1)
+    assert claims.retry([parked["id"]]) == 1
+    assert claimed(claims) == [b"b"]
+
+
+def test_a_refused_row_comes_back_after_its_pause(database: Database, outbox: Outbox, claims: Claims) -> None:
+    add(database, outbox, "a")
+    with claims.claim(10) as claim:
+        claim.settle([], [Refused(claim.rows[0].id, "full", timedelta(milliseconds=-1))])
+    with claims.claim(10) as claim:
+        assert [(row.body, row.attempts) for row in claim.rows] == [(b"a", 1)]
+
+
+def test_parked_rows_can_be_discarded(database: Database, outbox: Outbox, claims: Claims) -> None:
+    add(database, outbox, "a")
+    with claims.claim(1) as claim:
+        claim.settle([], [Refused(claim.rows[0].id, "bad", None)])
+    (parked,) = claims.listed(RowState.PARKED, 10)
+    assert claims.discard([parked["id"]]) == 1
+    assert claims.status()["parked"] == 0
+
+
+def test_published_rows_can_be_kept_for_a_while(database: Database, outbox: Outbox) -> None:
+    claims = Claims(database, outbox.table, keep=timedelta(days=1))
+    add(database, outbox, "a", "b")
+    with claims.claim(10) as claim:
+        claim.settle([row.id for row in claim.rows], [])
+    assert len(claims.listed(RowState.PUBLISHED, 10)) == 2
+    assert claims.prune(timedelta(days=1)) == 0
+    assert claims.prune(timedelta(seconds=-5), batch=1) == 2
+
+
+def test_two_relays_share_the_rows(database: Database, outbox: Outbox, claims: Claims) -> None:
+    if not database.is_postgresql:
+        pytest.skip("SQLite: one relay")
+    add(database, outbox, *(str(number) for number in range(10)))
+    with claims.claim(5) as one, claims.claim(10) as other:
+        assert len(one.rows) == len(other.rows) == 5
+        assert not {row.id for row in one.rows} & {row.id for row in other.rows}
+
+
+# Order --------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_put_off_holds_back_only_itself(database: Database, outbox: Outbox, claims: Claims) -> None:
+    add(database, outbox, "a1", ordering_key="a")
+    with claims.claim(10) as claim:
+        claim.settle([], [Refused(claim.rows[0].id, "full", timedelta(hours=1))])
+    add(database, outbox, "a2", ordering_key="a")
+    add(database, outbox, "b1", ordering_key="b")
+    add(database, outbox, "free")
+    assert claimed(claims) == [b"b1", b"free"]
+
+
+def test_two_relays_never_have_one_key(database: Database, outbox: Outbox, claims: Claims) -> None:
+    if not database.is_postgresql:
+        pytest.skip("SQLite: one relay")
+    for number in range(4):
+        add(database, outbox, f"a{number}", ordering_key="a")
+        add(database, outbox, f"b{number}", ordering_key="b")
+    with claims.claim(2) as one:
+        assert {row.body for row in one.rows} == {b"a0", b"b0"}
+        assert claimed(claims) == []
+        one.settle([row.id for row in one.rows], [])
+    assert claimed(claims)[:2] == [b"a1", b"b1"]
+
+
+# Size ---------------------------------------------------------------------------------------------
+
+
+def test_pending_rows_are_found_by_index_however_many_were_published(
+    database: Database, outbox: Outbox, claims: Claims
+) -> None:
+    table = outbox.table
+    done = [
+        {"message_id": str(number), "exchange": "e", "routing_key": "k", "body": b"", "state": 1, "published_at": None}
+        for number in range(20_000)
+    ]
+    with database.engine.begin() as connection:
+        connection.execute(sa.insert(table), done)
+        if database.is_postgresql:
+            connection.execute(sa.text("ANALYZE redrive_outbox"))
+    add(database, outbox, "x", ordering_key="k")
+    explained = _explained(database, claims)
+    assert "redrive_outbox_due" in explained
+    assert "Seq Scan" not in explained
+    assert "SCAN redrive_outbox\n" not in explained
+
+
+def _explained(database: Database, claims: Claims) -> str:
+    seen: list[str] = []
+    lock = threading.Lock()
+
+    @sa.event.listens_for(database.engine, "before_cursor_execute", retval=True)
+    def explain(_connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> tuple[str, Any]:
+        if "next_attempt_at <=" in statement and not statement.startswith("EXPLAIN"):
+            prefix = "EXPLAIN " if database.is_postgresql else "EXPLAIN QUERY PLAN "
+            cursor.execute(prefix + statement, parameters)
+            with lock:
+                seen.extend(" ".join(map(str, row)) for row in cursor.fetchall())
+        return statement, parameters
+
+    claimed(claims)
+    sa.event.remove(database.engine, "before_cursor_execute", explain)
+    return "\n".join([*seen, ""])
+
+
+# Schema -------------------------------------------------------------------------------------------
+
+
+def test_upgrading_twice_does_nothing(database: Database) -> None:
+    assert Schema().upgrade(database) is False
+
+
+def test_a_database_of_a_newer_redrive_is_left_alone(database: Database) -> None:
+    with database.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE redrive_version SET version_num = '9999'"))
+    with pytest.raises(ConfigurationError, match="made by a newer Redrive"):
+        Schema().upgrade(database)
+
+
+def test_the_sql_can_be_printed_and_makes_the_same(database: Database, tmp_path: Path) -> None:
+    sql = Schema(OutboxNames("other_outbox"), "other_inbox").sql(database.kind)
+    assert "CREATE TABLE" in sql
+    with database.engine.begin() as connection:
+        for statement in sql.split(";\n"):
+            if statement.strip():
+                connection.exec_driver_sql(statement)
+    outbox = Outbox(OutboxNames("other_outbox"))
+    add(database, outbox, "x")
+    assert claimed(Claims(database, outbox.table)) == [b"x"]
+    assert tmp_path.exists()
+
+
+def test_a_url_that_makes_no_sense_is_explained() -> None:
+    with pytest.raises(ConfigurationError, match="database URL: want"):
+        Database("nonsense")
+    with pytest.raises(ConfigurationError, match="knows sqlite and postgresql"):
+        Database("mysql://localhost/x")
+    assert "secret" not in repr(Database("postgresql://me:secret@localhost/x"))
