@@ -11,7 +11,7 @@ import inspect
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, Self
 from redrive import environment
 from redrive.broker.host import SharedBroker
 from redrive.client import BrokerURL, Connection
-from redrive.errors import Closed, ConfigurationError, ResourceLocked
+from redrive.errors import Closed, ConfigurationError, NotFound, ResourceLocked
 from redrive.reach import recognise, survey
 from redrive.recovery.durations import duration
 from redrive.router import Router
@@ -90,7 +90,7 @@ class App(Router):
         self._queue_type = QueueType(queue_type)
         self._delays = delays
         self._clock = clock or SystemClock()
-        self._enrich = enrich
+        self.enrich = enrich
         self._running: Running | None = None
         self.schema = Schema(outbox or OutboxNames(), inbox_table)
         self.database = self._database(database or environment.database())
@@ -265,7 +265,7 @@ class Running:
             codecs=app.codecs,
             clock=app._clock,
             observer=self.observer,
-            enrich=app._enrich,
+            enrich=app.enrich,
             delayed_exchange=app._naming.delayed_exchange if server.delayed_exchanges else None,
         )
         for name, connection in self._connections.items():
@@ -313,6 +313,19 @@ class Running:
             )
 
         return tell
+
+    async def depths(self, specs: Iterable[ConsumerSpec]) -> dict[tuple[str, str], int]:
+        """How many messages wait in the queues of these consumers, by queue and role: main, retry, dlq."""
+        found: dict[tuple[str, str], int] = {}
+        for spec in specs:
+            names = Expanded(self.app.topology, spec.queue, self.server)
+            roles = {spec.queue.name: "main"} | dict.fromkeys(names.waiting_queues, "retry")
+            if names.has_dlq:
+                roles[names.dlq_queue] = "dlq"
+            for queue, role in roles.items():
+                with suppress(NotFound):
+                    found[queue, role] = (await self.publishing.queue_info(queue)).messages
+        return found
 
     @property
     def is_ready(self) -> bool:

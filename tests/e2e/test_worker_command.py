@@ -1,10 +1,12 @@
 """`redrive worker`, as a process: it works, drains on SIGTERM, quits on a second one, and loses nothing when killed."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,3 +175,39 @@ def test_a_conflicting_topology_is_exit_code_6(commands: list[Command], tmp_path
     assert command.process.wait(20) == 6
     assert command.process.stderr is not None
     assert "x-max-length: has 5, wanted nothing" in command.process.stderr.read()
+
+
+def test_health_metrics_and_log_lines_are_for_machines(commands: list[Command], tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        PROGRAM.replace("    await asyncio.sleep", "    assert order['id'] != 13\n    await asyncio.sleep")
+    )
+    command = start(commands, tmp_path, "--health-port", "0", "--log-format", "json")
+    url = command.line().removeprefix("health at ")
+    assert command.line().startswith("shop is working")
+    publish(tmp_path, '{"id": 1}', '{"id": 13}')
+    assert command.process.stderr is not None
+    retried, parked = (json.loads(command.process.stderr.readline()) for _ in range(2))
+    assert (retried["outcome"], retried["queue"], retried["attempt"], retried["delayMs"]) == (
+        "retried",
+        "orders",
+        1,
+        50,
+    )
+    assert (parked["outcome"], parked["reason"], parked["attempt"], parked["maxAttempts"]) == (
+        "parked",
+        "exhausted",
+        2,
+        2,
+    )
+    assert parked["fingerprint"] == retried["fingerprint"]
+    assert fetch(f"{url}/healthz")[0] == fetch(f"{url}/readyz")[0] == 200
+    metrics = fetch(f"{url}/metrics")[1]
+    assert 'redrive_processed_total{outcome="done",queue="orders"} 1.0' in metrics
+    assert 'redrive_processed_total{outcome="parked",queue="orders"} 1.0' in metrics
+    assert 'queue="orders.dlq",role="dlq"} 1.0' in metrics
+    assert command.end(signal.SIGTERM) == 0
+
+
+def fetch(url: str) -> tuple[int, str]:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.status, answer.read().decode()

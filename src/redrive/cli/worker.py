@@ -9,16 +9,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import click
+from prometheus_client import CollectorRegistry
 
 from redrive.app import App, Running
 from redrive.cli.exits import PARTIAL
 from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, load_app
 from redrive.errors import ConfigurationError
+from redrive.integrations.http import HealthServer
+from redrive.integrations.logs import Form, LogObserver, configure_logging
+from redrive.integrations.prometheus import PrometheusObserver, exposition
+from redrive.integrations.tracing import Tracing, instrument
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import duration
 
@@ -37,45 +43,98 @@ _RESTARTS = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds
 @click.option(
     "--drain", default="30s", show_default=True, help="How long to finish what is under way when told to stop."
 )
+@click.option("--health-port", type=int, help="Serve /metrics, /healthz and /readyz here; 0 picks a port.")
+@click.option("--health-host", default="127.0.0.1", show_default=True, help="The address for that.")
+@click.option(
+    "--log-format",
+    type=click.Choice([str(form) for form in Form]),
+    default="auto",
+    show_default=True,
+    help="JSON for machines, text for people; auto looks whether stderr is a terminal.",
+)
+@click.option("--log-level", default="info", show_default=True)
 @click.option("--relay", is_flag=True, help="Publish the rows of the outbox, too.")
 @click.option("--reload", is_flag=True, help="Start again when a Python file here changes: for development.")
 @explains_errors
-def worker(app: str, queues: tuple[str, ...], processes: int, drain: str, relay: bool, reload: bool) -> None:
+def worker(
+    app: str,
+    queues: tuple[str, ...],
+    processes: int,
+    drain: str,
+    health_port: int | None,
+    health_host: str,
+    log_format: str,
+    log_level: str,
+    relay: bool,
+    reload: bool,
+) -> None:
     """Handle the messages of APP (module:app).
 
     SIGTERM and SIGINT drain: no more messages are taken, what is being handled is finished and settled. A second
     signal quits at once; what was not settled comes back.
     """
-    names = tuple(name for given in queues for name in given.split(",") if name)
-    limit = duration(drain, "--drain")
+    duration(drain, "--drain")
     if processes < 1:
         raise ConfigurationError(f"--processes {processes}: want at least 1")
     if processes > 1 or reload:
-        sys.exit(_Family([app, *_options(names, drain, relay)], processes, reload).run())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    if not asyncio.run(_work(load_app(app), names, limit, relay)):
+        if health_port and processes > 1:
+            raise ConfigurationError("--health-port with several processes: give 0, and each picks one")
+        sys.exit(_Family(processes, reload).run())
+    configure_logging(log_format, log_level, logger="")
+    names = tuple(name for given in queues for name in given.split(",") if name)
+    work = _Work(load_app(app), names, duration(drain), relay)
+    if not asyncio.run(work.run(health_host, health_port)):
         sys.exit(PARTIAL)
 
 
-def _options(queues: tuple[str, ...], drain: str, relay: bool) -> list[str]:
-    return [*(f"--queues={name}" for name in queues), f"--drain={drain}", *(["--relay"] if relay else [])]
+class _Work:
+    """An application at work, watched: its log lines, its metrics, its health."""
 
+    def __init__(self, app: App, queues: tuple[str, ...], limit: timedelta, relay: bool) -> None:
+        self._app = app
+        self._queues = queues
+        self._limit = limit
+        self._relay = relay
+        self._running: Running | None = None
+        self._depths: dict[tuple[str, str], int] = {}
+        self._registry = CollectorRegistry()
+        watched = [spec.queue.name for spec in app.chosen(queues)]
+        metrics = PrometheusObserver(self._registry, queues=watched, depths=lambda: self._depths)
+        app.observers += [LogObserver(app.name), metrics]
+        instrument(app, Tracing())
 
-async def _work(app: App, queues: tuple[str, ...], limit: timedelta, relay: bool) -> bool:
-    stop = stop_on_signals("draining; once more to quit at once")
+    async def run(self, host: str, port: int | None) -> bool:
+        stop = stop_on_signals("draining; once more to quit at once")
+        async with AsyncExitStack() as stack:
+            if port is not None:
+                health = HealthServer(metrics=self._metrics, ready=self._problems, host=host, port=port)
+                await stack.enter_async_context(health)
+                click.echo(f"health at {health.url}")
+            return await self._app.work(
+                stop=stop, queues=self._queues, within=self._limit, relay=self._relay, ready=self._ready
+            )
 
-    def ready(running: Running) -> None:
-        consumers = ", ".join(spec.queue.name for spec in app.chosen(queues)) or "nothing"
-        click.echo(f"{app.name} is working on {running.server}: {consumers}")
+    def _ready(self, running: Running) -> None:
+        self._running = running
+        consumers = ", ".join(spec.queue.name for spec in self._app.chosen(self._queues)) or "nothing"
+        click.echo(f"{self._app.name} is working on {running.server}: {consumers}")
 
-    return await app.work(stop=stop, queues=queues, within=limit, relay=relay, ready=ready)
+    def _problems(self) -> list[str]:
+        if self._running is None:
+            return ["not started yet"]
+        return [] if self._running.is_ready else [f"not connected, or the broker takes no messages: {self._running!r}"]
+
+    async def _metrics(self) -> bytes:
+        if self._running is not None and self._running.is_ready:
+            self._depths = await self._running.depths(self._app.chosen(self._queues))
+        return exposition(self._registry)
 
 
 class _Family:
     """Several worker processes, or one that is started again when the code changes."""
 
-    def __init__(self, arguments: list[str], processes: int, reload: bool) -> None:
-        self._command = [sys.executable, "-m", "redrive", "worker", *arguments]
+    def __init__(self, processes: int, reload: bool) -> None:
+        self._command = [sys.executable, "-m", "redrive", "worker", *_for_a_child(sys.argv[1:])]
         self._count = processes
         self._reload = reload
         self._children: list[subprocess.Popen[bytes]] = []
@@ -129,3 +188,15 @@ def _sources() -> Iterator[tuple[Path, float]]:
                 yield path, path.stat().st_mtime
             except OSError:
                 continue
+
+
+def _for_a_child(arguments: list[str]) -> list[str]:
+    """The same command line, for one process that is not started again by itself."""
+    own = iter(arguments[arguments.index("worker") + 1 :])
+    kept = []
+    for argument in own:
+        if argument in ("--processes", "-p"):
+            next(own, None)
+        elif argument != "--reload" and not argument.startswith(("--processes=", "-p")):
+            kept.append(argument)
+    return kept

@@ -15,8 +15,14 @@ that does nothing. What a stranger wrote into the headers never fails a message:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from typing import Any, Protocol
 
 from opentelemetry import propagate, trace
@@ -42,6 +48,7 @@ _SETTLING = {
     Outcome.PARKED: "park",
     Outcome.DISCARDED: "discard",
     Outcome.SNOOZED: "snooze",
+    Outcome.DUPLICATE: "ack",
     Outcome.RELEASED: "nack",
 }
 
@@ -264,3 +271,24 @@ def _headers(message: Traced) -> Headers:
 def _type(error: BaseException) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+class Instrumented(Protocol):
+    """An application that can be traced."""
+
+    middleware: list[Callable[[Any], AbstractAsyncContextManager[Any]]]
+    enrich: Callable[[dict[str, Any]], None] | None
+
+
+def instrument(app: Instrumented, tracing: Tracing) -> None:
+    """Have an application's handlers run within spans, and what it publishes carry on their traces."""
+    if not tracing.is_on:
+        return
+
+    @asynccontextmanager
+    async def traced(message: Traced) -> AsyncIterator[Span]:
+        with tracing.processing(message) as span:
+            yield span
+
+    app.middleware.insert(0, traced)
+    app.enrich = inject

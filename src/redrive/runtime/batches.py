@@ -42,6 +42,7 @@ class Batching:
 
     async def __call__(self, delivery: Delivery) -> None:
         walk = self._walk
+        walk.observer.started(walk.queue)
         if await walk.hold_back(delivery):
             return
         try:

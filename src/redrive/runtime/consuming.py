@@ -107,6 +107,7 @@ class Walk:
             raise
 
     async def _walk(self, delivery: Delivery) -> None:
+        self.observer.started(self.queue)
         if self._holds_back(delivery) and await self.hold_back(delivery):
             return
         clock = self.clock.monotonic
@@ -118,7 +119,6 @@ class Walk:
             self.settle_soon(self.bury(delivery, error, ParkReason.MALFORMED))
             return
         current_message.set(message)
-        self.observer.started(self.queue)
         try:
             if self._is_plain:
                 await self.handler.call(body, message)

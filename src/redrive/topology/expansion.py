@@ -154,6 +154,14 @@ class Expanded:
         retry = self.queue.retry
         return self.naming.rung(self.queue.name, rung, alone=retry is not None and len(retry.rungs) == 1)
 
+    @property
+    def waiting_queues(self) -> tuple[str, ...]:
+        """The queues of its own in which retries wait."""
+        retry = self.queue.retry
+        if retry is None or retry.via not in (Route.REJECT, Route.REPUBLISH):
+            return ()
+        return tuple(self.rung(rung).queue for rung in retry.rungs)
+
     # Definitions --------------------------------------------------------------------------------------
 
     def definitions(self) -> Iterator[Definition]:
