@@ -28,7 +28,7 @@ from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.codecs import Codec, Codecs
 from redrive.runtime.observing import ConnectionChanged, Observer, Observers
 from redrive.runtime.provisioning import provision
-from redrive.runtime.publishing import Enrich, Publisher
+from redrive.runtime.publishing import Around, Publisher, nothing_around
 from redrive.runtime.relaying import Relay
 from redrive.runtime.specs import ConsumerSpec
 from redrive.runtime.worker import Surroundings, Worker
@@ -73,7 +73,6 @@ class App(Router):
         codecs: Mapping[str, Codec] | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
-        enrich: Enrich | None = None,
     ) -> None:
         super().__init__()
         if not name or not isinstance(name, str):
@@ -90,7 +89,7 @@ class App(Router):
         self._queue_type = QueueType(queue_type)
         self._delays = delays
         self._clock = clock or SystemClock()
-        self.enrich = enrich
+        self.around_publish: Around = nothing_around
         self._running: Running | None = None
         self.schema = Schema(outbox or OutboxNames(), inbox_table)
         self.database = self._database(database or environment.database())
@@ -265,7 +264,7 @@ class Running:
             codecs=app.codecs,
             clock=app._clock,
             observer=self.observer,
-            enrich=app.enrich,
+            around=app.around_publish,
             delayed_exchange=app._naming.delayed_exchange if server.delayed_exchanges else None,
         )
         for name, connection in self._connections.items():

@@ -366,6 +366,27 @@ async def test_a_breaker_stops_handling_before_attempts_are_burnt(app: App) -> N
     assert watcher.breaker_states[-1] == "closed"
 
 
+async def test_consumers_that_depend_on_the_same_share_a_breaker(app: App) -> None:
+    policy = BreakerPolicy(failure_rate=0.5, minimum_calls=2, window=2, pause="60s")
+    handled = []
+
+    @app.consumer("fails", retry=Retry(attempts=9, delay="60s"), breaker=policy, depends_on="bank")
+    async def fails() -> None:
+        raise OSError("down")
+
+    @app.consumer("also", retry=SHORT, breaker=policy, depends_on="bank")
+    async def also(order: Order) -> None:
+        handled.append(order.id)
+
+    async with working(app, within=0.1) as (_, watcher):
+        for number in range(2):
+            await app.publish("", "fails", Order(number))
+        await watcher.until(lambda: watcher.breaker_states == ["open"])
+        await app.publish("", "also", Order(9))
+        await asyncio.sleep(0.1)
+    assert handled == []
+
+
 async def test_a_rate_limit_holds_messages_back(app: App) -> None:
     loop = asyncio.get_running_loop()
 

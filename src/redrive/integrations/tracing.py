@@ -33,6 +33,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from redrive.runtime.observing import Outcome
+from redrive.runtime.publishing import Around
 
 TRACEPARENT = "traceparent"
 ATTEMPT = "x-redrive-trace"  # the context of the attempt that failed before
@@ -277,7 +278,7 @@ class Instrumented(Protocol):
     """An application that can be traced."""
 
     middleware: list[Callable[[Any], AbstractAsyncContextManager[Any]]]
-    enrich: Callable[[dict[str, Any]], None] | None
+    around_publish: Around
 
 
 def instrument(app: Instrumented, tracing: Tracing) -> None:
@@ -291,4 +292,4 @@ def instrument(app: Instrumented, tracing: Tracing) -> None:
             yield span
 
     app.middleware.insert(0, traced)
-    app.enrich = inject
+    app.around_publish = tracing.publishing

@@ -77,6 +77,7 @@ class Walk:
         *,
         quorum: bool,
         transactions: Transactions | None = None,
+        breaker: Breaker | None = None,
     ) -> None:
         """`quorum`: it is a quorum queue, where the broker counts deliveries."""
         self.spec = spec
@@ -85,7 +86,7 @@ class Walk:
         self.settlement = settlement
         self.observer = observer
         self.clock = clock
-        self.breaker = Breaker(spec.breaker) if spec.breaker is not None else None
+        self.breaker = breaker
         self.rate = RateLimit(spec.rate) if spec.rate is not None else None
         self._timeout = duration(spec.timeout).total_seconds() if spec.timeout is not None else None
         self._settling: set[asyncio.Task[None]] = set()
@@ -325,7 +326,8 @@ class Walk:
 
     def _heard(self, state: BreakerState | None) -> None:
         if state is not None and self.breaker is not None:
-            self.observer.breaker(BreakerChanged(self.queue, self.queue, state, self.breaker.failure_rate))
+            name = self.spec.depends_on or self.queue
+            self.observer.breaker(BreakerChanged(name, self.queue, state, self.breaker.failure_rate))
 
     # Settling beside ----------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ message is handled belongs to it: it carries on its correlation id.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from redrive.errors import ConfigurationError
@@ -23,7 +24,25 @@ from redrive.topology import ladder
 from redrive.topology.declared import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
 
-Enrich = Callable[[dict[str, Any]], None]
+Headers = dict[str, Any]
+
+
+class Around(Protocol):
+    """Something that happens around a publish, and may write into its headers: a span of a trace."""
+
+    def __call__(
+        self,
+        exchange: str,
+        routing_key: str,
+        headers: Headers,
+        *,
+        message_id: str | None = ...,
+        correlation_id: str | None = ...,
+    ) -> AbstractContextManager[Any]: ...
+
+
+def nothing_around(*_: object, **__: object) -> AbstractContextManager[Any]:
+    return nullcontext()
 
 
 class Publisher:
@@ -37,16 +56,16 @@ class Publisher:
         codecs: Codecs,
         clock: Clock,
         observer: Observer,
-        enrich: Enrich | None = None,
+        around: Around = nothing_around,
         delayed_exchange: str | None = None,
     ) -> None:
-        """`enrich` may add headers, as tracing does. `delayed_exchange`: where the broker has one."""
+        """`delayed_exchange`: where the broker has one."""
         self._broker = broker
         self._app = app
         self._codecs = codecs
         self._clock = clock
         self._observer = observer
-        self._enrich = enrich
+        self._around = around
         self._delayed_exchange = delayed_exchange
 
     async def publish(
@@ -71,24 +90,24 @@ class Publisher:
         now = self._clock.now()
         identity = message_id or str(uuid7(now, secrets.token_bytes(10)))
         all_headers = dict(headers or {})
-        if self._enrich is not None:
-            self._enrich(all_headers)
         place = self._place(name, routing_key, after, all_headers)
         handled = current_message.get()
-        properties = Properties(
-            content_type=written_as,
-            headers=all_headers or None,
-            delivery_mode=PERSISTENT if persistent else 1,
-            priority=priority,
-            correlation_id=correlation_id or (handled.correlation_id if handled is not None else None) or identity,
-            reply_to=reply_to,
-            message_id=identity,
-            timestamp=now,
-            type=type,
-            app_id=self._app,
-        )
+        correlation = correlation_id or (handled.correlation_id if handled is not None else None) or identity
         began = self._clock.monotonic()
-        await self._broker.publish(*place, encoded, properties)
+        with self._around(name, routing_key, all_headers, message_id=identity, correlation_id=correlation):
+            properties = Properties(
+                content_type=written_as,
+                headers=all_headers or None,
+                delivery_mode=PERSISTENT if persistent else 1,
+                priority=priority,
+                correlation_id=correlation,
+                reply_to=reply_to,
+                message_id=identity,
+                timestamp=now,
+                type=type,
+                app_id=self._app,
+            )
+            await self._broker.publish(*place, encoded, properties)
         self._observer.published(name, self._clock.monotonic() - began)
         return identity
 

@@ -52,6 +52,7 @@ class ConsumerSpec:
     park: Literal["publish", "reject"] = "publish"
     crash_limit: int | None = 5
     breaker: BreakerPolicy | None = None
+    depends_on: str | None = None  # consumers that depend on the same share a breaker
     rate: float | None = None  # messages a second
     headers: HeaderNames = field(default_factory=HeaderNames)
     dead_ends: Mapping[type[BaseException], str] = field(default_factory=dict)  # dead-letter queues by error

@@ -16,6 +16,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import Any
 
+from redrive.recovery.breaker import Breaker
 from redrive.runtime.batches import Batching
 from redrive.runtime.clock import Clock
 from redrive.runtime.codecs import Codecs
@@ -64,6 +65,7 @@ class Worker:
         self.state = State.STARTING
         self._consumes = consumes
         self._around = around
+        self._breakers: dict[str, Breaker] = {}
         self._walks = {spec.queue.name: self._walk(spec, publishes) for spec in specs}
         self._batches = {
             name: Batching(walk, walk.spec.batch) for name, walk in self._walks.items() if walk.spec.batch is not None
@@ -100,7 +102,15 @@ class Worker:
             around.clock,
             quorum=names.type == "quorum",
             transactions=around.transactions,
+            breaker=self._breaker(spec),
         )
+
+    def _breaker(self, spec: ConsumerSpec) -> Breaker | None:
+        """One for each consumer that wants one, or for what several depend on."""
+        if spec.breaker is None:
+            return None
+        name = f"dependency {spec.depends_on}" if spec.depends_on is not None else f"queue {spec.queue.name}"
+        return self._breakers.setdefault(name, Breaker(spec.breaker))
 
     async def start(self) -> None:
         for name, walk in self._walks.items():
