@@ -46,6 +46,7 @@ fuzz: setup ## a million broken inputs for the frame reader and the protocol
 bench: .venv/.bench servers ## throughput and CPU per message, side by side with other clients
 	$(PYTHON) -m bench
 	$(PYTHON) -m bench.embedded
+	$(PYTHON) -m bench.workers --json bench/results/workers.json
 
 pins: ## write constraints.txt from what is installed in .venv
 	echo "# Exact versions of everything in .venv, written by make pins." > constraints.txt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from bench import plot, report
 from bench.catalogue import Catalogue, find_all, find_scenarios
-from bench.contract import Contender
+from bench.choosing import chosen
 from bench.results import Results
 from bench.run import Plan, run
 
@@ -66,7 +65,7 @@ def main(
         seconds=seconds or (0.8 if quick else 2.5),
         settings=settings,
     )
-    results = run(plan, catalogue, _filter(catalogue, only), lambda said: click.echo(said, err=True))
+    results = run(plan, catalogue, chosen(catalogue, only), lambda said: click.echo(said, err=True))
     _publish(results, catalogue)
 
 
@@ -76,18 +75,6 @@ def _restrict(catalogue: Catalogue, scenarios: tuple[str, ...]) -> None:
             raise click.BadParameter(f"{name!r}: there are {', '.join(catalogue.scenarios)}", param_hint="--scenario")
     if scenarios:
         catalogue.scenarios = {name: catalogue.scenarios[name] for name in scenarios}
-
-
-def _filter(catalogue: Catalogue, only: str | None) -> Callable[[Contender], bool]:
-    """`--only` names systems or single rows. A name that fits nothing is a mistake, not an empty run."""
-    if only is None:
-        return lambda _: True
-    wanted = {name.strip().lower() for name in only.split(",")}
-    entered = [contender for scenario in catalogue.scenarios for _, contender in catalogue.contenders(scenario)]
-    known = {name.lower() for contender in entered for name in (contender.system, contender.name)}
-    if unknown := wanted - known:
-        raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(sorted(known))}", param_hint="--only")
-    return lambda contender: bool(wanted & {contender.system.lower(), contender.name.lower()})
 
 
 def _list(catalogue: Catalogue) -> None:

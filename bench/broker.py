@@ -65,23 +65,29 @@ class Broker:
         message = Publish("", queue, body, JSON)
         self._do(lambda connection: connection.publish_many(itertools.repeat(message, count)))
 
+    def delete(self, *queues: str) -> None:
+        """Those of them that are there."""
+
+        async def delete_each(connection: Connection) -> None:
+            for queue in queues:
+                await connection.delete_queue(queue)
+
+        self._do(delete_each)
+
     def depth(self, queue: str) -> int:
         return self._do(lambda connection: connection.queue_info(queue)).messages
 
     def cpu_seconds(self) -> float:
-        times = self._process().cpu_times()
+        times = psutil.Process(self.pid).cpu_times()
         return float(times.user + times.system)
 
     def wait_until_idle(self) -> None:
-        process = self._process()
-        process.cpu_percent()
-        deadline = time.monotonic() + _LONGEST_WAIT
-        while time.monotonic() < deadline and process.cpu_percent(_SAMPLE) > _RESTING_SHARE * 100:
-            pass
+        wait_until_idle(self.pid)
 
-    def _process(self) -> psutil.Process:
+    @property
+    def pid(self) -> int:
         assert self._node.pid is not None
-        return psutil.Process(self._node.pid)
+        return self._node.pid
 
     def _do(self, chore: Callable[[Connection], Awaitable[T]]) -> T:
         """One chore, one connection: none stays open, and unheard, while others are measured."""
@@ -94,3 +100,12 @@ class Broker:
 
     def __repr__(self) -> str:
         return f"<Broker {self._node!r}>"
+
+
+def wait_until_idle(broker: int) -> None:
+    """`broker` is its process."""
+    process = psutil.Process(broker)
+    process.cpu_percent()
+    deadline = time.monotonic() + _LONGEST_WAIT
+    while time.monotonic() < deadline and process.cpu_percent(_SAMPLE) > _RESTING_SHARE * 100:
+        pass

@@ -24,13 +24,17 @@ class Catalogue:
         return [entry for entry in entries if entry[1].scenario == scenario and _has_loop(entry[1])]
 
 
-def find_all() -> Catalogue:
-    catalogue = Catalogue(scenarios=find_scenarios())
+def find_all(suite: str = "clients") -> Catalogue:
+    """The scenarios of a suite, and who takes part in them."""
+    asked = {name: scenario for name, scenario in find_scenarios().items() if scenario.suite == suite}
+    catalogue = Catalogue(scenarios=asked)
     for file in _modules(peers):
         try:
             system = find_system(file)
         except ModuleNotFoundError as error:
             catalogue.skipped[file] = f"{error.name} is not installed"
+            continue
+        if not any(contender.scenario in asked for contender in system.contenders):
             continue
         if (why := system.obstacle()) is not None:
             catalogue.skipped[system.name] = why

@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -54,23 +54,25 @@ class Elapsed(NamedTuple):
 class Stopwatch:
     """Wall clock and CPU of this process, from entry to exit."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_seconds: Callable[[], float] | None = None) -> None:
+        """`cpu_seconds`: for a contender that is more than this process."""
         self.elapsed: Elapsed | None = None
+        self._cpu_seconds = cpu_seconds or own_cpu_seconds
 
     def __enter__(self) -> Self:
-        self._cpu = _cpu_seconds()
+        self._cpu = self._cpu_seconds()
         self._began = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.elapsed = Elapsed(time.perf_counter() - self._began, _cpu_seconds() - self._cpu)
+        self.elapsed = Elapsed(time.perf_counter() - self._began, self._cpu_seconds() - self._cpu)
 
     def record(self, elapsed: Elapsed) -> None:
         """For a contender whose work is done, and measured, by another program."""
         self.elapsed = elapsed
 
 
-def _cpu_seconds() -> float:
+def own_cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
@@ -128,14 +130,25 @@ class Case(NamedTuple):
     size: int
 
 
+class Rivals(NamedTuple):
+    """Several contenders, of whom the fastest counts, or the slowest. None of them may be missing."""
+
+    which: Literal["fastest", "slowest"]
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"the {self.which} of {', '.join(self.names)}"
+
+
 @dataclass(frozen=True)
 class Goal:
     """What Redrive set out to reach in a scenario: a ratio of rates to another contender, or a limit on CPU."""
 
     contender: str
     at_least: float = 0  # times the rate of `than`
-    than: str | None = None
+    than: str | Rivals | None = None
     cpu_at_most: float | None = None  # µs of the client per message
+    case: str | None = None  # the only one in which it counts
 
     def __str__(self) -> str:
         if self.than is not None:
@@ -149,6 +162,7 @@ class Scenario(ABC, Generic[A]):
     `arena` makes what all measurements share; scenarios that name the same one share it.
     """
 
+    suite: ClassVar[str] = "clients"  # which command asks it: `clients` is `python -m bench`
     place: ClassVar[int]  # in the report
     name: ClassVar[str]
     title: ClassVar[str]
@@ -157,6 +171,7 @@ class Scenario(ABC, Generic[A]):
     goals: ClassVar[tuple[Goal, ...]]
     job: ClassVar[type[msgspec.Struct]]
     arena: Callable[[], AbstractContextManager[A]]
+    unit: ClassVar[int] = 1  # a measurement handles a multiple of this many messages
     most_bytes: ClassVar[int] = 160_000_000  # of one measurement: a broker that runs out of memory measures that
 
     @abstractmethod

@@ -6,11 +6,11 @@ the run was too noisy to decide it, and the report says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from bench.contract import Goal
-from bench.results import Results
+from bench.contract import Goal, Rivals
+from bench.results import Results, Row, Sample
 
 
 class Judgement(NamedTuple):
@@ -21,25 +21,39 @@ class Judgement(NamedTuple):
 
 def judge(goal: Goal, results: Results, scenario: str, case: str) -> Judgement:
     ours = results.row(scenario, case, goal.contender)
+    if goal.case not in (None, case):
+        return Judgement("no goal", None)
     if ours is None:
         return _NOT_MEASURED
     if (limit := goal.cpu_at_most) is not None:
         rounds = [sample.cpu_per_message for sample in results.of(scenario, case, goal.contender).values()]
         return _judgement(ours.cpu_per_message, rounds, "µs", lambda cpu: cpu <= limit)
-    theirs = results.row(scenario, case, goal.than)
+    theirs = _rival(goal.than, results, scenario, case)
     if theirs is None:
         return _NOT_MEASURED
     return _judgement(
-        ours.rate / theirs.rate, _ratios(goal, results, scenario, case), "×", lambda ratio: ratio >= goal.at_least
+        ours.rate / theirs.rate,
+        _ratios(results.of(scenario, case, goal.contender), results.of(scenario, case, theirs.contender)),
+        f"× {theirs.contender}" if isinstance(goal.than, Rivals) else "×",
+        lambda ratio: ratio >= goal.at_least,
     )
 
 
 _NOT_MEASURED = Judgement("not measured", None)
 
 
-def _ratios(goal: Goal, results: Results, scenario: str, case: str) -> list[float]:
+def _rival(than: str | Rivals | None, results: Results, scenario: str, case: str) -> Row | None:
+    """Whom to compare with, by the medians."""
+    if not isinstance(than, Rivals):
+        return results.row(scenario, case, than)
+    rows = [row for row in results.rows(scenario, case) if row.contender in than.names]
+    if len(rows) < len(than.names):
+        return None
+    return rows[0] if than.which == "fastest" else rows[-1]
+
+
+def _ratios(ours: Mapping[int, Sample], theirs: Mapping[int, Sample]) -> list[float]:
     """Round by round, since those two were measured close to each other."""
-    ours, theirs = (results.of(scenario, case, name) for name in (goal.contender, goal.than))
     return [ours[number].rate / theirs[number].rate for number in ours.keys() & theirs.keys()]
 
 

@@ -34,6 +34,7 @@ class Plan:
     rounds: int
     seconds: float  # how long a measurement should take
     settings: Mapping[str, int]
+    most: int | None = None  # messages of one measurement, however fast they are handled
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def run(plan: Plan, catalogue: Catalogue, wanted: Callable[[Contender], bool], s
         began=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         machine=machine.describe(),
         versions={},
-        settings={"rounds": plan.rounds, **plan.settings},
+        settings={"rounds": plan.rounds, **({"messages at most": plan.most} if plan.most else {}), **plan.settings},
         skipped=dict(catalogue.skipped),
         failed={},
         remarks=[remark for scenario in catalogue.scenarios.values() for remark in scenario.remarks()],
@@ -67,12 +68,12 @@ def run(plan: Plan, catalogue: Catalogue, wanted: Callable[[Contender], bool], s
         entries = measure.calibrated(_entries(catalogue, wanted), results, say)
         for system in catalogue.systems.values():
             results.versions |= system.versions()
-        results.versions |= measure.arena_versions()
         for number in range(plan.rounds):
             for group in _groups(entries):
                 shift = number % len(group)
                 for entry in group[shift:] + group[:shift]:
                     measure.sample(entry, number + 1, results, say)
+        results.versions |= measure.arena_versions()
     return results
 
 
@@ -123,14 +124,18 @@ class _Measuring:
         return fit
 
     def _fitting_count(self, entry: Entry) -> int:
+        unit = entry.scenario.unit
         most = entry.scenario.most_bytes // (entry.case.size + 1000)  # the broker keeps more than the body
-        count = _FIRST_PROBE
+        most = min(most, self._plan.most or most)
+        count = _whole(_FIRST_PROBE, unit)
+        if most <= count:
+            return _whole(most, unit)
         while True:
             elapsed, _ = self._measure(entry, count)
             fitting = min(most, int(count * self._plan.seconds / elapsed.seconds))
             if elapsed.seconds >= _PROBE_SECONDS or fitting <= count * 2:
-                return _rounded(fitting)
-            count = min(fitting, count * 10)
+                return _whole(_rounded(fitting), unit)
+            count = _whole(min(fitting, count * 10), unit)
 
     def sample(self, entry: Entry, number: int, results: Results, say: Callable[[str], None]) -> None:
         try:
@@ -189,3 +194,8 @@ def _rounded(count: int) -> int:
     """Two figures are enough."""
     unit = int(10 ** max(0, len(str(count)) - 2))
     return max(1, count // unit * unit)
+
+
+def _whole(count: int, unit: int) -> int:
+    """No less than `count`, and a multiple of the unit."""
+    return -(-count // unit) * unit

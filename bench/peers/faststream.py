@@ -14,6 +14,7 @@ from faststream.rabbit import Channel, RabbitBroker, RabbitQueue
 from faststream.rabbit.annotations import RabbitMessage
 
 from bench.contract import Stopwatch, System
+from bench.handling import HandleJob, Tally
 from bench.messages import MessageJob, decode
 
 system = System("FastStream", packages=("faststream", "fast-depends", "aio-pika"))
@@ -39,17 +40,7 @@ async def consume(job: MessageJob, watch: Stopwatch) -> None:
     done = asyncio.Event()
     left = job.count
 
-    async def decoded(message: RabbitMessage) -> Any:
-        return decode(message.body)
-
-    broker = RabbitBroker(
-        job.url,
-        serializer=MsgSpecSerializer(),
-        apply_types=False,
-        logger=None,
-        decoder=decoded,
-        default_channel=Channel(prefetch_count=job.prefetch),
-    )
+    broker = _broker(job)
 
     @broker.subscriber(RabbitQueue(job.queue, durable=True))
     async def handle(document: dict[str, Any]) -> None:  # noqa: ARG001 - decoded by the broker
@@ -62,3 +53,38 @@ async def consume(job: MessageJob, watch: Stopwatch) -> None:
         with watch:
             await broker.start()
             await done.wait()
+
+
+@system.contends("handle", "uvloop", loop="uvloop")
+@system.contends("handle")
+async def handle(job: HandleJob, watch: Stopwatch) -> None:
+    """Each message that was prefetched is a task at once."""
+    done = asyncio.Event()
+    tally = Tally(job, watch, done.set)
+    broker = _broker(job)
+
+    @broker.subscriber(RabbitQueue(job.queue, durable=True))
+    async def handle(document: dict[str, Any]) -> None:  # noqa: ARG001 - decoded by the broker
+        if job.pause:
+            await asyncio.sleep(job.pause)
+        tally.handled()
+
+    async with broker:
+        await broker.declare_queue(RabbitQueue(job.queue, durable=True))
+        await job.publish_all(lambda document: broker.publish(document, job.queue, persist=True))
+        await broker.start()
+        await done.wait()
+
+
+def _broker(job: MessageJob | HandleJob) -> RabbitBroker:
+    async def decoded(message: RabbitMessage) -> Any:
+        return decode(message.body)
+
+    return RabbitBroker(
+        job.url,
+        serializer=MsgSpecSerializer(),
+        apply_types=False,
+        logger=None,
+        decoder=decoded,
+        default_channel=Channel(prefetch_count=job.prefetch),
+    )
