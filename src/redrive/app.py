@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from redrive import environment
 from redrive.broker.host import SharedBroker
-from redrive.client import BrokerURL, Connection
+from redrive.client import BrokerURL, Connection, State
 from redrive.errors import Closed, ConfigurationError, NotFound, ResourceLocked
 from redrive.reach import recognise, survey
 from redrive.recovery.durations import duration
@@ -92,7 +92,9 @@ class App(Router):
         self.around_publish: Around = nothing_around
         self._running: Running | None = None
         self.schema = Schema(outbox or OutboxNames(), inbox_table)
-        self.database = self._database(database or environment.database())
+        url = database or environment.database()
+        self._owns_database = url is None
+        self.database = self._database(url)
         self.outbox = Outbox(self.schema.outbox, app=name, codecs=self.codecs, policy=outbox_policy or OutboxPolicy())
         self.inbox = Inbox(self.database, inbox_table)
 
@@ -116,6 +118,8 @@ class App(Router):
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Running]:
         """Connected, with the topology in place."""
+        if any(spec.inbox for spec in self.consumers):
+            await self._ready_database(self.inbox.table.name)
         async with AsyncExitStack() as stack:
             url = self.broker
             if url is None:
@@ -189,6 +193,7 @@ class App(Router):
 
     async def relay(self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None) -> Relay:
         """Publish the rows of the outbox until `stop` is set."""
+        await self._ready_database(self.outbox.table.name)
         async with AsyncExitStack() as stack:
             url = self.broker
             if url is None:
@@ -222,6 +227,13 @@ class App(Router):
             raise ConfigurationError(
                 "another relay works on this outbox, and SQLite is for one: stop it first"
             ) from None
+
+    async def _ready_database(self, table: str) -> None:
+        """The embedded database is nobody else's, so its tables are made when needed; in others they must be there."""
+        if self._owns_database:
+            await asyncio.to_thread(self.upgrade_database)
+        else:
+            await asyncio.to_thread(self.schema.check, self.database, table)
 
     def upgrade_database(self) -> bool:
         """Make the outbox and inbox tables, if they are not there. Whether anything was done."""
@@ -305,7 +317,14 @@ class Running:
         return replace(spec, queue=replace(main, name=names.dlq_queue, bind=(), retry=None, dlq=False, dead_ends=()))
 
     def _teller(self, name: str) -> Callable[[Connection], None]:
+        known = State.OPEN
+
         def tell(connection: Connection) -> None:
+            """Only what is news: that it was lost, that it is back."""
+            nonlocal known
+            if connection.state in (known, State.CLOSED):
+                return
+            known = connection.state
             reason = str(connection.last_error) if connection.last_error is not None else None
             self.observer.connection(
                 ConnectionChanged(name, connection.state.name.lower(), reason, connection.reconnects)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 import click
 import msgspec
@@ -64,10 +63,8 @@ def status(app: str, as_json: bool) -> None:
     click.echo(f"{found['pending']} pending{since}; {found['parked']} parked")
 
 
-def _age(oldest: datetime | None) -> Any:
-    if oldest is None:
-        return None
-    return datetime.now(UTC) - (oldest if oldest.tzinfo is not None else oldest.replace(tzinfo=UTC))
+def _age(oldest: datetime | None) -> timedelta | None:
+    return datetime.now(UTC) - oldest if oldest is not None else None
 
 
 @outbox.command("ls")

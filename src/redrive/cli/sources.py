@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
+from sqlalchemy.exc import SQLAlchemyError
 
 from redrive import environment
 from redrive.app import App
@@ -181,8 +182,19 @@ def explains_errors(command: Callable[P, T]) -> Callable[P, T]:
             notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
             click.echo(f"redrive: {error}{notes}", err=True)
             sys.exit(_exit_code(error))
+        except SQLAlchemyError as error:
+            click.echo(f"redrive: {_about_the_database(error)}", err=True)
+            sys.exit(UNREACHABLE)
 
     return wrapped
+
+
+def _about_the_database(error: SQLAlchemyError) -> str:
+    """What the database said, in a line; the statement and SQLAlchemy's own words are for programmers."""
+    said = " ".join(str(getattr(error, "orig", None) or error).split())
+    if "no such table" in said or "does not exist" in said:
+        return f"{said}. Make the tables: redrive db upgrade APP"
+    return f"the database: {said}"
 
 
 def _exit_code(error: RedriveError) -> int:

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from redrive.cli.exits import CONFLICT, FOUND
+from redrive.cli.migrate import migrate
 from redrive.cli.sources import Source, broker_options, chosen, explains_errors, load, load_source, look, run
 from redrive.client.management import Management
 from redrive.errors import ConfigurationError
@@ -43,6 +44,9 @@ def topology() -> None:
 
     APP is module:app, or a file: .toml, .yaml, or RabbitMQ's definitions as .json.
     """
+
+
+topology.add_command(migrate)
 
 
 # Comparing ----------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Batching:
     async def __call__(self, delivery: Delivery) -> None:
         walk = self._walk
         walk.observer.started(walk.queue)
-        if await walk.hold_back(delivery):
+        if walk.holds_back(delivery) and await walk.hold_back(delivery):
             return
         try:
             body = walk.handler.read(delivery.body, delivery.raw_properties)

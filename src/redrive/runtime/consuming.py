@@ -109,7 +109,7 @@ class Walk:
 
     async def _walk(self, delivery: Delivery) -> None:
         self.observer.started(self.queue)
-        if self._holds_back(delivery) and await self.hold_back(delivery):
+        if self.holds_back(delivery) and await self.hold_back(delivery):
             return
         clock = self.clock.monotonic
         began = clock()
@@ -241,7 +241,7 @@ class Walk:
 
     # Guards -------------------------------------------------------------------------------------------
 
-    def _holds_back(self, delivery: Delivery) -> bool:
+    def holds_back(self, delivery: Delivery) -> bool:
         """Is there anything to ask before it is handled? For most deliveries there is not."""
         raw = delivery.raw_properties
         return self._is_gated or delivery.redelivered or _NOT_BEFORE in raw or _CRASHES in raw

@@ -24,7 +24,11 @@ NO_RETRY = Retry(attempts=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """`size` messages, or what came within `timeout` of the first; `batchers` batches at a time."""
+    """`size` messages, or what came within `timeout` of the first; `batchers` batches at a time.
+
+    `processors` is how many messages are read and checked at a time where that is done by processes. Here it is done as
+    they arrive, which is faster than handing them around: the number is accepted and changes nothing.
+    """
 
     size: int = 100
     timeout: Duration = "1s"
