@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +32,7 @@ from redrive.runtime.provisioning import provision
 from redrive.runtime.publishing import Around, Publisher, nothing_around
 from redrive.runtime.relaying import Relay
 from redrive.runtime.specs import ConsumerSpec
+from redrive.runtime.tidying import tidying
 from redrive.runtime.worker import Surroundings, Worker
 from redrive.store.claims import Claims, Refused
 from redrive.store.database import Database
@@ -175,9 +177,11 @@ class App(Router):
 
         `relay`: publish the rows of the outbox, too.
         """
-        async with self.running() as running:
+        async with self.running() as running, AsyncExitStack() as stack:
             self._running = running
             worker = running.worker(self.chosen(queues))
+            if any(spec.inbox for spec in self.chosen(queues)):
+                await stack.enter_async_context(tidying(self.forget_processed, "old entries of the inbox"))
             relaying = asyncio.create_task(self.relay(stop)) if relay else None
             try:
                 await worker.start()
@@ -205,8 +209,12 @@ class App(Router):
             waker = await stack.enter_async_context(Waker(self.database, channel_of(self.schema.outbox.table)))
             policy = self.outbox.policy
             keep = duration(policy.keep, "outbox.keep") if policy.keep is not None else None
+            claims = Claims(self.database, self.outbox.table, keep=keep)
+            if keep is not None:
+                old = partial(claims.prune, keep)
+                await stack.enter_async_context(tidying(old, "published rows of the outbox"))
             relay = Relay(
-                Claims(self.database, self.outbox.table, keep=keep),
+                claims,
                 connection,
                 waker,
                 refused=Refused,
@@ -238,6 +246,15 @@ class App(Router):
     def upgrade_database(self) -> bool:
         """Make the outbox and inbox tables, if they are not there. Whether anything was done."""
         return self.schema.upgrade(self.database)
+
+    def forget_processed(self) -> int:
+        """Delete what each consumer's inbox has kept for as long as it is to. How much that was."""
+        policies = {spec.queue.name: spec.inbox_policy for spec in self.consumers}
+        return sum(
+            self.inbox.prune(duration(policy.keep), consumer=queue)
+            for queue, policy in policies.items()
+            if policy is not None
+        )
 
     def chosen(self, queues: Iterable[str]) -> list[ConsumerSpec]:
         """The consumers of these queues, or all of them."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from redrive.client import Connection
 from redrive.errors import ConfigurationError
 from redrive.runtime.observing import Outcome
 from redrive.runtime.transactions import InboxPolicy
+from redrive.store.claims import Claims
+from redrive.store.tables import RowState
 from redrive.testing.broker import ThreadedBroker
 from working import depth, take, working
 
@@ -88,8 +91,6 @@ async def test_a_row_that_nobody_wants_is_parked_and_holds_up_nobody(app: App) -
 
 
 def _status(app: App) -> dict[str, Any]:
-    from redrive.store.claims import Claims
-
     return Claims(app.database, app.outbox.table).status()
 
 
@@ -234,14 +235,76 @@ async def test_a_batch_is_one_transaction_without_its_duplicates(app: App) -> No
 
 
 async def test_old_entries_are_forgotten_in_small_batches(app: App) -> None:
-    from datetime import timedelta
-
     with app.database.sessions()() as session, session.begin():
         assert app.inbox.note(session, "orders", [str(number) for number in range(25)]) == {str(n) for n in range(25)}
         assert app.inbox.note(session, "orders", ["3", "x"]) == {"x"}
         assert app.inbox.note(session, "another consumer", ["3"]) == {"3"}
     assert app.inbox.prune(timedelta(hours=1)) == 0
     assert app.inbox.prune(timedelta(seconds=-5), batch=10) == 27
+
+
+async def test_each_consumer_forgets_what_it_has_kept_for_long_enough(app: App) -> None:
+    @app.consumer("orders", inbox=InboxPolicy(keep=timedelta(seconds=-5)))
+    async def handle(order: Order) -> None: ...
+
+    @app.consumer("invoices", inbox=True)
+    async def file(order: Order) -> None: ...
+
+    with app.database.sessions()() as session, session.begin():
+        for consumer in ("orders", "invoices", "of another application"):
+            app.inbox.note(session, consumer, ["1", "2"])
+    stop = asyncio.Event()
+    working = asyncio.create_task(app.work(stop=stop))
+    while len(await asyncio.to_thread(_noted, app)) > 4:  # noqa: ASYNC110 - the database is the one to ask
+        await asyncio.sleep(0.01)
+    stop.set()
+    await working
+    assert {consumer for consumer, _ in _noted(app)} == {"invoices", "of another application"}
+
+
+def _noted(app: App) -> list[Any]:
+    with app.database.looking() as connection:
+        return list(connection.execute(sa.select(app.inbox.table.c.consumer, app.inbox.table.c.message_id)))
+
+
+async def test_a_relay_deletes_published_rows_that_were_kept_for_long_enough(app: App) -> None:
+    object.__setattr__(app.outbox.policy, "keep", "1d")
+    with app.database.sessions()() as session, session.begin():
+        for number in range(3):
+            app.outbox.add(session, "", "orders", Order(number))
+        old = datetime.now(UTC) - timedelta(days=2)
+        done = sa.update(app.outbox.table).values(state=1, published_at=old)
+        session.execute(done.where(app.outbox.table.c.id == 2))
+    claims, stop = Claims(app.database, app.outbox.table), asyncio.Event()
+    app.queue("orders", dlq=False)
+    async with app:
+        relaying = asyncio.create_task(app.relay(stop))
+        async with asyncio.timeout(20):
+            while _kept(claims) != [1, 3]:  # noqa: ASYNC110 - the database is the one to ask
+                await asyncio.sleep(0.01)
+        stop.set()
+        await relaying
+
+
+def _kept(claims: Claims) -> list[int]:
+    return [row["id"] for row in claims.listed(RowState.PUBLISHED, 10)]
+
+
+async def test_work_does_not_begin_without_the_table(app: App) -> None:
+    @app.consumer("orders", inbox=True)
+    async def handle(order: Order) -> None: ...
+
+    with app.database.engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE redrive_inbox"))
+    with pytest.raises(ConfigurationError, match=r"there is no table redrive_inbox in .*: make it with"):
+        await app.work(stop=asyncio.Event())
+
+
+def test_a_key_that_is_too_long_for_the_table_is_still_its_own() -> None:
+    policy = InboxPolicy(key=lambda body, _: body)
+    keys = {policy.identity("k" * 300 + end, None) for end in ("", "a", "b")}  # type: ignore[arg-type]
+    assert len(keys) == 3
+    assert all(key is not None and len(key) <= 255 for key in keys)
 
 
 def test_the_wrong_kind_of_session_is_explained(app: App) -> None:

@@ -1,5 +1,6 @@
 """What the outbox promises, on SQLite and on PostgreSQL."""
 
+import random
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from redrive.errors import ConfigurationError
-from redrive.store.claims import Claims, Refused
+from redrive.store.claims import Claim, Claims, OutboxRow, Refused
 from redrive.store.database import Database
 from redrive.store.envelope import CloudEvent, Envelope
 from redrive.store.outbox import Outbox, OutboxPolicy
@@ -245,6 +246,14 @@ def test_two_relays_share_the_rows(database: Database, outbox: Outbox, claims: C
         assert not {row.id for row in one.rows} & {row.id for row in other.rows}
 
 
+def test_whoever_looks_does_not_wait_for_a_writer(database: Database, outbox: Outbox, claims: Claims) -> None:
+    add(database, outbox, "a")
+    with database.sessions()() as writer, writer.begin():
+        outbox.add(writer, "events", "k", "not committed")
+        assert claims.status()["pending"] == 1
+        assert claimed(claims) == [b"a"]
+
+
 # Order --------------------------------------------------------------------------------------------
 
 
@@ -269,6 +278,114 @@ def test_two_relays_never_have_one_key(database: Database, outbox: Outbox, claim
         assert claimed(claims) == []
         one.settle([row.id for row in one.rows], [])
     assert claimed(claims)[:2] == [b"a1", b"b1"]
+
+
+def test_keys_that_wait_do_not_stand_in_the_way_however_many_rows_they_have(
+    database: Database, outbox: Outbox, claims: Claims
+) -> None:
+    add(database, outbox, "a0", ordering_key="a")
+    with claims.claim(1) as claim:
+        claim.settle([], [Refused(claim.rows[0].id, "full", timedelta(hours=1))])
+    add(database, outbox, *(f"a{number}" for number in range(1, 10)), ordering_key="a")
+    add(database, outbox, "b0", ordering_key="b")
+    assert claimed(claims, limit=3) == [b"b0"]
+
+
+def test_a_key_with_more_rows_than_a_batch_goes_on_where_it_was_refused(
+    database: Database, outbox: Outbox, claims: Claims
+) -> None:
+    add(database, outbox, *(f"a{number}" for number in range(8)), ordering_key="a")
+    with claims.claim(3) as claim:
+        claim.settle([], [Refused(claim.rows[0].id, "full", timedelta(milliseconds=-1))])
+    published: list[bytes] = []
+    for _ in range(5):
+        with claims.claim(3) as claim:
+            published += [row.body for row in claim.rows]
+            claim.settle([row.id for row in claim.rows], [])
+    assert published == [b"a%d" % number for number in range(8)]
+
+
+def test_a_key_in_the_hands_of_another_relay_does_not_stand_in_the_way(
+    database: Database, outbox: Outbox, claims: Claims
+) -> None:
+    if not database.is_postgresql:
+        pytest.skip("SQLite: one relay")
+    add(database, outbox, *(f"a{number}" for number in range(9)), ordering_key="a")
+    add(database, outbox, "b0", ordering_key="b")
+    with claims.claim(2) as one:
+        assert [row.body for row in one.rows] == [b"a0", b"a1"]
+        assert claimed(claims, limit=3) == [b"b0"]
+
+
+class Line:
+    """What is pending, by key, in the order in which it was added: nothing may leave but from the front."""
+
+    def __init__(self, database: Database, outbox: Outbox, dice: random.Random) -> None:
+        self.pending: dict[str, list[str]] = {}
+        self.dice = dice
+        self._database = database
+        self._outbox = outbox
+
+    def add(self) -> None:
+        key = self.dice.choice(["a", "b", "c", None])
+        identities = add(self._database, self._outbox, *range(self.dice.randint(1, 4)), ordering_key=key)
+        if key is not None:
+            self.pending.setdefault(key, []).extend(identities)
+
+    def end_pauses(self, chance: float = 0.5) -> None:
+        """For some of those that were put off."""
+        late = sa.text("UPDATE redrive_outbox SET next_attempt_at = created_at WHERE id % 2 = :half")
+        with self._database.engine.begin() as connection:
+            for half in range(2):
+                if self.dice.random() < chance:
+                    connection.execute(late, {"half": half})
+
+    def work(self, claim: Claim, luck: float) -> None:
+        """As a relay does: nothing more of a key once one of it has failed."""
+        published: list[int] = []
+        refused: list[Refused] = []
+        stuck: set[str | None] = set()
+        for row in claim.rows:
+            if row.ordering_key in stuck:
+                continue
+            if self.dice.random() < luck:
+                self._leaves(row)
+                published.append(row.id)
+                continue
+            stuck |= {row.ordering_key} - {None}
+            if self.dice.random() < 0.2:
+                self._leaves(row)
+                refused.append(Refused(row.id, "parked", None))
+            else:
+                refused.append(Refused(row.id, "put off", timedelta(hours=self.dice.randint(1, 3))))
+        claim.settle(published, refused)
+
+    def _leaves(self, row: OutboxRow) -> None:
+        if row.ordering_key is not None:
+            assert self.pending[row.ordering_key].pop(0) == row.message_id
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_refused_and_whoever_claims_nothing_leaves_before_what_is_in_front_of_it(
+    database: Database, outbox: Outbox, claims: Claims, seed: int
+) -> None:
+    line = Line(database, outbox, random.Random(seed))
+    for _ in range(20):
+        line.add()
+        if line.dice.random() < 0.3:
+            line.end_pauses()
+        with claims.claim(line.dice.randint(1, 4)) as one:
+            if database.is_postgresql and line.dice.random() < 0.5:
+                with claims.claim(line.dice.randint(1, 4)) as other:
+                    line.work(other, luck=0.7)
+            line.work(one, luck=0.7)
+    while left := claims.status()["pending"]:
+        line.end_pauses(chance=1)
+        for _ in range(2):  # the first may do no more than line up what stands behind
+            with claims.claim(5) as claim:
+                line.work(claim, luck=1)
+        assert claims.status()["pending"] < left, "it does not come to an end"
+    assert not any(line.pending.values())
 
 
 # Size ---------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from redrive.broker.broker import GUEST, Broker
 from redrive.broker.dialect import DIALECTS, LATEST
@@ -26,6 +28,12 @@ from redrive.errors import ConfigurationError
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=5672, show_default=True, help="Port to listen on; 0 picks a free one.")
 @click.option(
+    "--unix",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Listen on this Unix socket. On a port as well only with --host or --port.",
+)
+@click.option(
     "--data", type=click.Path(path_type=Path), default=Path(".redrive"), show_default=True, help="Data folder."
 )
 @click.option("--memory", is_flag=True, help="Keep nothing on disk.")
@@ -34,8 +42,17 @@ from redrive.errors import ConfigurationError
 @click.option(
     "--dialect", type=click.Choice(sorted(DIALECTS)), help="Which RabbitMQ to be like.  [default: the latest]"
 )
+@click.pass_context
 def broker(
-    host: str, port: int, data: Path, memory: bool, user: str | None, password_file: Path | None, dialect: str | None
+    context: click.Context,
+    host: str,
+    port: int,
+    unix: Path | None,
+    data: Path,
+    memory: bool,
+    user: str | None,
+    password_file: Path | None,
+    dialect: str | None,
 ) -> None:
     """Run the embedded broker until it is interrupted.
 
@@ -46,19 +63,33 @@ def broker(
     if (user is None) != (password_file is None):
         raise click.UsageError("--user and --password-file go together")
     users = {user: password_file.read_text().strip()} if user is not None and password_file is not None else GUEST
+    tcp = unix is None or _was_given(context, "host") or _was_given(context, "port")
+    door = _Door(host if tcp else None, port, unix)
     try:
-        asyncio.run(_run(None if memory else data, host, port, users, dialect))
+        asyncio.run(_run(None if memory else data, door, users, dialect))
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     except StorageError as error:
         click.echo(f"redrive: {error}", err=True)
         sys.exit(CONFLICT if isinstance(error, DirectoryInUse) else 1)
     except OSError as error:
-        click.echo(f"redrive: cannot listen on {host}:{port}: {error.strerror}", err=True)
+        click.echo(f"redrive: cannot listen on {error.filename or f'{host}:{port}'}: {error.strerror}", err=True)
         sys.exit(CONFLICT)
 
 
-async def _run(data: Path | None, host: str, port: int, users: dict[str, str], dialect: str | None) -> None:
+class _Door(NamedTuple):
+    """Where clients come in."""
+
+    host: str | None
+    port: int
+    path: Path | None
+
+
+def _was_given(context: click.Context, option: str) -> bool:
+    return context.get_parameter_source(option) is not ParameterSource.DEFAULT
+
+
+async def _run(data: Path | None, door: _Door, users: dict[str, str], dialect: str | None) -> None:
     loop = asyncio.get_running_loop()
     over: asyncio.Future[StorageError | None] = loop.create_future()
 
@@ -68,11 +99,11 @@ async def _run(data: Path | None, host: str, port: int, users: dict[str, str], d
 
     journal: Journal = MemoryJournal() if data is None else SQLiteJournal(data, on_failure=end)
     chosen = DIALECTS[dialect] if dialect is not None else LATEST
-    server = BrokerServer(Broker(journal=journal, users=users, dialect=chosen), host=host, port=port)
+    server = BrokerServer(Broker(journal=journal, users=users, dialect=chosen), **door._asdict())
     await server.start()
-    click.echo(f"listening on {server.url}")
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
+    click.echo(f"listening on {' and '.join(server.addresses)}")  # whoever reads this may end it
     failure = await over
     with suppress(StorageError):
         await server.stop()

@@ -70,7 +70,7 @@ def _age(oldest: datetime | None) -> timedelta | None:
 @outbox.command("ls")
 @click.argument("app")
 @click.option("--state", type=click.Choice(list(_STATES)), default="parked", show_default=True)
-@click.option("--limit", default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
 @as_json
 @explains_errors
 def list_(app: str, state: str, limit: int, as_json: bool) -> None:
@@ -91,28 +91,30 @@ def list_(app: str, state: str, limit: int, as_json: bool) -> None:
 @click.argument("app")
 @click.argument("ids", nargs=-1, type=int)
 @click.option("--all", "every", is_flag=True, help="Every parked row.")
+@as_json
 @explains_errors
-def retry(app: str, ids: tuple[int, ...], every: bool) -> None:
+def retry(app: str, ids: tuple[int, ...], every: bool, as_json: bool) -> None:
     """Let parked rows be published again, from their first attempt."""
     if every == bool(ids):
         raise click.UsageError("name the rows, or say --all")
-    _changed(_claims(app).retry(None if every else ids), "will be tried again")
+    _changed(_claims(app).retry(None if every else ids), "will be tried again", as_json)
 
 
 @outbox.command()
 @click.argument("app")
 @click.argument("ids", nargs=-1, type=int, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json
 @explains_errors
-def discard(app: str, ids: tuple[int, ...], yes: bool) -> None:
+def discard(app: str, ids: tuple[int, ...], yes: bool, as_json: bool) -> None:
     """Delete parked rows for good: their messages are never published."""
     if not yes and not click.confirm(f"Delete {len(ids)} rows for good?", err=True):
         sys.exit(USAGE)
-    _changed(_claims(app).discard(ids), "discarded")
+    _changed(_claims(app).discard(ids), "discarded", as_json)
 
 
-def _changed(count: int, what: str) -> None:
-    click.echo(f"{count} {what}")
+def _changed(count: int, what: str, as_json: bool) -> None:
+    click.echo(msgspec.json.encode({"rows": count}) if as_json else f"{count} {what}")
     if not count:
         click.echo("redrive: no such parked rows", err=True)
         sys.exit(NOT_FOUND)
@@ -120,14 +122,21 @@ def _changed(count: int, what: str) -> None:
 
 @outbox.command()
 @click.argument("app")
-@click.option("--older-than", default="7d", show_default=True, help="Published longer ago than this.")
+@click.option("--older-than", help="Older than this, whatever the application keeps.")
+@as_json
 @explains_errors
-def prune(app: str, older_than: str) -> None:
-    """Delete published rows that were kept, and forget old entries of the inbox."""
-    age = duration(older_than, "--older-than")
+def prune(app: str, older_than: str | None, as_json: bool) -> None:
+    """Delete published rows, and forget processed messages, that were kept for as long as the application says."""
+    age = duration(older_than, "--older-than") if older_than is not None else None
     found = load_app(app)
-    click.echo(f"{Claims(found.database, found.outbox.table).prune(age)} published rows deleted")
-    click.echo(f"{found.inbox.prune(age)} processed messages forgotten")
+    keep = duration(found.outbox.policy.keep or "0s", "outbox.keep")
+    published = Claims(found.database, found.outbox.table).prune(age if age is not None else keep)
+    processed = found.inbox.prune(age) if age is not None else found.forget_processed()
+    if as_json:
+        click.echo(msgspec.json.encode({"published": published, "processed": processed}))
+        return
+    click.echo(f"{published} published rows deleted")
+    click.echo(f"{processed} processed messages forgotten")
 
 
 def _claims(app: str) -> Claims:

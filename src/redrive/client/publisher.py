@@ -147,7 +147,9 @@ class Publisher:
                     gave_up = error
                     place.set_exception(error)
                 except (RedriveError, TypeError, AttributeError) as error:
-                    place.set_exception(NotPublished(exchange, routing_key, str(error)))
+                    unsent = NotPublished(exchange, routing_key, str(error))
+                    unsent.__cause__ = error
+                    place.set_exception(unsent)
         except Exception:
             await pipeline.settled()  # a source that fails: what it gave before is published all the same
             raise

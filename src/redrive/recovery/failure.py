@@ -44,8 +44,9 @@ class Failure:
     at: datetime
 
 
-def describe(error: BaseException, at: datetime) -> Failure:
-    return Failure(type_name(error), words(error), stack_of(error), fingerprint(error), at)
+def describe(error: BaseException, at: datetime, *, stack: bool = True) -> Failure:
+    """`stack`: only parked messages tell theirs, and it is the dearest part."""
+    return Failure(type_name(error), words(error), stack_of(error) if stack else "", fingerprint(error), at)
 
 
 # The stack ------------------------------------------------------------------------------------------

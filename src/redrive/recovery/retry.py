@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from math import inf
 from typing import TypeAlias
 
@@ -48,15 +49,20 @@ class Rung:
 
     @classmethod
     def of(cls, value: Duration, what: str) -> Rung:
-        delay = duration(value, what)
-        if not timedelta(milliseconds=1) <= delay <= LONGEST:
-            raise ConfigurationError(
-                f"{what} {value!r}: want 1ms to {brief(LONGEST)}, which is what a queue's TTL can be"
-            )
-        return cls(delay, value.strip().replace(" ", "") if isinstance(value, str) else brief(delay))
+        if not isinstance(value, str | timedelta):
+            duration(value, what)  # says what is wrong with it
+        return _rung(value, what)
 
     def shortened(self, share: float) -> Rung:
         return Rung.of(timedelta(milliseconds=max(1, round(milliseconds(self.delay) * (1 - share)))), "delay")
+
+
+@lru_cache(1024)  # asked for with every retry, and always for the same few
+def _rung(value: Duration, what: str) -> Rung:
+    delay = duration(value, what)
+    if not timedelta(milliseconds=1) <= delay <= LONGEST:
+        raise ConfigurationError(f"{what} {value!r}: want 1ms to {brief(LONGEST)}, which is what a queue's TTL can be")
+    return Rung(delay, value.strip().replace(" ", "") if isinstance(value, str) else brief(delay))
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ Choice: TypeAlias = Callable[[Delivery], Lane]
 class Pump:
     """Takes from one queue, alone, and passes on what comes.
 
-        async with Pump(operations, "orders", lambda _: lane, window=500, user="guest") as pump:
+        async with Pump(operations, "orders", lambda _: lane, window=200, user="guest") as pump:
             await pump.drain()
 
     Left in peace, it has handed over all it took. Left by an error, what it had in hands is back in the queue.
@@ -180,8 +180,9 @@ class Pump:
 
     async def _finish(self) -> None:
         while await self._take() or self._under_way:
-            self._landing.clear()
-            await self._landing.wait()
+            if self._under_way:  # what was taken may have landed meanwhile
+                self._landing.clear()
+                await self._landing.wait()
 
     async def _take(self) -> bool:
         """Pass on what is here; say whether there was any."""

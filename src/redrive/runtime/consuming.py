@@ -215,8 +215,8 @@ class Walk:
                 self.breaker.inconclusive()
         if isinstance(error, HandlerDied) and history.crashes + 1 >= (self.spec.crash_limit or 1 << 30):
             verdict = Bury(ParkReason.CRASHED)
-        case = Case(delivery, history, describe(error, now), error, seconds)
-        self.settle_soon(self.settlement.settle(case, verdict))
+        failure = describe(error, now, stack=isinstance(verdict, Bury))
+        self.settle_soon(self.settlement.settle(Case(delivery, history, failure, error, seconds), verdict))
 
     async def bury(self, delivery: Delivery, error: BaseException, reason: ParkReason) -> None:
         failure = describe(error.__cause__ or error, self.clock.now())

@@ -19,7 +19,15 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TypeAlias
 
-from redrive.errors import BrokerError, ConnectionClosed, MigrationPaused, MigrationRefused, NotFound, RedriveError
+from redrive.errors import (
+    BrokerError,
+    ConnectionClosed,
+    MigrationPaused,
+    MigrationRefused,
+    NotFound,
+    RedriveError,
+    ResourceLocked,
+)
 from redrive.protocol.content import Delivery
 from redrive.runtime.carrying import Choice, Lane, Pump
 from redrive.runtime.migration_journal import Journal, locked
@@ -67,7 +75,7 @@ class Terms:
     attempts: int = 10  # to find such a gap
     settle: timedelta = timedelta(seconds=1)
     youth: timedelta = timedelta(seconds=2)
-    window: int = 500  # how many messages are carried at a time
+    window: int = 200  # how many messages are carried at a time
 
 
 @dataclass(slots=True)
@@ -164,9 +172,9 @@ class Migration:
             if journal is not None:
                 await self._journal.erase(journal.type)
             return None
-        usage = await self._usage()
+        usage = await self._operations.usage(self._names.queue)
         reasons = list(plan.problems)
-        if usage.consumers and not self._terms.wait_for_consumers:
+        if usage is not None and usage.consumers and not self._terms.wait_for_consumers:
             reasons.append(f"{await self._who(usage)}: stop them first, or have it wait for them")
         if reasons:
             raise MigrationRefused(self._names.queue, reasons)
@@ -206,14 +214,14 @@ class Migration:
         try:
             await self._try_out(record)
             await self._make_helpers(record, made)
+            for definition in record.needs:
+                await self._operations.make(definition)
         except ConnectionClosed:
             raise
         except (MigrationRefused, BrokerError) as error:
             await self._withdraw(record, made)
             reasons = error.reasons if isinstance(error, MigrationRefused) else [f"the broker refuses it: {error}"]
             raise MigrationRefused(self._names.queue, reasons) from error
-        for definition in record.needs:
-            await self._operations.make(definition)
         return record.then(Step.DETOUR)
 
     async def _try_out(self, record: Record) -> None:
@@ -252,7 +260,7 @@ class Migration:
     # From the old ways to the router ------------------------------------------------------------------
 
     async def _detour(self, record: Record) -> Record:
-        await self._operations.make(entrance(self._names))
+        await self._make_unless_gone(entrance(self._names), f"queue '{self._names.queue}'")
         for _ in range(_ROUNDS):
             await self._lay_detours(record)
             direct = direct_bindings((await self._watcher.survey()).definitions, self._names)
@@ -264,11 +272,17 @@ class Migration:
 
     async def _lay_detours(self, record: Record) -> None:
         for binding in record.bindings:
-            try:
-                await self._operations.make(detour(binding, self._names))
-            except NotFound:
-                self._tell(f"exchange {binding.source} is gone, and with it {binding}")
+            await self._make_unless_gone(detour(binding, self._names), f"exchange '{binding.source}'")
             await self._operations.unbind(binding)
+
+    async def _make_unless_gone(self, binding: BindingDefinition, end: str) -> None:
+        """Bind, unless somebody deleted that end of it. Without the other end it is an error: messages need a way."""
+        try:
+            await self._operations.make(binding)
+        except NotFound as error:
+            if f"no {end} " not in error.text:
+                raise
+            self._tell(f"{end} is gone: somebody deleted it")
 
     @staticmethod
     def _unknown(bindings: tuple[BindingDefinition, ...], record: Record) -> tuple[BindingDefinition, ...]:
@@ -297,7 +311,7 @@ class Migration:
             await self._until_unused(record)
         for feeder in record.feeders:
             await self._carry(feeder, self._aside(self._names.parking(feeder)))
-        await self._carry(self._names.queue, self._aside(self._names.store))
+        await self._carry_alone(record, self._aside(self._names.store))
         return record.then(Step.REPLACE)
 
     async def _replace(self, record: Record) -> Record:
@@ -340,6 +354,7 @@ class Migration:
         else:
             is_right = await self._switch_over(record)
         if not is_right and self._terms.allow_reorder:
+            await self._settle()
             self.result.reordered += await self._carry(gate, self._home(self._names.queue))
             is_right = True
         return record.then(Step.RESTORE if is_right else Step.RETREAT)
@@ -352,9 +367,14 @@ class Migration:
             if not is_empty and not self._terms.allow_reorder:
                 raise self._paused(record, self._too_busy())
             await self._operations.make(entrance(self._names))
-            is_right = await pump.silence(self._terms.settle.total_seconds()) and is_empty
+            if is_empty:
+                is_empty = await pump.silence(self._terms.settle.total_seconds())
+            else:
+                before = pump.carried
+                await pump.drain()
+                self.result.reordered += pump.carried - before
         self._count(gate, pump.carried)
-        return is_right
+        return is_empty
 
     async def _lull(self, pump: Pump, gate: str) -> bool:
         """Producers who are faster than the carrying leave no lull."""
@@ -379,7 +399,7 @@ class Migration:
         await self._operations.unbind(entrance(names))
         await self._settle()
         to_store, to_gate = Lane(names.lane(names.store), waits=True), Lane(names.lane(gate), waits=True)
-        await self._carry(names.queue, lambda one: to_store if was_carried(one.exchange, names) else to_gate)
+        await self._carry_alone(record, lambda one: to_store if was_carried(one.exchange, names) else to_gate)
         await self._carry(gate, self._aside(names.store))
         self.result.retreats += 1
         return record.then(Step.RETURN, gate=1 - record.gate)
@@ -388,17 +408,11 @@ class Migration:
 
     async def _restore(self, record: Record) -> Record:
         for binding in (*record.bindings, *record.added):
-            await self._bind_again(binding)
+            await self._make_unless_gone(binding, f"exchange '{binding.source}'")
         for binding in record.bindings:
             await self._operations.unbind(detour(binding, self._names))
         await self._settle()
         return record.then(Step.CLEAN)
-
-    async def _bind_again(self, binding: BindingDefinition) -> None:
-        try:
-            await self._operations.make(binding)
-        except NotFound:
-            self._tell(f"exchange {binding.source} is gone, and with it {binding}")
 
     async def _clean(self, record: Record) -> None:
         names, kind = self._names, record.wanted.type
@@ -448,6 +462,17 @@ class Migration:
         self._count(source, carried)
         return carried
 
+    async def _carry_alone(self, record: Record, choose: Choice) -> None:
+        """Everything that is in the queue, when nobody else takes from it."""
+        while True:
+            try:
+                await self._carry(self._names.queue, choose)
+                return
+            except ResourceLocked:
+                if not self._terms.wait_for_consumers:
+                    raise
+            await self._until_unused(record)
+
     def _count(self, source: str, carried: int) -> None:
         if carried:
             self.result.carried[source] = self.result.carried.get(source, 0) + carried
@@ -472,7 +497,9 @@ class Migration:
         loop = asyncio.get_running_loop()
         idle_since, said = loop.time(), ""
         while True:
-            usage, why = await self._usage(), ""
+            usage, why = await self._operations.usage(self._names.queue), ""
+            if usage is None:
+                return
             if usage.consumers:
                 idle_since, why = loop.time(), await self._who(usage)
                 if not self._terms.wait_for_consumers:
@@ -487,12 +514,6 @@ class Migration:
                 self._tell(f"waiting: {why}")
                 said = why
             await asyncio.sleep(max(0.02, min(0.5, lag / 4)))
-
-    async def _usage(self) -> Usage:
-        found = await self._operations.usage(self._names.queue)
-        if found is None:
-            raise MigrationRefused(self._names.queue, ["it is gone: somebody deleted it"])
-        return found
 
     async def _who(self, usage: Usage) -> str:
         known = await self._watcher.consumers(self._names.queue)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
-from redrive.errors import MigrationRefused, ReplyCode, ResourceLocked
+from redrive.errors import MigrationRefused, RedriveError, ReplyCode, ResourceLocked
 from redrive.protocol.content import Delivery
 from redrive.runtime.operations import Operations
 from redrive.topology.definitions import Arguments, QueueDefinition
@@ -39,8 +39,11 @@ async def locked(operations: Operations, names: Names) -> AsyncIterator[None]:
                     ["another migration of it is running; if it died just now, the broker will notice in a minute"],
                 ) from None
         await asyncio.sleep(_PATIENCE)
-    yield
-    await operations.delete_idle(names.lock, "classic")
+    try:
+        yield
+    finally:
+        with suppress(RedriveError):  # without a connection there is no lock either
+            await operations.delete_idle(names.lock, "classic")
 
 
 class Journal:

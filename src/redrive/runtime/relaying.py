@@ -7,8 +7,9 @@ What can die in between, and what then is:
     before the mark           the same: a duplicate that an inbox absorbs, never a loss
 
 A row that the broker refuses (no queue is bound, too large, a full queue) is put off with a growing pause, and parked
-after its last attempt; the others go on. A broker that is not there is nobody's fault: rows wait, and nothing is
-counted.
+after its last attempt; the others go on. RabbitMQ often does not say which of many messages it objects to, and ends the
+channel for all: then each is sent alone, and who is to blame is known. A broker that is not there is nobody's fault:
+rows wait, and nothing is counted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Protocol
 
-from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown, RedriveError
+from redrive.errors import (
+    ChannelClosed,
+    ConnectionClosed,
+    EncodingError,
+    NotPublished,
+    PublishError,
+    PublishErrors,
+    PublishRefused,
+    PublishUnknown,
+    RedriveError,
+    ReplyCode,
+)
 from redrive.recovery.backoff import Backoff
 from redrive.wire.properties import Properties
 
@@ -95,6 +107,7 @@ class Relay:
         self._attempts = attempts
         self._batch = batch
         self._lanes = lanes
+        self._sending = asyncio.Lock()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish rows until `stop` is set; a batch that was begun is finished."""
@@ -116,8 +129,9 @@ class Relay:
                 await _either(self._waker.wait(), stop)
 
     async def _trouble(self, error: BaseException) -> int:
-        if str(error) != str(self.last_error):
-            log.warning("the outbox waits: %s", error)
+        said = str(error).partition("\n")[0]  # a database goes on with its statement, and with what is in it
+        if self.last_error is None or said != str(self.last_error).partition("\n")[0]:
+            log.warning("the outbox waits: %s", said)
         self.last_error = error
         await asyncio.sleep(_TROUBLE)
         return 1
@@ -154,11 +168,27 @@ class Relay:
                     continue
                 if row.ordering_key is not None:
                     stuck.add(row.ordering_key)
-                if not isinstance(error, NotPublished | PublishUnknown):
+                if not _is_nobodys_fault(error):
                     refused.append(self._refusal(row, error))
         return published, refused
 
     async def _send(self, rows: Sequence[Row]) -> dict[int, PublishError]:
+        """Publish; gives what went wrong, by the row's place. One lane at a time: whose fault it is must be known."""
+        async with self._sending:
+            errors = await self._pipeline(rows)
+            for place in [place for place, error in errors.items() if _is_objection(error)]:
+                error = errors[place] = await self._alone(rows[place])
+                if error is not None and _is_nobodys_fault(error):
+                    break  # the broker is away now: the others wait, too
+        return {place: error for place, error in errors.items() if error is not None}
+
+    async def _alone(self, row: Row) -> PublishError | None:
+        error = (await self._pipeline([row])).get(0)
+        if error is not None and _is_objection(error):
+            return PublishRefused(row.exchange, row.routing_key, f"the broker would not have it ({error.__cause__})")
+        return error
+
+    async def _pipeline(self, rows: Sequence[Row]) -> dict[int, PublishError | None]:
         try:
             await self._broker.publish_many(
                 (row.exchange, row.routing_key, row.body, row.properties, True) for row in rows
@@ -221,6 +251,26 @@ def rounds(rows: Sequence[Row]) -> Iterator[list[Row]]:
         by_round.setdefault(number, []).append(row)
     for number in sorted(by_round):
         yield by_round[number]
+
+
+def _is_nobodys_fault(error: PublishError) -> bool:
+    """Was the broker away? What cannot even be written down (a name that is too long) will never be published."""
+    if isinstance(error, NotPublished):
+        return not isinstance(error.__cause__, EncodingError | TypeError | AttributeError)
+    return isinstance(error, PublishUnknown)
+
+
+def _is_objection(error: PublishError | None) -> bool:
+    """Did the broker end the channel, or the connection, because of something that was sent?"""
+    if not isinstance(error, PublishUnknown):
+        return False
+    match error.__cause__:
+        case ChannelClosed():
+            return True
+        case ConnectionClosed(code=code):
+            return code != ReplyCode.CONNECTION_FORCED  # that is an operator's doing
+        case _:
+            return False
 
 
 def _is_database_error(error: Exception) -> bool:

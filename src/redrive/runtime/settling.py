@@ -90,6 +90,7 @@ class Settlement:
         self._clock = clock
         self._app, self._host = app, host
         self._budget = budget  # how large the properties of a message may be
+        self._rungs: dict[str, Destination] = {}  # those of the policy, by label
         self._failures_in_a_row = 0
 
     async def settle(self, case: Case, verdict: Verdict) -> None:
@@ -132,10 +133,12 @@ class Settlement:
         return self._spec.headers.attempts.encode() in case.delivery.raw_properties
 
     def _waiting_place(self, case: Case, verdict: Again) -> Destination:
-        names = self._names
         if self._spec.retry.via is Route.DELAYED:
             return self._delayed_place(case, verdict)
-        return Destination(names.retry_exchange, names.rung(verdict.rung).key)
+        label = verdict.rung.label
+        if label not in self._rungs:
+            self._rungs[label] = Destination(self._names.retry_exchange, self._names.rung(verdict.rung).key)
+        return self._rungs[label]
 
     def _delayed_place(self, case: Case, verdict: Again) -> Destination:
         names, queue = self._names, self._names.queue.name

@@ -18,6 +18,8 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, duration
 from redrive.runtime.message import Message
 
+_LONGEST_IDENTITY = 255  # of the inbox's column; what is cut off would make others the same
+
 
 class Transaction(Protocol):
     @property
@@ -58,11 +60,16 @@ class InboxPolicy:
         """What the message is known by; None: it cannot be, and is to be processed all the same."""
         found = self.key(body, message) if self.key is not None else message.message_id
         if found:
-            return str(found)[:255]
+            text = str(found)
+            return text if len(text) <= _LONGEST_IDENTITY else _hash(text.encode())
         match self.without_id:
             case "hash":
-                return "sha256:" + hashlib.sha256(message.body).hexdigest()
+                return _hash(message.body)
             case "process":
                 return None
             case _:
                 raise NoMessageId(NoMessageId.__doc__)
+
+
+def _hash(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()

@@ -8,7 +8,10 @@ without one, published, and settled in a short transaction. Only one relay may w
 
 Order by key: rows of one key are published one after the other. Before a relay publishes a key's rows it takes an
 advisory lock on the key and makes sure that no earlier row of it is pending (put off, or in another relay's hands);
-if there is one, the key is left alone for now. A key that fails holds back only itself.
+if there is one, the key is left alone for now, and the rows of others are looked for. A key that fails holds back only
+itself.
+
+A claim is bounded in rows and in bytes: first it is decided which rows, without their bodies, then these are read.
 
 Nothing here remembers an id that it has "reached": a transaction that began earlier may commit later, with a smaller
 one.
@@ -20,7 +23,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -29,6 +33,7 @@ from redrive.store.tables import RowState
 from redrive.wire.properties import PERSISTENT, Properties
 
 _MOST_ERROR = 1000
+_MOST_BYTES = 32 * 1024 * 1024  # bodies in one claim, except if one alone is larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,14 @@ class OutboxRow:
     properties: bytes  # as they lie on the wire
     ordering_key: str | None
     attempts: int
+
+
+class Candidate(NamedTuple):
+    """A row that is due. Whether it may be published is another question."""
+
+    id: int
+    ordering_key: str | None
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +95,40 @@ class Claims:
     def claim(self, limit: int) -> Iterator[Claim]:
         if self.database.is_postgresql:
             with self.database.engine.begin() as connection:
-                rows = self._unordered_out(connection, self._select(connection, limit))
-                yield Claim(self, connection, rows)
+                yield Claim(self, connection, self._take(connection, limit))
         else:
-            with self.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                rows = self._earlier_out(connection, self._select(connection, limit))
+            with self.database.looking() as connection:
+                rows = self._take(connection, limit)
             yield Claim(self, None, rows)
 
-    def _select(self, connection: sa.Connection, limit: int) -> list[OutboxRow]:
+    def _take(self, connection: sa.Connection, limit: int) -> list[OutboxRow]:
+        """What may be published now. Keys that have to wait are passed over, however many rows they have."""
+        waiting: set[str] = set()
+        while True:
+            found = self._due(connection, limit, waiting)
+            mine = self._without_keys_of_others(connection, found) if self.database.is_postgresql else found
+            chosen = self._without_those_behind(connection, mine)
+            waiting |= _keys(found) - _keys(chosen)
+            if chosen or not found:
+                return self._read(connection, fitting(chosen, _MOST_BYTES))
+
+    def _due(self, connection: sa.Connection, limit: int, without: set[str]) -> list[Candidate]:
         table = self.table
-        due = sa.and_(table.c.state == int(RowState.PENDING), table.c.next_attempt_at <= self._now())
-        query = sa.select(table).where(due).order_by(table.c.next_attempt_at, table.c.id).limit(limit)
+        due = [_is(table, RowState.PENDING), table.c.next_attempt_at <= self._now()]
+        if without:
+            due.append(sa.or_(table.c.ordering_key.is_(None), table.c.ordering_key.not_in(without)))
+        size = (sa.func.octet_length if self.database.is_postgresql else sa.func.length)(table.c.body)
+        query = sa.select(table.c.id, table.c.ordering_key, size).where(*due)
+        query = query.order_by(table.c.next_attempt_at, table.c.id).limit(limit)
         if self.database.is_postgresql:
             query = query.with_for_update(skip_locked=True)
-        return sorted((_row(found) for found in connection.execute(query).mappings()), key=lambda row: row.id)
+        return sorted(Candidate(*found) for found in connection.execute(query))
+
+    def _read(self, connection: sa.Connection, chosen: Sequence[Candidate]) -> list[OutboxRow]:
+        if not chosen:
+            return []
+        query = sa.select(self.table).where(self.table.c.id.in_([one.id for one in chosen])).order_by(self.table.c.id)
+        return [_row(found) for found in connection.execute(query).mappings()]
 
     def _now(self) -> Any:
         """The database's own time: rows are stamped by it."""
@@ -103,34 +136,45 @@ class Claims:
             return sa.func.clock_timestamp()
         return sa.func.strftime("%Y-%m-%d %H:%M:%f", "now")
 
-    def _unordered_out(self, connection: sa.Connection, rows: list[OutboxRow]) -> list[OutboxRow]:
+    def _without_keys_of_others(self, connection: sa.Connection, rows: list[Candidate]) -> list[Candidate]:
         """Leave out the keys that another relay has in hand."""
-        keys = sorted({row.ordering_key for row in rows if row.ordering_key is not None})
+        keys = sorted(_keys(rows))
         if not keys:
             return rows
         given = sa.select(sa.func.unnest(sa.cast(keys, sa.ARRAY(sa.Text))).label("key")).subquery()
         name = sa.func.hashtextextended(sa.literal(self.table.name) + ":" + given.c.key, 0)
         locked = connection.execute(sa.select(given.c.key, sa.func.pg_try_advisory_xact_lock(name)))
         mine = {key for key, got in locked if got}
-        rows = [row for row in rows if row.ordering_key is None or row.ordering_key in mine]
-        return self._earlier_out(connection, rows)
+        return [row for row in rows if row.ordering_key is None or row.ordering_key in mine]
 
-    def _earlier_out(self, connection: sa.Connection, rows: list[OutboxRow]) -> list[OutboxRow]:
-        """Leave out the keys of which an earlier row is still pending."""
-        firsts: dict[str, int] = {}
-        for row in rows:
-            if row.ordering_key is not None:
-                firsts.setdefault(row.ordering_key, row.id)
-        if not firsts:
+    def _without_those_behind(self, connection: sa.Connection, rows: list[Candidate]) -> list[Candidate]:
+        """Of each key, take what is before the first row that is left out: put off, or in another relay's hands."""
+        if not _keys(rows):
             return rows
-        table = self.table
-        earliest = (
-            sa.select(table.c.ordering_key, sa.func.min(table.c.id))
-            .where(table.c.state == int(RowState.PENDING), table.c.ordering_key.in_(firsts))
-            .group_by(table.c.ordering_key)
+        table, ids = self.table, [row.id for row in rows if row.ordering_key is not None]
+        keys = sa.select(table.c.ordering_key).where(table.c.id.in_(ids)).distinct().subquery()
+        other = table.alias()
+        first_left_out = (
+            sa.select(other.c.id)
+            .where(_is(other, RowState.PENDING), other.c.ordering_key == keys.c.ordering_key, other.c.id.not_in(ids))
+            .order_by(other.c.id)
+            .limit(1)
+            .scalar_subquery()
         )
-        behind = {key for key, first in connection.execute(earliest) if first < firsts[key]}
-        return [row for row in rows if row.ordering_key not in behind]
+        ends = {key: end for key, end in connection.execute(sa.select(keys, first_left_out)) if end is not None}
+        behind = [row for row in rows if row.ordering_key in ends and row.id > ends[row.ordering_key]]
+        for key in _keys(behind):
+            self._line_up(connection, ends[key], [row.id for row in behind if row.ordering_key == key])
+        return [row for row in rows if row.id <= ends.get(row.ordering_key, row.id)]
+
+    def _line_up(self, connection: sa.Connection, head: int, ids: Sequence[int]) -> None:
+        """What stands behind a row that was put off is put off with it: else it would be found again and again, and
+        when the row is due at last, all of these would be found before it.
+        """
+        table, front = self.table, self.table.alias()
+        moment = sa.select(front.c.next_attempt_at).where(front.c.id == head).scalar_subquery()
+        changes = {"next_attempt_at": sa.func.coalesce(moment, table.c.next_attempt_at)}
+        connection.execute(sa.update(table).where(table.c.id.in_(ids)).values(**changes))
 
     # Settling -----------------------------------------------------------------------------------------
 
@@ -159,33 +203,25 @@ class Claims:
 
     # Looking and tidying ------------------------------------------------------------------------------
 
-    def any_due(self) -> bool:
-        table = self.table
-        due = sa.and_(table.c.state == int(RowState.PENDING), table.c.next_attempt_at <= self._now())
-        with self.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            return connection.execute(sa.select(table.c.id).where(due).limit(1)).first() is not None
-
     def status(self) -> dict[str, Any]:
         """How many rows wait, since when, and how many are parked."""
         table = self.table
-        pending = table.c.state == int(RowState.PENDING)
-        with self.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        pending = _is(table, RowState.PENDING)
+        with self.database.looking() as connection:
             count, oldest = connection.execute(
                 sa.select(sa.func.count(), sa.func.min(table.c.created_at)).where(pending)
             ).one()
-            parked = connection.execute(
-                sa.select(sa.func.count()).where(table.c.state == int(RowState.PARKED))
-            ).scalar_one()
-        return {"pending": count, "oldest": oldest, "parked": parked}
+            parked = connection.execute(sa.select(sa.func.count()).where(_is(table, RowState.PARKED))).scalar_one()
+        return {"pending": count, "oldest": _aware(oldest), "parked": parked}
 
     def listed(self, state: RowState, limit: int) -> list[dict[str, Any]]:
         """Rows in that state, oldest first, without their bodies."""
         table = self.table
         columns = [column for column in table.c if column.key not in ("body", "properties")]
-        query = sa.select(*columns).where(table.c.state == int(state)).order_by(table.c.id).limit(limit)
-        with self.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        query = sa.select(*columns).where(_is(table, state)).order_by(table.c.id).limit(limit)
+        with self.database.looking() as connection:
             return [
-                {column.key: value for column, value in zip(columns, row, strict=True)}
+                {column.key: _aware(value) for column, value in zip(columns, row, strict=True)}
                 for row in connection.execute(query)
             ]
 
@@ -199,7 +235,7 @@ class Claims:
         return self._change(RowState.PARKED, ids, sa.delete(self.table))
 
     def _change(self, state: RowState, ids: Sequence[int] | None, change: sa.Update | sa.Delete) -> int:
-        change = change.where(self.table.c.state == int(state))
+        change = change.where(_is(self.table, state))
         if ids is not None:
             change = change.where(self.table.c.id.in_(ids))
         with self.database.engine.begin() as connection:
@@ -211,7 +247,7 @@ class Claims:
         while True:
             old = (
                 sa.select(table.c.id)
-                .where(table.c.state == int(RowState.PUBLISHED), table.c.published_at < self._after(-older_than))
+                .where(_is(table, RowState.PUBLISHED), table.c.published_at < self._after(-older_than))
                 .limit(batch)
             )
             with self.database.engine.begin() as connection:
@@ -219,6 +255,23 @@ class Claims:
             removed += count
             if count < batch:
                 return removed
+
+
+def _is(table: sa.FromClause, state: RowState) -> sa.ColumnElement[bool]:
+    """As a literal, not as a parameter: a plan that has to serve any value cannot use an index on some."""
+    return table.c.state == sa.literal_column(str(int(state)))
+
+
+def fitting(candidates: Sequence[Candidate], budget: int) -> list[Candidate]:
+    """The first of them, as many as fit into so many bytes; one, if it is too large by itself."""
+    sums = accumulate(one.size for one in candidates)
+    return [
+        one for place, (one, so_far) in enumerate(zip(candidates, sums, strict=True)) if not place or so_far <= budget
+    ]
+
+
+def _keys(rows: Iterable[Candidate]) -> set[str]:
+    return {row.ordering_key for row in rows if row.ordering_key is not None}
 
 
 def _row(found: Any) -> OutboxRow:
@@ -235,13 +288,16 @@ def _row(found: Any) -> OutboxRow:
     )
 
 
+def _aware(value: Any) -> Any:
+    """SQLite keeps no time zone: what it tells is UTC."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+
+
 def _plain_properties(found: Any) -> bytes:
-    created = found["created_at"]
-    moment = created if created.tzinfo is not None else created.replace(tzinfo=UTC)
     return Properties(
         content_type="application/json",
         delivery_mode=PERSISTENT,
         message_id=found["message_id"],
         correlation_id=found["message_id"],
-        timestamp=moment,
+        timestamp=_aware(found["created_at"]),
     ).encode()

@@ -2,11 +2,13 @@
 
 SQLite is set up to be safe and not to fail for being busy: write-ahead log, full sync, and a wait for the one writer.
 A transaction that will write begins as one (`BEGIN IMMEDIATE`), so that two of them queue rather than one failing
-half way.
+half way. Whoever only looks (`looking`) begins none, and neither waits for a writer nor keeps one waiting.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from redrive.errors import ConfigurationError
 
+_AUTOCOMMIT = "AUTOCOMMIT"
 _BUSY = 30  # seconds that a writer waits for another
 _ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
 _SYNC_DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
@@ -27,7 +30,7 @@ _SYNC_DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"
 class Database:
     """A database by its URL: `Database("postgresql+psycopg://...")`, `Database("sqlite:///shop.db")`."""
 
-    def __init__(self, url: str, *, pool_size: int = 5) -> None:
+    def __init__(self, url: str, *, pool_size: int = 20) -> None:
         try:
             self.url = sa.make_url(url)
         except ArgumentError:
@@ -43,7 +46,6 @@ class Database:
 
     @classmethod
     def embedded(cls, folder: Path) -> Database:
-        folder.mkdir(parents=True, exist_ok=True)
         return cls(f"sqlite:///{folder / 'redrive.db'}")
 
     @property
@@ -74,7 +76,15 @@ class Database:
             options |= {"pool_size": self._pool_size, "max_overflow": 0, "pool_pre_ping": True, "pool_recycle": 1800}
         else:
             options["connect_args"] = {"timeout": _BUSY}
+            if self.url.database and self.url.database != ":memory:":
+                Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         return options
+
+    @contextmanager
+    def looking(self) -> Iterator[sa.Connection]:
+        """A connection for reading what is committed, statement by statement."""
+        with self.engine.connect().execution_options(isolation_level=_AUTOCOMMIT) as connection:
+            yield connection
 
     def sessions(self) -> sessionmaker[Session]:
         return sessionmaker(self.engine, expire_on_commit=False)
@@ -107,4 +117,5 @@ def _set_up_sqlite(engine: sa.Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def begun(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        if connection.get_execution_options().get("isolation_level") != _AUTOCOMMIT:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")

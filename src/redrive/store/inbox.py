@@ -24,38 +24,38 @@ class Inbox:
     def __init__(self, database: Database, name: str = "redrive_inbox", *, metadata: sa.MetaData | None = None) -> None:
         self.database = database
         self.table = inbox_table(metadata if metadata is not None else sa.MetaData(), name)
+        insert = (postgresql if database.is_postgresql else sqlite).insert(self.table)
+        self._note: Any = insert.on_conflict_do_nothing().returning(self.table.c.message_id)
 
     def note(self, session: Session, consumer: str, message_ids: Iterable[str]) -> set[str]:
         """Note messages as processed, in the session's transaction. Those that had been noted before are left out."""
-        statement = self._statement(consumer, message_ids)
-        return set(session.execute(statement).scalars()) if statement is not None else set()
+        rows = _rows(consumer, message_ids)
+        return set(session.execute(self._note, rows).scalars()) if rows else set()
 
     async def note_async(self, session: AsyncSession, consumer: str, message_ids: Iterable[str]) -> set[str]:
-        statement = self._statement(consumer, message_ids)
-        return set((await session.execute(statement)).scalars()) if statement is not None else set()
+        rows = _rows(consumer, message_ids)
+        return set((await session.execute(self._note, rows)).scalars()) if rows else set()
 
-    def _statement(self, consumer: str, message_ids: Iterable[str]) -> Any:
-        # In one order for everybody: two batches that share messages must not wait for each other.
-        rows = [{"consumer": consumer, "message_id": one} for one in sorted(set(message_ids))]
-        if not rows:
-            return None
-        dialect = postgresql if self.database.is_postgresql else sqlite
-        insert = dialect.insert(self.table).values(rows).on_conflict_do_nothing()
-        return insert.returning(self.table.c.message_id)
-
-    def prune(self, older_than: timedelta, *, batch: int = 1000) -> int:
-        """Forget what was processed longer ago than that, a little at a time. A message that comes again after that is
-        processed again.
+    def prune(self, older_than: timedelta, *, consumer: str | None = None, batch: int = 1000) -> int:
+        """Forget what was processed longer ago than that, by one consumer or by all, a little at a time. A message that
+        comes again after that is processed again.
         """
         table, removed = self.table, 0
         before: Any = datetime.now(UTC) - older_than
         if not self.database.is_postgresql:
             before = before.replace(tzinfo=None)
         key = sa.tuple_(table.c.consumer, table.c.message_id)
+        old = sa.select(table.c.consumer, table.c.message_id).where(table.c.processed_at < before).limit(batch)
+        if consumer is not None:
+            old = old.where(table.c.consumer == consumer)
         while True:
-            old = sa.select(table.c.consumer, table.c.message_id).where(table.c.processed_at < before).limit(batch)
             with self.database.engine.begin() as connection:
                 count = connection.execute(sa.delete(table).where(key.in_(old))).rowcount
             removed += count
             if count < batch:
                 return removed
+
+
+def _rows(consumer: str, message_ids: Iterable[str]) -> list[dict[str, str]]:
+    """In one order for everybody: two batches that share messages must not wait for each other."""
+    return [{"consumer": consumer, "message_id": one} for one in sorted(set(message_ids))]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from io import StringIO
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 
 from redrive.errors import ConfigurationError
 from redrive.store.database import Database
 from redrive.store.tables import OutboxNames, inbox_table, outbox_table
+
+if TYPE_CHECKING:  # whoever works with the tables needs no Alembic, and it takes its time to load
+    from alembic.operations import Operations
 
 VERSION_TABLE = "redrive_version"
 LATEST = "0001"
@@ -28,6 +30,9 @@ class Schema:
 
     def upgrade(self, database: Database) -> bool:
         """Make the tables, if they are not there. Whether anything was done."""
+        from alembic.migration import MigrationContext
+        from alembic.operations import Operations
+
         with database.engine.begin() as connection:
             context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
             if context.get_current_revision() == LATEST:
@@ -42,8 +47,21 @@ class Schema:
             connection.execute(context._version.insert().values(version_num=LATEST))
         return True
 
+    def check(self, database: Database, *tables: str) -> None:
+        """Are these tables there? Asked before work begins: a message whose handling fails for want of a table is
+        parked in the end, and it is not its fault.
+        """
+        known = sa.inspect(database.engine)
+        if missing := [table for table in tables if not known.has_table(table)]:
+            raise ConfigurationError(
+                f"there is no table {' nor '.join(missing)} in {database}: make it with `redrive db upgrade module:app`"
+            )
+
     def sql(self, kind: str) -> str:
         """The same as text, for databases that people change by hand."""
+        from alembic.migration import MigrationContext
+        from alembic.operations import Operations
+
         buffer = StringIO()
         context = MigrationContext.configure(dialect_name=kind, opts={"as_sql": True, "output_buffer": buffer})
         self._make(Operations(context), kind)

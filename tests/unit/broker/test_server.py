@@ -1,4 +1,6 @@
-"""What a broker lets in."""
+"""What a broker lets in, and where it listens."""
+
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +29,35 @@ async def test_an_unknown_virtual_host_is_refused() -> None:
     async with BrokerServer(Broker()) as server:
         with pytest.raises(AuthenticationFailed, match="vhost nowhere not found"):
             await Connection(server.url + "nowhere").open()
+
+
+async def test_a_broker_behind_a_file_alone_has_no_port(tmp_path: Path) -> None:
+    async with BrokerServer(Broker(), host=None, path=tmp_path / "socket") as server:
+        assert server.addresses == [f"unix:{tmp_path / 'socket'}"]
+        assert not server.port
+
+
+def test_a_broker_listens_somewhere() -> None:
+    with pytest.raises(ConfigurationError, match="on a host, on a path, or on both"):
+        BrokerServer(Broker(), host=None)
+
+
+async def test_when_the_path_is_taken_the_port_is_given_back(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    server = BrokerServer(Broker(), path=tmp_path / "file")
+
+    with pytest.raises(FileExistsError, match="not a socket"):
+        await server.start()
+
+    async with BrokerServer(Broker(), port=server.port):
+        pass
+
+
+async def test_a_stopped_broker_leaves_the_socket_of_its_successor_alone(tmp_path: Path) -> None:
+    async with BrokerServer(Broker(), path=tmp_path / "socket"):
+        (tmp_path / "socket").unlink()
+        successor = await BrokerServer(Broker(), path=tmp_path / "socket").start()
+
+    assert (tmp_path / "socket").is_socket()
+    await successor.stop()
+    assert not (tmp_path / "socket").exists()

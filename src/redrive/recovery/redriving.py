@@ -1,0 +1,249 @@
+"""The properties of a message that is sent back to work.
+
+It starts anew, and remembers. What would be counted on, or would do harm, goes:
+
+    our counters and story             a re-driven message has all its attempts again
+    x-death, x-first-death-*,          3.10 goes on counting in the x-death of a republished message, 4.x starts again
+    x-last-death-*                     at 1
+    x-delivery-count, -acquired-       counted in the dead-letter queue
+    CC, BCC                            would send a copy to a second queue
+    user_id                            RabbitMQ closes the channel over that of another user (406); kept as a header
+    expiration                         the message may expire again
+
+and is kept as lineage, which nothing counts in and nobody strips:
+
+    x-redriven-count                   how often it was re-driven, with this one
+    x-redriven-at, -by, -op            when, by whom, in which operation
+    x-redriven-from, -reason           out of which dead-letter queue, and why
+    x-redriven-deaths                  the deaths, newest first, in the form of x-death: those of the broker as it wrote
+                                       them, and each parking as one more, with its error and fingerprint. The newest
+                                       says how it was re-driven, and so all earlier ones do
+
+Two headers of the story stay, and are written if only x-death knew them: exchange and routing key of the original
+publish. The message comes back by another way, and handlers ask for them.
+
+All else is byte for byte what the publisher wrote: priority, delivery_mode, message_id, correlation_id, type,
+timestamp, and every other header.
+
+Properties must fit into one frame. When they do not, the oldest deaths go first, then all of them, then the reason,
+then all but the count and the operation, by which a message that comes back is known. Whether there is room for those
+two is what `traceable` says; a message without is sent back unmarked, so ask before. Properties that cannot be read
+cannot be patched: such a message gets new ones, in which the old ones are a header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from redrive.errors import RemoteProtocolError
+from redrive.recovery.dead_letter import Letter
+from redrive.recovery.fingerprint import legible
+from redrive.recovery.history import MOST, HeaderNames
+from redrive.recovery.story import BUDGET, NAMES
+from redrive.wire.patch import (
+    RawFields,
+    RawValue,
+    find_header,
+    patch_properties,
+    raw_array,
+    raw_long,
+    raw_table,
+    raw_text,
+    raw_timestamp,
+    read_user_id,
+    split_array,
+    split_table,
+)
+from redrive.wire.properties import PERSISTENT, Properties
+from redrive.wire.values import encode_value
+
+MOST_DEATHS = 20  # that are remembered
+
+_MOST_WORDS = 200  # characters of a name or a reason
+_HARMFUL = frozenset(
+    (
+        *(b"x-death", b"x-delivery-count", b"x-acquired-count", b"CC", b"BCC"),
+        *(
+            f"x-{which}-death-{what}".encode()
+            for which in ("first", "last")
+            for what in ("queue", "reason", "exchange")
+        ),
+    )
+)
+_COUNTERS = frozenset(
+    name.encode()
+    for name in (
+        *(HeaderNames.HISTORY, HeaderNames.DROPPED, HeaderNames.SNOOZES, HeaderNames.CRASHES),
+        *(HeaderNames.FIRST_FAILED_AT,),
+    )
+)
+_PARKING = frozenset(
+    name.encode()
+    for name in (
+        *(HeaderNames.NOT_BEFORE, HeaderNames.QUEUE, HeaderNames.ERROR, HeaderNames.MESSAGE, HeaderNames.STACK),
+        *(HeaderNames.FINGERPRINT, HeaderNames.HOST, HeaderNames.APP, HeaderNames.PARKED_AT),
+    )
+)
+_EXCHANGE = HeaderNames.EXCHANGE.encode()
+_ROUTING_KEY = HeaderNames.ROUTING_KEY.encode()
+_USER_ID = HeaderNames.USER_ID.encode()
+_RAW_PROPERTIES = HeaderNames.RAW_PROPERTIES.encode()
+_RAW_SIZE = HeaderNames.RAW_SIZE.encode()
+_COUNT, _OPERATION = HeaderNames.REDRIVEN.encode(), b"x-redriven-op"
+_AT, _BY, _FROM, _REASON = b"x-redriven-at", b"x-redriven-by", b"x-redriven-from", b"x-redriven-reason"
+_DEATHS = b"x-redriven-deaths"
+_LINEAGE = frozenset((_COUNT, _OPERATION, _AT, _BY, _FROM, _REASON, _DEATHS))
+
+_NEW_PROPERTIES = Properties(delivery_mode=PERSISTENT).encode()
+_LEAST_OF_THE_OLD = 64  # bytes
+
+
+def redriven(
+    raw: bytes,
+    letter: Letter,
+    *,
+    operation: str,
+    by: str,
+    at: datetime,
+    reason: str,
+    from_queue: str,
+    keep_counters: bool = False,
+    names: HeaderNames = NAMES,
+    budget: int = BUDGET,
+) -> bytes:
+    """The properties of the copy. With `keep_counters` it goes on with the attempts it has had, instead of anew."""
+    lineage = {
+        _COUNT: _number(letter.redriven + 1),
+        _OPERATION: _words(operation),
+        _AT: _words(_iso(at)),
+        _BY: _words(by),
+        _FROM: _words(from_queue),
+        _REASON: _words(reason),
+    }
+    if letter.unreadable:
+        return _with_new_properties(raw, lineage, budget)
+    deaths = [raw_table(fields) for fields in _deaths(raw, letter, lineage)]
+    removing = _removed(names, keep_counters)
+    setting = _kept(raw, letter, names, keep_counters)
+    for told in _shorter_and_shorter(lineage, deaths):
+        copy = _patched(raw, setting | told, removing)
+        if len(copy) <= budget:
+            return copy
+    return _patched(raw, {}, removing)
+
+
+def traceable(raw: bytes, letter: Letter, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
+    """Is there room for the count and for an operation of up to 40 bytes?"""
+    if letter.unreadable:
+        return True
+    needed = {_COUNT: _number(MOST), _OPERATION: _words("0" * 40)}
+    setting = _kept(raw, letter, names, False)
+    return len(_patched(raw, setting | needed, _removed(names, False))) <= budget
+
+
+# What goes and what stays -----------------------------------------------------------------------------
+
+
+@lru_cache(64)
+def _removed(names: HeaderNames, keep_counters: bool) -> frozenset[bytes]:
+    counters = frozenset() if keep_counters else _COUNTERS | {names.attempts.encode()}
+    return _HARMFUL | _PARKING | _LINEAGE | counters | {names.reason.encode(), _EXCHANGE, _ROUTING_KEY}
+
+
+def _kept(raw: bytes, letter: Letter, names: HeaderNames, keep_counters: bool) -> dict[bytes, RawValue]:
+    """What the copy must know, in headers of the same names in which a retry has it."""
+    kept: dict[bytes, RawValue] = {}
+    if letter.exchange is not None:
+        kept[_EXCHANGE] = raw_text(letter.exchange)
+    if letter.routing_key is not None:
+        kept[_ROUTING_KEY] = raw_text(letter.routing_key)
+    user = read_user_id(raw)
+    if user is not None:
+        kept[_USER_ID] = raw_text(user)
+    if keep_counters and letter.attempts:
+        kept[names.attempts.encode()] = _number(letter.attempts)
+    return kept
+
+
+def _patched(raw: bytes, setting: Mapping[bytes, RawValue], removing: frozenset[bytes]) -> bytes:
+    return patch_properties(raw, set_headers=setting, remove_headers=removing, drop_expiration=True, drop_user_id=True)
+
+
+# Lineage ----------------------------------------------------------------------------------------------
+
+
+def _shorter_and_shorter(lineage: dict[bytes, RawValue], deaths: list[RawValue]) -> Iterator[dict[bytes, RawValue]]:
+    """What there is to tell, and then less of it, the dearest last."""
+    while deaths:
+        yield {**lineage, _DEATHS: raw_array(deaths)}
+        deaths = deaths[: len(deaths) // 2]
+    yield lineage
+    yield {name: value for name, value in lineage.items() if name != _REASON}
+    yield {name: lineage[name] for name in (_COUNT, _OPERATION)}
+    yield {_COUNT: lineage[_COUNT]}
+
+
+def _deaths(raw: bytes, letter: Letter, lineage: Mapping[bytes, RawValue]) -> list[RawFields]:
+    """Those that were remembered, and before them those since, of which the newest says how they ended."""
+    since = _tables(find_header(raw, b"x-death"))
+    if letter.parked:
+        since.append(_parked(letter))
+    if since:
+        since[0] = [*since[0], *((b"redriven-" + name[len(b"x-redriven-") :], lineage[name]) for name in _TOLD)]
+    return [*since, *_tables(find_header(raw, _DEATHS))][:MOST_DEATHS]
+
+
+_TOLD = (_AT, _BY, _OPERATION, _FROM, _REASON)
+
+
+def _parked(letter: Letter) -> RawFields:
+    """A parking, as the broker would write it, with what only we know at its end."""
+    fields = [
+        (b"count", raw_long(letter.attempts)),
+        (b"reason", raw_text(letter.reason)),
+        (b"queue", raw_text(letter.source or "")),
+        (b"exchange", raw_text(letter.exchange or "")),
+        (b"routing-keys", raw_array([raw_text(letter.routing_key or "")])),
+        (b"error", _words(letter.error)),
+        (b"fingerprint", _words(letter.fingerprint)),
+    ]
+    if letter.dead_at is not None:
+        fields.insert(3, (b"time", raw_timestamp(max(0, int(letter.dead_at.timestamp())))))
+    return fields
+
+
+def _tables(value: RawValue | None) -> list[RawFields]:
+    if value is None or not value.startswith(b"A"):
+        return []
+    try:
+        return [split_table(element[1:]) for element in split_array(value) if element.startswith(b"F")]
+    except RemoteProtocolError:
+        return []
+
+
+def _with_new_properties(raw: bytes, lineage: Mapping[bytes, RawValue], budget: int) -> bytes:
+    whole = {**lineage, _RAW_PROPERTIES: encode_value(raw)}
+    copy = patch_properties(_NEW_PROPERTIES, set_headers=whole)
+    if len(copy) <= budget:
+        return copy
+    whole[_RAW_SIZE] = _number(len(raw))
+    excess = len(patch_properties(_NEW_PROPERTIES, set_headers=whole)) - budget
+    whole[_RAW_PROPERTIES] = encode_value(raw[: max(_LEAST_OF_THE_OLD, len(raw) - excess)])
+    return patch_properties(_NEW_PROPERTIES, set_headers=whole)
+
+
+# Values -----------------------------------------------------------------------------------------------
+
+
+def _number(value: int) -> RawValue:
+    return encode_value(max(0, min(value, MOST)))
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _words(text: str) -> RawValue:
+    return raw_text(legible(text, _MOST_WORDS))

@@ -1,0 +1,486 @@
+"""The language in which an operator says which dead letters are meant.
+
+    error:Timeout source:q.orders body.customer.id:42 header.tenant:acme redriven:>0 since:2h "free text"
+
+A query is a list of terms, and a message must match them all. With a `-` before it a term must not match.
+
+    error, source, type, reason, key, exchange,    contain the value, in small or capital letters; `type:=OrderPlaced`
+    op, id, correlation                            is that and nothing else
+    group                                          the fingerprint begins with the value
+    attempts, redriven, size                       numbers: `redriven:0`, `attempts:>=3`, `size:<10kb`
+    since, until                                   when it died: `2h` ago, or `2024-05-17T12:00` (UTC unless it says)
+    header.NAME                                    a header; a number equals the value, a text contains it
+    body.PATH                                      the same in a JSON body: `body.items.0.sku`, `body."first name"`
+    body                                           the body, whatever it is, contains the value
+    anything else                                  stands in what is known of the message, or in its body
+
+`error` looks at the type and at the message of the error, and `id` also at the publisher's message_id. A list matches
+if one of its elements does. Values with spaces stand in quotes, in which \\" is a quote and \\\\ a backslash.
+
+What a message does not tell matches nothing: one that does not say when it died is in no `since:`. Bodies larger than
+`MOST_BODY` are searched in their beginning, and not as JSON; nor are those that are nested too deep to be read.
+
+A query is a value, made for one moment: "2h ago" is the same for the first message of a queue and for the last. Its
+text is the canonical one, and reading that again gives an equal query. Whatever is typed ends in a query or in a
+SearchError that points at the character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from difflib import get_close_matches
+from functools import cached_property
+from operator import eq, ge, gt, le, lt
+from typing import Any, TypeAlias
+
+import msgspec
+
+from redrive.errors import ConfigurationError, RemoteProtocolError
+from redrive.recovery.dead_letter import Letter
+from redrive.recovery.durations import duration
+from redrive.recovery.history import read_moment
+from redrive.wire.patch import find_header
+from redrive.wire.values import read_value
+
+MOST_TEXT = 2_000  # characters of a query
+MOST_BODY = 4 * 1024 * 1024  # bytes of a body that are looked at
+
+_MOST_ELEMENTS = 1_000  # of a list that is compared element by element
+_AROUND = 40  # characters that an error shows on either side
+
+Bytes: TypeAlias = "bytes | Callable[[], bytes]"
+
+
+class SearchError(ConfigurationError):
+    """A query that makes no sense. `position` is the character at which it stops making any."""
+
+    def __init__(self, problem: str, text: str, position: int) -> None:
+        super().__init__(f"{problem}\n{_pointing(text, position)}")
+        self.problem = problem
+        self.text = text
+        self.position = position
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.text, self.position)
+
+
+def _pointing(text: str, position: int) -> str:
+    """The line, or what is around the place, and a caret below it."""
+    start = max(0, position - _AROUND)
+    before, after = text[start:position], text[position : position + _AROUND]
+    line = ("…" if start else "") + before + after + ("…" if position + _AROUND < len(text) else "")
+    printable = "".join(char if char.isprintable() else "·" for char in line)
+    return f"  {printable}\n  {' ' * (len(before) + (start > 0))}^"
+
+
+# A query ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    field: str  # "" of free text
+    value: str
+    operator: str = ":"  # contains, or equals if it is a number; or one of = > >= < <=
+    path: tuple[str, ...] = ()  # below `body`; of `header` its name
+    negated: bool = False
+
+    def __str__(self) -> str:
+        minus = "-" if self.negated else ""
+        if not self.field:
+            return minus + (self.value if _FREE.fullmatch(self.value) else _quoted(self.value))
+        bare = _SEGMENT if self.field == "body" else _HEADER
+        path = "".join("." + (part if bare.fullmatch(part) else _quoted(part)) for part in self.path)
+        value = self.value if _BARE.fullmatch(self.value) else _quoted(self.value)
+        return f"{minus}{self.field}{path}:{self.operator.removeprefix(':')}{value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Terms, at a moment. `parse` makes one."""
+
+    terms: tuple[Term, ...]
+    now: datetime
+    _tests: tuple[_Test, ...] = field(compare=False, repr=False)  # the cheap ones first
+
+    @property
+    def needs_body(self) -> bool:
+        return any(term.field in ("", "body") for term in self.terms)
+
+    @property
+    def needs_headers(self) -> bool:
+        return any(term.field == "header" for term in self.terms)
+
+    def matches(self, letter: Letter, body: Bytes = b"", raw_properties: Bytes = b"") -> bool:
+        """Body and properties are only asked for when all else matches."""
+        content = _Content(body, raw_properties)
+        return all(test(letter, content) for test in self._tests)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.terms))
+
+
+def parse(text: str, now: datetime) -> Query:
+    now = read_moment(now) or now
+    if len(text) > MOST_TEXT:
+        raise SearchError(f"a query has at most {MOST_TEXT} characters", text, MOST_TEXT)
+    found = [(term, _test(term, now, text, at)) for term, at in _terms(text)]
+    by_price = sorted(found, key=lambda each: _PRICES.get(each[0].field, 0))
+    return Query(tuple(term for term, _ in found), now, tuple(test for _, test in by_price))
+
+
+_PRICES = {"header": 1, "body": 2, "": 2}
+
+
+# Reading it -------------------------------------------------------------------------------------------
+
+_SPACE = re.compile(r"\s*+")
+_WORD = re.compile(r"\S++")
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?=[:.])")
+_FREE = re.compile(r'[^\s":-][^\s":]*+')  # without quotes, and no field
+_BARE = re.compile(r'[^\s"=<>]\S*+')  # a value without quotes
+_SEGMENT = re.compile(r'[^\s".:]++')
+_HEADER = re.compile(r'[^\s":]++')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
+_ESCAPE = re.compile(r'\\(["\\])')
+_OPERATOR = re.compile(r"[<>]=?|=")
+
+_TEXTS: dict[str, tuple[str, ...]] = {
+    "error": ("error", "error_message"),
+    "source": ("source",),
+    "type": ("type",),
+    "reason": ("reason",),
+    "key": ("routing_key",),
+    "exchange": ("exchange",),
+    "op": ("last_operation",),
+    "id": ("id", "message_id"),
+    "correlation": ("correlation_id",),
+}
+_NUMBERS = ("attempts", "redriven", "size")
+_MOMENTS = ("since", "until")
+_WITH_PATHS = ("header", "body")
+_FIELDS = (*_TEXTS, "group", *_NUMBERS, *_MOMENTS, *_WITH_PATHS)
+_MEANT = {
+    "routing_key": "key",
+    "fingerprint": "group",
+    "operation": "op",
+    "queue": "source",
+    "message": "error",
+    "message_id": "id",
+    "correlation_id": "correlation",
+    "headers": "header",
+}
+
+
+def _terms(text: str) -> Iterator[tuple[Term, int]]:
+    """Each with the place of its value, at which an error about it points."""
+    at = _past_space(text, 0)
+    while at < len(text):
+        negated = text[at] == "-"
+        if negated and (at + 1 == len(text) or text[at + 1].isspace() or text[at + 1] == "-"):
+            raise SearchError("a - stands before the term that must not match", text, at)
+        term, place, end = _term(text, at + negated, negated)
+        if end < len(text) and not text[end].isspace():
+            raise SearchError("after a closing quote comes a space", text, end)
+        yield term, place
+        at = _past_space(text, end)
+
+
+def _term(text: str, at: int, negated: bool) -> tuple[Term, int, int]:
+    """A term, the place of its value, and where it ends."""
+    if text[at] == '"':
+        value, end = _read_quoted(text, at)
+        return Term("", value, negated=negated), at, end
+    found, word = _FIELD.match(text, at), _word(text, at)
+    if found is None or (text[found.end()] == "." and ":" not in word and '"' not in word):
+        return Term("", word, negated=negated), at, at + len(word)
+    name, path, place = _read_field(text, at, found)
+    operator, value, end = _read_value(text, place, name)
+    return Term(name, value, operator, path, negated), place, end
+
+
+def _read_field(text: str, at: int, found: re.Match[str]) -> tuple[str, tuple[str, ...], int]:
+    """The name of a field, its path, and the place behind the colon."""
+    name, end = found[0].lower(), found.end()
+    if name not in _FIELDS:
+        raise _unknown(text, at, found[0])
+    if text[end] == "." and name not in _WITH_PATHS:
+        raise SearchError(f"{name} has no parts: write {name}:value", text, end)
+    path: tuple[str, ...] = ()
+    while end < len(text) and text[end] == ".":
+        part, end = _read_part(text, end + 1, _SEGMENT if name == "body" else _HEADER)
+        path += (part,)
+    if end == len(text) or text[end] != ":":
+        raise SearchError(f"here a : and a value must follow, as in {name}.{'.'.join(path) or 'name'}:value", text, end)
+    if name == "header" and len(path) != 1:
+        raise SearchError("which header? Write header.NAME:value, with a name that has quotes as a whole", text, at)
+    return name, path, end + 1
+
+
+def _read_part(text: str, at: int, bare: re.Pattern[str]) -> tuple[str, int]:
+    if at < len(text) and text[at] == '"':
+        return _read_quoted(text, at)
+    found = bare.match(text, at)
+    if found is None:
+        raise SearchError("a name is missing after the .", text, at)
+    return found[0], found.end()
+
+
+def _read_value(text: str, at: int, name: str) -> tuple[str, str, int]:
+    found = _OPERATOR.match(text, at)
+    operator = found[0] if found and (found[0] == "=" or _compares(text, found.end(), name)) else ":"
+    at += len(operator) if operator != ":" else 0
+    if operator == "=" and name in _NUMBERS:
+        operator = ":"  # which is the same
+    if at < len(text) and text[at] == '"':
+        return operator, *_read_quoted(text, at)
+    value = _word(text, at)
+    if not value:
+        raise SearchError(f"a value is missing after {name}:", text, at)
+    return operator, value, at + len(value)
+
+
+def _compares(text: str, at: int, name: str) -> bool:
+    """Is a < or > an operator? In a header and in a body only before a number, and in words never."""
+    return name in _NUMBERS or (name in _WITH_PATHS and _number(_word(text, at)) is not None)
+
+
+def _read_quoted(text: str, at: int) -> tuple[str, int]:
+    found = _QUOTED.match(text, at)
+    if found is None:
+        raise SearchError('a closing " is missing for this one', text, at)
+    return _ESCAPE.sub(r"\1", found[1]), found.end()
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _word(text: str, at: int) -> str:
+    found = _WORD.match(text, at)
+    return found[0] if found else ""
+
+
+def _past_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _unknown(text: str, at: int, name: str) -> SearchError:
+    close = [_MEANT[name.lower()]] if name.lower() in _MEANT else get_close_matches(name.lower(), _FIELDS, 1)
+    hint = f", did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(_FIELDS))}."
+    return SearchError(f'unknown field {name}{hint} To look for the text itself, put it in quotes: "{name}…"', text, at)
+
+
+# Testing a message ------------------------------------------------------------------------------------
+
+_MISSING = object()
+
+
+class _Content:
+    """Body and properties of one message, each asked for, and decoded, once and if at all."""
+
+    def __init__(self, body: Bytes, raw_properties: Bytes) -> None:
+        self._body = body
+        self._raw_properties = raw_properties
+
+    @cached_property
+    def body(self) -> bytes:
+        return self._body() if callable(self._body) else self._body
+
+    @cached_property
+    def small_letters(self) -> bytes:
+        return self.body[:MOST_BODY].lower()
+
+    @cached_property
+    def json(self) -> object:
+        body = self.body
+        if len(body) > MOST_BODY or body.lstrip()[:1] not in (b"{", b"["):
+            return _MISSING
+        try:
+            return msgspec.json.decode(body)
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            return _MISSING
+
+    @cached_property
+    def raw_properties(self) -> bytes:
+        return self._raw_properties() if callable(self._raw_properties) else self._raw_properties
+
+    def header(self, name: str) -> object:
+        try:
+            raw = find_header(self.raw_properties, name.encode("utf-8", "surrogateescape"))
+            return _MISSING if raw is None else read_value(raw, 0, len(raw))[0]
+        except (RemoteProtocolError, UnicodeEncodeError):
+            return _MISSING
+
+    def contains(self, folded: str) -> bool:
+        if folded.isascii():
+            return folded.encode() in self.small_letters
+        return folded in self.body[:MOST_BODY].decode("utf-8", "replace").casefold()
+
+
+_Test: TypeAlias = Callable[[Letter, _Content], bool]
+
+
+def _test(term: Term, now: datetime, text: str, at: int) -> _Test:
+    match term.field:
+        case "":
+            test = _free_test(term.value.casefold())
+        case "body" if not term.path:
+            test = _body_test(term)
+        case "body" | "header":
+            test = _value_test(term)
+        case "group":
+            test = _group_test(term)
+        case "since" | "until":
+            test = _time_test(term, now, text, at)
+        case name if name in _NUMBERS:
+            test = _number_test(term, text, at)
+        case _:
+            test = _text_test(term)
+    return _not(test) if term.negated else test
+
+
+def _not(test: _Test) -> _Test:
+    return lambda letter, content: not test(letter, content)
+
+
+def _text_test(term: Term) -> _Test:
+    names, value, folded = _TEXTS[term.field], term.value, term.value.casefold()
+    if term.operator == "=":
+        return lambda letter, _: any((getattr(letter, name) or "") == value for name in names)
+    return lambda letter, _: any(folded in (getattr(letter, name) or "").casefold() for name in names)
+
+
+def _group_test(term: Term) -> _Test:
+    value = term.value.lower()
+    if term.operator == "=":
+        return lambda letter, _: letter.fingerprint == value
+    return lambda letter, _: letter.fingerprint.startswith(value)
+
+
+_ANYWHERE = tuple(name for names in _TEXTS.values() for name in names)
+
+
+def _free_test(folded: str) -> _Test:
+    def test(letter: Letter, content: _Content) -> bool:
+        known = any(folded in (getattr(letter, name) or "").casefold() for name in _ANYWHERE)
+        return known or letter.fingerprint.startswith(folded) or content.contains(folded)
+
+    return test
+
+
+def _body_test(term: Term) -> _Test:
+    folded = term.value.casefold()
+    if term.operator == "=":
+        exact = term.value.encode("utf-8", "surrogatepass")
+        return lambda _, content: content.body == exact
+    return lambda _, content: content.contains(folded)
+
+
+# Times and numbers ------------------------------------------------------------------------------------
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {":": eq, "=": eq, ">": gt, ">=": ge, "<": lt, "<=": le}
+_UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
+_COUNT = re.compile(r"([0-9]{1,15})([a-z]{0,3})")
+_DECIMAL = re.compile(r"-?[0-9]{1,300}(?:\.[0-9]{1,50})?(?:[eE][-+]?[0-9]{1,3})?")
+
+
+def _time_test(term: Term, now: datetime, text: str, at: int) -> _Test:
+    if term.operator != ":":
+        raise SearchError(f"{term.field}: is a comparison already: leave the {term.operator} out", text, at)
+    moment = _moment(term.value, now)
+    if moment is None:
+        raise SearchError(
+            f"{term.field}: wants a time ago, like 2h, 15m or 1d, or a time, like 2024-05-17T12:00", text, at
+        )
+    if term.field == "since":
+        return lambda letter, _: letter.dead_at is not None and letter.dead_at >= moment
+    return lambda letter, _: letter.dead_at is not None and letter.dead_at <= moment
+
+
+def _moment(value: str, now: datetime) -> datetime | None:
+    try:
+        return now - duration(value)
+    except ConfigurationError:
+        return read_moment(value) if len(value) <= 40 else None
+    except OverflowError:  # before the calendar begins: since ever
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _number_test(term: Term, text: str, at: int) -> _Test:
+    found, name = _COUNT.fullmatch(term.value.lower()), term.field
+    if found is None or found[2] not in (_UNITS if name == "size" else ("",)):
+        example = "like >10kb" if name == "size" else "like 3 or >=3"
+        raise SearchError(f"{name}: wants a number, {example}", text, at)
+    wanted, compare = int(found[1]) * _UNITS[found[2]], _COMPARISONS[term.operator]
+    return lambda letter, _: compare(getattr(letter, name), wanted)
+
+
+def _number(text: str) -> int | float | None:
+    if _DECIMAL.fullmatch(text) is None:
+        return None
+    return int(text) if text.lstrip("-").isdecimal() else float(text)
+
+
+# Values inside of bodies and headers ------------------------------------------------------------------
+
+
+def _value_test(term: Term) -> _Test:
+    fits, path = _fitting(term), term.path
+    if term.field == "header":
+        return lambda _, content: fits(content.header(path[0]))
+    return lambda _, content: fits(_at(content.json, path))
+
+
+def _at(value: object, path: tuple[str, ...]) -> object:
+    for part in path:
+        match value:
+            case Mapping():
+                value = value.get(part, _MISSING)
+            case list() if part.isascii() and part.isdecimal() and len(part) < 10 and int(part) < len(value):
+                value = value[int(part)]
+            case _:
+                return _MISSING
+    return value
+
+
+def _fitting(term: Term) -> Callable[[object], bool]:
+    number, compare = _number(term.value), _COMPARISONS[term.operator]
+
+    def fits(value: object) -> bool:
+        match value:
+            case bool() | None:
+                return term.operator in ":=" and str(_JSON_WORDS[value]) == term.value.casefold()
+            case int() | float() | Decimal():
+                return number is not None and compare(value, number)
+            case str():
+                return _text_fits(term, value)
+            case bytes():
+                return _text_fits(term, value.decode("utf-8", "replace"))
+            case datetime():
+                return _text_fits(term, value.isoformat())
+            case list():
+                return any(fits(element) for element in value[:_MOST_ELEMENTS] if not isinstance(element, list))
+            case _:
+                return False
+
+    return fits
+
+
+_JSON_WORDS = {True: "true", False: "false", None: "null"}
+
+
+def _text_fits(term: Term, text: str) -> bool:
+    match term.operator:
+        case ":":
+            return term.value.casefold() in text.casefold()
+        case "=":
+            return text == term.value
+        case _:
+            number, wanted = _number(text), _number(term.value)
+            return number is not None and wanted is not None and _COMPARISONS[term.operator](number, wanted)

@@ -1,0 +1,37 @@
+"""Chores that are done now and then, beside the work: to delete what has been kept for long enough."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+log = logging.getLogger("redrive.runtime")
+
+EVERY = timedelta(hours=1)
+
+
+@asynccontextmanager
+async def tidying(chore: Callable[[], int], what: str, *, every: timedelta = EVERY) -> AsyncIterator[None]:
+    """Do a chore in a thread, at once and then every so often, for as long as this lasts. It gives how much it did.
+
+    One that fails is no reason to stop working: it is tried again when it is due again.
+    """
+    doing = asyncio.create_task(_now_and_then(chore, what, every), name=f"redrive-tidying-{what}")
+    try:
+        yield
+    finally:
+        doing.cancel()
+        await asyncio.gather(doing, return_exceptions=True)
+
+
+async def _now_and_then(chore: Callable[[], int], what: str, every: timedelta) -> None:
+    while True:
+        try:
+            if count := await asyncio.to_thread(chore):
+                log.info("%s: %d deleted", what, count)
+        except Exception as error:
+            log.warning("%s: not deleted this time: %s", what, error)
+        await asyncio.sleep(every.total_seconds())

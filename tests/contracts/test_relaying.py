@@ -1,0 +1,95 @@
+"""The relay on each broker: what cannot be published is parked, with the reason, and holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from redrive import App
+from redrive.client import Connection
+from redrive.store.claims import Claims
+from redrive.store.outbox import OutboxPolicy
+from redrive.store.tables import RowState
+
+
+@pytest.fixture
+async def app(amqp_url: str, tmp_path: Path, cleanliness: None) -> AsyncIterator[App]:  # noqa: ARG001
+    database = f"sqlite:///{tmp_path / 'store.db'}"
+    app = App("shop", broker=amqp_url, database=database, outbox_policy=OutboxPolicy(attempts=1))
+    app.upgrade_database()
+    app.queue("orders", dlq=False)
+    yield app
+    await app.database.close()
+
+
+def add(app: App, *rows: dict[str, Any]) -> None:
+    """Rows as they are, also such as `Outbox.add` would not write."""
+    plain = {"exchange": "", "routing_key": "orders", "body": b"{}", "properties": None}
+    with app.database.engine.begin() as connection:
+        for number, row in enumerate(rows):
+            values = plain | {"message_id": str(number), "body": b"%d" % number} | row
+            connection.execute(sa.insert(app.outbox.table).values(**values))
+
+
+async def relayed(app: App) -> dict[int, str]:
+    """Relay until nothing is pending. What was parked, by its place, and why."""
+    claims, stop = Claims(app.database, app.outbox.table), asyncio.Event()
+    relaying = asyncio.create_task(app.relay(stop))
+    while claims.status()["pending"]:  # noqa: ASYNC110 - the database is the one to ask
+        await asyncio.sleep(0.01)
+    stop.set()
+    await relaying
+    return {int(row["message_id"]): row["last_error"] for row in claims.listed(RowState.PARKED, 100)}
+
+
+async def published(connection: Connection) -> set[bytes]:
+    found = set()
+    while (delivery := await connection.get("orders")) is not None:
+        found.add(delivery.body)
+        delivery.ack()
+    return found
+
+
+GOOD: dict[str, Any] = {}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"routing_key": "nowhere"}, "no queue is bound for it"),
+        ({"exchange": "missing"}, "there is no such exchange"),
+        ({"exchange": "closed"}, "403"),
+        ({"routing_key": "ü" * 200}, "400 bytes"),
+        ({"properties": b"\xff\xff nonsense"}, "the broker would not have it"),
+        ({"body": b"x" * 2_000_000, "routing_key": "short"}, "the broker refused it (nack)"),
+    ],
+    ids=["unroutable", "no-exchange", "forbidden", "unspeakable", "malformed", "full"],
+)
+async def test_a_row_that_cannot_be_published_is_parked_with_the_reason_and_the_others_go_on(
+    app: App, connection: Connection, bad: dict[str, Any], reason: str
+) -> None:
+    await connection.declare_exchange("closed", internal=True)
+    await connection.declare_queue("short", arguments={"x-max-length-bytes": 1000, "x-overflow": "reject-publish"})
+    await connection.publish("", "short", b"x" * 1000)
+    async with app:
+        add(app, GOOD, bad, GOOD, GOOD)
+        parked = await relayed(app)
+    assert parked.keys() == {1}
+    assert reason in parked[1]
+    assert await published(connection) == {b"0", b"2", b"3"}
+
+
+async def test_all_kinds_of_bad_rows_together_hold_up_nobody(app: App, connection: Connection) -> None:
+    await connection.declare_exchange("closed", internal=True)
+    bad = [{"exchange": "closed"}, {"exchange": "missing"}, {"routing_key": "nowhere"}, {"properties": b"\xff\xff"}]
+    rows = [row for one in bad for row in (GOOD, one, one)]
+    async with app:
+        add(app, *rows)
+        parked = await relayed(app)
+    assert parked.keys() == {place for place, row in enumerate(rows) if row}
+    assert await published(connection) == {b"%d" % place for place, row in enumerate(rows) if not row}
