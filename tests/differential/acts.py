@@ -1,23 +1,34 @@
-"""What can be done to a broker, as values that Hypothesis can make up, and how each is done on a `Stage`."""
+"""What can be done to a broker, as values that Hypothesis can make up, and how each is done on a `Stage`.
+
+A sequence begins with a world to work on: queues that dead-letter into each other, exchanges, bindings between them.
+What follows is mostly publishing, taking and settling; and now and then somebody binds, declares, deletes or purges in
+between, and even more rarely asks for what is not there. Whether a sequence uses confirms or transactions is decided
+once, at its beginning, since a channel cannot change from one to the other.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
 from differential.transcript import Stage
-from redrive.wire.methods.exchange import ExchangeBind, ExchangeDeclare, ExchangeDelete
+from redrive.wire.method import Method
+from redrive.wire.methods.basic import BasicRecover
+from redrive.wire.methods.confirm import ConfirmSelect
+from redrive.wire.methods.exchange import ExchangeBind, ExchangeDeclare, ExchangeDelete, ExchangeUnbind
 from redrive.wire.methods.queue import QueueBind, QueueDeclare, QueueDelete, QueuePurge, QueueUnbind
+from redrive.wire.methods.tx import TxCommit, TxRollback, TxSelect
 from redrive.wire.properties import Properties
 
 QUEUES = ("q0", "q1", "q2")
-EXCHANGES = ("x0", "x1")
-KEYS = ("a", "a.b", "q1", "")
-PATTERNS = ("a", "a.b", "#", "*", "a.*", "")
-# Lives of messages: none at all, too short to be seen, longer than any sequence takes.
-LIVES = (0, 1, 600_000)
+EXCHANGES = ("x0", "x1", "x2")
+KEYS = ("a", "a", "a.b", "q1", "")
+PATTERNS = ("a", "a", "a.b", "#", "*", "a.*", "")
+# Lives of messages in milliseconds: too short to be seen, longer than any sequence takes, none at all.
+SHORT, LONG, NONE = 1, 600_000, 0
 
+T = TypeVar("T")
 Act = Callable[[Stage], Awaitable[None]]
 
 
@@ -27,148 +38,295 @@ class Step:
 
     name: str
     act: Act
+    short_lived: bool = False  # a message may live for a millisecond after it
 
     def __repr__(self) -> str:
         return self.name
 
 
-def _call(method: Any) -> Step:
-    return Step(repr(method), lambda stage: stage.call(method))
+def seldom(draw: st.DrawFn, one_in: int) -> bool:
+    return draw(st.sampled_from((False,) * (one_in - 1) + (True,)))
 
 
-queue_names = st.sampled_from(QUEUES)
-exchange_names = st.sampled_from(EXCHANGES)
-any_exchange = st.sampled_from((*EXCHANGES, "", "amq.direct", "nowhere"))
+def _call(method: Method, *, short_lived: bool = False) -> Step:
+    return Step(_shortly(method), lambda stage: stage.call(method), short_lived)
+
+
+def _shortly(method: Method) -> str:
+    """A method with what it says beyond the defaults."""
+    fields = {name: getattr(method, name) for name in method.__dataclass_fields__}  # type: ignore[attr-defined]
+    told = ", ".join(f"{name}={value!r}" for name, value in fields.items() if value)
+    return f"{type(method).__name__}({told})"
+
+
+# The world ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """What was declared at the beginning, so that most acts have something to act on."""
+
+    queues: tuple[str, ...]
+    exchanges: tuple[str, ...]
+    transactions: bool
+
+    @property
+    def lives(self) -> tuple[int, ...]:
+        """In a commit, what lives for a millisecond may or may not meet a consumer that an ack sets free."""
+        return (LONG, NONE) if self.transactions else (SHORT, LONG, NONE)
+
+    def queue(self, draw: st.DrawFn) -> str:
+        """The first is where most happens: what is published has to meet somebody who takes it."""
+        return draw(st.sampled_from(QUEUES if seldom(draw, 60) else (*self.queues, *self.queues[:1] * 3)))
+
+    def exchange(self, draw: st.DrawFn) -> str:
+        if not self.exchanges or seldom(draw, 20):
+            return draw(st.sampled_from((*EXCHANGES, "amq.direct", "amq.match", "nowhere")))
+        return draw(st.sampled_from(self.exchanges))
+
+
+def _some(draw: st.DrawFn, choices: dict[str, tuple[Any, ...]], one_in: int) -> dict[str, Any]:
+    return {name: draw(st.sampled_from(values)) for name, values in choices.items() if seldom(draw, one_in)}
+
+
+_ANY_QUEUE: dict[str, tuple[Any, ...]] = {
+    "x-max-length": (1, 2, 3, 0),
+    "x-max-length-bytes": (3, 8),
+    "x-single-active-consumer": (True,),
+}
+_OF_A_CLASSIC_QUEUE: dict[str, tuple[Any, ...]] = {"x-max-priority": (2, 5)}
+_OF_A_QUORUM_QUEUE: dict[str, tuple[Any, ...]] = {"x-delivery-limit": (0, 1, 2)}
 
 
 @st.composite
-def queue_arguments(draw: st.DrawFn) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
+def queue_arguments(draw: st.DrawFn, world: World, *, quorum: bool) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"x-queue-type": "quorum"} if quorum else {}
+    if not seldom(draw, 3):
+        arguments |= draw(dead_letter_arguments(world))
+    arguments |= _some(draw, {"x-message-ttl": world.lives, **_ANY_QUEUE}, 6)
+    if arguments.keys() & {"x-max-length", "x-max-length-bytes"} and draw(st.booleans()):
+        overflows = ("drop-head", "reject-publish", "reject-publish", *(("reject-publish-dlx",) * (2 - quorum)))
+        arguments["x-overflow"] = draw(st.sampled_from(overflows))
+    arguments |= _some(draw, _OF_A_QUORUM_QUEUE, 2 if quorum else 60)
+    return arguments | _some(draw, _OF_A_CLASSIC_QUEUE, 60 if quorum else 4)
+
+
+@st.composite
+def dead_letter_arguments(draw: st.DrawFn, world: World) -> dict[str, Any]:
+    """To a queue by its name, or through an exchange, with or without a key."""
     if draw(st.booleans()):
-        arguments["x-dead-letter-exchange"] = draw(st.sampled_from(("", *EXCHANGES, "nowhere")))
-        if draw(st.booleans()):
-            arguments["x-dead-letter-routing-key"] = draw(st.sampled_from((*QUEUES, "a")))
-    for name, values in {
-        "x-message-ttl": LIVES,
-        "x-max-length": (0, 1, 2),
-        "x-max-length-bytes": (3, 6),
-        "x-overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
-        "x-max-priority": (2, 5),
-        "x-single-active-consumer": (True,),
-    }.items():
-        if draw(st.integers(0, 4)) == 0:
-            arguments[name] = draw(st.sampled_from(values))
+        return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": draw(st.sampled_from(world.queues[::-1]))}
+    arguments = {"x-dead-letter-exchange": world.exchange(draw) if draw(st.booleans()) else ""}
+    if draw(st.booleans()):
+        arguments["x-dead-letter-routing-key"] = draw(st.sampled_from(KEYS))
     return arguments
 
 
 @st.composite
-def declare_queue(draw: st.DrawFn) -> Step:
-    return _call(
-        QueueDeclare(
-            queue=draw(queue_names),
-            durable=draw(st.integers(0, 5)) > 0,
-            exclusive=draw(st.integers(0, 7)) == 0,
-            auto_delete=draw(st.integers(0, 7)) == 0,
-            passive=draw(st.integers(0, 9)) == 0,
-            arguments=draw(queue_arguments()),
-        )
+def declare_queue(draw: st.DrawFn, world: World, name: str | None = None) -> Step:
+    quorum = seldom(draw, 3)
+    arguments = draw(queue_arguments(world, quorum=quorum))
+    odd = 40 if quorum else 12  # how seldom it has what a quorum queue must not have
+    declare = QueueDeclare(
+        queue=name if name is not None else world.queue(draw),
+        durable=not seldom(draw, odd),
+        exclusive=seldom(draw, odd),
+        auto_delete=seldom(draw, odd),
+        passive=name is None and seldom(draw, 4),
+        arguments=arguments,
     )
+    return _call(declare, short_lived=arguments.get("x-message-ttl") == SHORT)
 
 
 @st.composite
-def declare_exchange(draw: st.DrawFn) -> Step:
+def declare_exchange(draw: st.DrawFn, world: World, name: str | None = None) -> Step:
     return _call(
         ExchangeDeclare(
-            exchange=draw(exchange_names),
-            type=draw(st.sampled_from(("direct", "fanout", "topic"))),
+            exchange=name if name is not None else world.exchange(draw),
+            type=draw(st.sampled_from(("direct", "fanout", "topic", "headers"))),
             durable=draw(st.booleans()),
-            auto_delete=draw(st.integers(0, 5)) == 0,
-            internal=draw(st.integers(0, 7)) == 0,
-            passive=draw(st.integers(0, 9)) == 0,
-            arguments={"alternate-exchange": draw(exchange_names)} if draw(st.integers(0, 4)) == 0 else {},
+            auto_delete=seldom(draw, 6),
+            internal=seldom(draw, 10),
+            passive=name is None and seldom(draw, 4),
+            arguments={"alternate-exchange": world.exchange(draw)} if seldom(draw, 3) else {},
         )
     )
 
 
 @st.composite
-def bind(draw: st.DrawFn) -> Step:
+def match_arguments(draw: st.DrawFn) -> dict[str, Any]:
+    """What a headers exchange may be asked for; other types keep bindings apart by it and do not look."""
+    modes = ("all", "any", "all-with-x", "any-with-x")
+    wanted: dict[str, tuple[Any, ...]] = {"x-match": modes, "h": (1, 1, "text", None), "k": (1, 2)}
+    arguments = _some(draw, wanted, 2) | _some(draw, {"x-h": (1,)}, 6)
+    return arguments | {"x-match": "some"} if seldom(draw, 40) else arguments
+
+
+@st.composite
+def bind(draw: st.DrawFn, world: World, *, mostly: str = "on") -> Step:
     key = draw(st.sampled_from(PATTERNS))
-    kind = draw(st.sampled_from(("queue", "queue", "queue", "unbind", "exchange")))
+    arguments = draw(match_arguments()) if draw(st.booleans()) else {}
+    kind = draw(st.sampled_from(("queue", "queue", "queue", "exchange")))
+    off = seldom(draw, 3 if mostly == "off" else 20)
     if kind == "exchange":
-        return _call(ExchangeBind(destination=draw(exchange_names), source=draw(exchange_names), routing_key=key))
-    method = QueueBind if kind == "queue" else QueueUnbind
-    return _call(method(queue=draw(queue_names), exchange=draw(any_exchange), routing_key=key))
+        ends = {"destination": world.exchange(draw), "source": world.exchange(draw)}
+        method = ExchangeUnbind if off else ExchangeBind
+        return _call(method(**ends, routing_key=key, arguments=arguments))
+    queue, exchange = world.queue(draw), world.exchange(draw)
+    if off:
+        return _call(QueueUnbind(queue=queue, exchange=exchange, routing_key=key, arguments=arguments))
+    return _call(QueueBind(queue=queue, exchange=exchange, routing_key=key, arguments=arguments))
 
 
 @st.composite
-def remove(draw: st.DrawFn) -> Step:
-    kind = draw(st.sampled_from(("queue", "exchange", "purge")))
+def remove(draw: st.DrawFn, world: World) -> Step:
+    kind = draw(st.sampled_from(("queue", "exchange", "purge", "purge")))
     if kind == "purge":
-        return _call(QueuePurge(queue=draw(queue_names)))
+        return _call(QueuePurge(queue=world.queue(draw)))
     if kind == "exchange":
-        return _call(ExchangeDelete(exchange=draw(exchange_names), if_unused=draw(st.booleans())))
-    unused, empty = draw(st.integers(0, 2)) == 0, draw(st.integers(0, 2)) == 0
-    return _call(QueueDelete(queue=draw(queue_names), if_unused=unused, if_empty=empty))
+        return _call(ExchangeDelete(exchange=world.exchange(draw), if_unused=draw(st.booleans())))
+    return _call(QueueDelete(queue=world.queue(draw), if_unused=seldom(draw, 3), if_empty=seldom(draw, 3)))
+
+
+# Messages -------------------------------------------------------------------------------------------------
 
 
 @st.composite
-def message_properties(draw: st.DrawFn) -> Properties:
+def message_properties(draw: st.DrawFn, world: World) -> Properties:
     headers: dict[str, Any] | None = None
-    if draw(st.integers(0, 2)) == 0:
-        headers = {"h": draw(st.sampled_from((1, "text", True, None, [1, {"deep": 2}])))}
-        if draw(st.integers(0, 3)) == 0:
+    if draw(st.booleans()):
+        headers = {"h": draw(st.sampled_from((1, 1, "text", True, None, [1, {"deep": 2}])))}
+        headers |= _some(draw, {"k": (1, 2)}, 2) | _some(draw, {"x-h": (1,)}, 6)
+        if seldom(draw, 5):
             headers[draw(st.sampled_from(("CC", "BCC")))] = [draw(st.sampled_from((*KEYS, *QUEUES)))]
+    expirations = tuple(map(str, world.lives)) if seldom(draw, 5) else ("x",) if seldom(draw, 60) else (None,)
     return Properties(
         headers=headers,
         delivery_mode=draw(st.sampled_from((None, 1, 2))),
-        priority=draw(st.sampled_from((None, None, 0, 1, 9))),
-        expiration=draw(st.sampled_from((None, None, None, None, "0", "1", "600000", "x"))),
+        priority=draw(st.sampled_from((None, None, None, 0, 1, 4, 5, 9))),
+        expiration=draw(st.sampled_from(expirations)),
     )
 
 
 @st.composite
-def publish(draw: st.DrawFn) -> Step:
-    exchange, properties = draw(any_exchange), draw(message_properties())
-    key = draw(st.sampled_from(QUEUES if exchange == "" else KEYS))
-    body, mandatory = draw(st.sampled_from((b"", b"one", b"second"))), draw(st.booleans())
-    name = f"publish({exchange!r}, {key!r}, {body!r}, {properties!r}, mandatory={mandatory})"
-    return Step(name, lambda stage: stage.publish(exchange, key, body, properties, mandatory))
+def publish(draw: st.DrawFn, world: World) -> Step:
+    """One to three of the same kind, one after the other."""
+    properties = draw(message_properties(world))
+    if not world.exchanges or draw(st.booleans()):
+        exchange, key = "", world.queue(draw)
+    else:
+        exchange, key = world.exchange(draw), draw(st.sampled_from(KEYS))
+    count, size = draw(st.sampled_from((1, 1, 2, 3))), draw(st.sampled_from((1, 1, 4, 0)))
+    mandatory = draw(st.booleans())
+    name = f"publish({count} to {exchange!r} {key!r}, size={size}, {properties!r}{', mandatory' * mandatory})"
+
+    async def act(stage: Stage) -> None:
+        for _ in range(count):
+            await stage.publish(exchange, key, size, properties, mandatory)
+
+    return Step(name, act, short_lived=properties.expiration == str(SHORT))
 
 
 @st.composite
-def take(draw: st.DrawFn) -> Step:
-    queue = draw(queue_names)
-    match draw(st.sampled_from(("get", "get", "consume", "cancel"))):
-        case "get":
-            return Step(f"get({queue!r})", lambda stage: stage.get(queue))
-        case "cancel":
-            return Step(f"cancel({queue!r})", lambda stage: stage.cancel(queue))
-        case _:
-            prefetch, exclusive = draw(st.integers(0, 2)), draw(st.integers(0, 5)) == 0
-            name = f"consume({queue!r}, prefetch={prefetch}, exclusive={exclusive})"
-            return Step(name, lambda stage: stage.consume(queue, prefetch, exclusive))
+def get(draw: st.DrawFn, world: World) -> Step:
+    queue, no_ack, count = world.queue(draw), seldom(draw, 8), draw(st.sampled_from((1, 1, 2)))
+
+    async def act(stage: Stage) -> None:
+        for _ in range(count):
+            await stage.get(queue, no_ack=no_ack)
+
+    return Step(f"get({count} from {queue!r}{', no_ack' * no_ack})", act)
+
+
+@st.composite
+def consume(draw: st.DrawFn, world: World) -> Step:
+    queue, prefetch = world.queue(draw), draw(st.sampled_from((0, 1, 2, 3)))
+    exclusive, no_ack = seldom(draw, 8), seldom(draw, 10)
+    name = f"consume({queue!r}, prefetch={prefetch}{', exclusive' * exclusive}{', no_ack' * no_ack})"
+    return Step(name, lambda stage: stage.consume(queue, prefetch, exclusive=exclusive, no_ack=no_ack))
+
+
+@st.composite
+def cancel(draw: st.DrawFn, world: World) -> Step:
+    queue = world.queue(draw)
+    return Step(f"cancel({queue!r})", lambda stage: stage.cancel(queue))
 
 
 @st.composite
 def settle(draw: st.DrawFn) -> Step:
-    queue = draw(queue_names)
-    source = draw(st.sampled_from((f"get {queue}", f"consumer of {queue}")))
-    how, which = draw(st.sampled_from(("ack", "nack", "reject"))), draw(st.integers(0, 3))
-    multiple, requeue = draw(st.booleans()), draw(st.booleans())
-    name = f"{how}({source!r}, which={which}, multiple={multiple}, requeue={requeue})"
-    return Step(name, lambda stage: stage.settle(source, which, how, multiple, requeue))
+    which, how = draw(st.integers(0, 5)), draw(st.sampled_from(("ack", "nack", "nack", "reject")))
+    multiple, requeue, again = draw(st.booleans()), draw(st.booleans()), seldom(draw, 60)
+    told = f"{', multiple' * multiple}{', requeue' * requeue}{', again' * again}"
+    return Step(
+        f"{how}(which={which}{told})",
+        lambda stage: stage.settle(which, how, multiple=multiple, requeue=requeue, again=again),
+    )
 
 
-_often = [declare_queue(), bind(), publish(), publish(), take(), settle()]
-_seldom = [declare_exchange(), bind(), publish(), take(), remove()]
-steps = st.one_of(*_often, *_seldom)
+@st.composite
+def settle_all(draw: st.DrawFn) -> Step:
+    how, requeue = draw(st.sampled_from(("ack", "nack", "nack"))), draw(st.booleans())
+    return Step(f"{how} all({'requeue' * requeue})", lambda stage: stage.settle_all(how, requeue=requeue))
+
+
+@st.composite
+def recover(draw: st.DrawFn) -> Step:
+    method = BasicRecover(requeue=not seldom(draw, 12))
+    return Step(_shortly(method), lambda stage: stage.recover(method))
+
+
+@st.composite
+def transact(draw: st.DrawFn) -> Step:
+    method = draw(st.sampled_from((TxCommit(), TxCommit(), TxRollback())))
+    return Step(_shortly(method), lambda stage: stage.end_transaction(method))
+
+
+def another_mode() -> st.SearchStrategy[Step]:
+    return st.sampled_from((_call(TxSelect()), _call(ConfirmSelect())))
+
+
+# Sequences ------------------------------------------------------------------------------------------------
+
+TRANSACTIONS = Step("in transactions", lambda stage: stage.use_transactions())
+
+
+@st.composite
+def _beginnings(draw: st.DrawFn, world: World) -> list[Step]:
+    beginning = [draw(declare_exchange(world, name)) for name in world.exchanges]
+    beginning += [draw(declare_queue(world, name)) for name in world.queues]
+    if world.exchanges:
+        beginning += draw(st.lists(bind(world), min_size=1, max_size=4))
+    return beginning
+
+
+@st.composite
+def _rounds(draw: st.DrawFn, world: World, *, strange: bool) -> list[Step]:
+    """Something is published, somebody takes it and settles it, and something else happens."""
+    steps = draw(st.lists(publish(world), min_size=1, max_size=2))
+    if world.transactions:
+        steps += draw(st.lists(transact(), max_size=1))
+    steps += draw(st.lists(st.one_of(get(world), consume(world)), min_size=1, max_size=2))
+    steps += draw(st.lists(st.one_of(settle(), settle(), settle(), settle_all(), recover()), min_size=1, max_size=3))
+    if world.transactions:
+        steps += draw(st.lists(transact(), max_size=1))
+    if seldom(draw, 3):
+        others = [
+            bind(world, mostly="off"),
+            remove(world),
+            cancel(world),
+            declare_queue(world),
+            declare_exchange(world),
+        ]
+        steps.append(draw(st.one_of(*others, *([another_mode(), transact()] if strange else []))))
+    return steps
 
 
 @st.composite
 def _sequences(draw: st.DrawFn) -> list[Step]:
-    """Most begin with something to work on."""
-    beginning = draw(st.lists(st.one_of(declare_queue(), declare_exchange()), min_size=1, max_size=4))
-    return beginning + draw(st.lists(steps, min_size=2, max_size=12))
+    queues, exchanges = draw(st.sampled_from((2, 2, 3, 1))), draw(st.sampled_from((0, 1, 1, 2, 3)))
+    world = World(QUEUES[:queues], EXCHANGES[:exchanges], transactions=seldom(draw, 4))
+    rounds = draw(st.lists(_rounds(world, strange=seldom(draw, 15)), min_size=1, max_size=5))
+    return [TRANSACTIONS] * world.transactions + draw(_beginnings(world)) + [step for round in rounds for step in round]
 
 
 sequences = _sequences()

@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from redrive.client.channel import Channel
 from redrive.client.link import Link, open_link
@@ -28,29 +28,49 @@ from redrive.wire.methods.basic import (
     BasicGetOk,
     BasicNack,
     BasicQos,
+    BasicRecover,
     BasicReject,
     BasicReturn,
 )
 from redrive.wire.methods.confirm import ConfirmSelect
 from redrive.wire.methods.queue import QueueDeclare
+from redrive.wire.methods.tx import TxCommit, TxRollback, TxSelect
 from redrive.wire.properties import Properties, decode_properties
 
 Line = tuple[Any, ...]
 
 
+class Delivered(NamedTuple):
+    """A delivery by names that are the same on every broker: the n-th of its source, and the step it came with."""
+
+    source: str
+    number: int
+    step: int
+
+
 @dataclass
 class Stage:
-    """One broker with one connection and one channel, and the transcript of what happened there."""
+    """One broker with one connection and one channel, and the transcript of what happened there.
+
+    `patience` is how many seconds nothing new must be seen before it is believed that nothing more comes. A queue that
+    answers questions in the order of its work needs none; a quorum queue writes to its log first.
+    """
 
     url: str
     queues: tuple[str, ...]
+    patience: float = 0.0
     lines: list[Line] = field(default_factory=list)
     link: Link = field(init=False)
     channel: Channel = field(init=False)
+    _mode: Method = field(default_factory=ConfirmSelect)
+    _step: int = 0
+    _bodies: int = 0
+    _consumed: int = 0
 
     async def open(self) -> None:
         url = BrokerURL.parse(self.url)
         self.link = await open_link(url, url.hosts[0], {}, lambda: None)
+        self._looker: Channel | None = None
         await self._new_channel()
 
     async def close(self) -> None:
@@ -58,8 +78,11 @@ class Stage:
 
     async def _new_channel(self) -> None:
         self.channel = channel = await self.link.channel()
-        self._consumers: dict[str, str] = {}  # tag -> queue
-        self._open: dict[tuple[str, int], int] = {}  # (source, n-th) -> delivery tag
+        self._open: dict[Delivered, int] = {}  # what is not settled, with its delivery tag
+        self._in_transaction: dict[Delivered, int] = {}  # what is, if the transaction is committed
+        self._settled_last = 999  # a tag that nobody knows
+        self._consumers: dict[str, str] = {}  # by queue: their tags
+        self._takes_all: set[str] = set()  # the tags of those that acknowledge nothing
         self._seen: dict[str, int] = defaultdict(int)
         self._arrived: dict[str, list[Line]] = defaultdict(list)
         self._confirms: list[Line] = []
@@ -67,10 +90,16 @@ class Stage:
         channel.on_delivery = self._on_delivery
         channel.on_confirm = lambda confirm: self._confirms.append((confirm.name, confirm.delivery_tag))
         channel.on_return = self._on_return
-        channel.on_cancel = lambda cancel: self._arrived[cancel.consumer_tag].append(("cancelled", cancel.consumer_tag))
-        await channel.ask(ConfirmSelect())
+        channel.on_cancel = self._on_cancel
+        await channel.ask(self._mode)
 
     # Doing ------------------------------------------------------------------------------------------------
+
+    async def use_transactions(self) -> None:
+        """From here on, on every channel."""
+        self._mode = TxSelect()
+        await self.channel.close()
+        await self._new_channel()
 
     async def call(self, method: Method) -> None:
         """Anything that has a reply."""
@@ -80,11 +109,17 @@ class Stage:
         except BrokerError as error:
             await self._refused(error)
 
-    async def publish(self, exchange: str, key: str, body: bytes, properties: Properties, mandatory: bool) -> None:
+    async def publish(self, exchange: str, key: str, size: int, properties: Properties, mandatory: bool) -> None:
+        """A message that can be told from all others by its body, if the size has room for its number."""
         frame = publish_frame(self.channel.number, exchange, key, mandatory)
+        self._bodies += 1
+        body = f"{self._bodies:.<{size}}"[: max(size, 2) * bool(size)].encode()
         self.link.conversation.send_content(self.channel.number, frame, properties.encode(), body)
         self.link.write_soon()
         self._published += 1
+        if isinstance(self._mode, TxSelect):
+            await self._flush()
+            return
         try:
             await self._confirmed(self._published)
         except BrokerError as error:
@@ -100,42 +135,79 @@ class Stage:
         assert tag == number
         self.lines.append(("confirm", name))
 
-    async def get(self, queue: str) -> None:
+    async def get(self, queue: str, *, no_ack: bool) -> bool:
+        """Take one, and say whether there was one."""
         try:
-            answer = await self.channel.ask(BasicGet(queue=queue))
+            answer = await self.channel.ask(BasicGet(queue=queue, no_ack=no_ack))
         except BrokerError as error:
             await self._refused(error)
-            return
+            return False
         if not isinstance(answer.method, BasicGetOk):
             self.lines.append(("empty", queue))
-            return
+            return False
         got = answer.method
-        self._note(f"get {queue}", got.delivery_tag)
+        if not no_ack:
+            self._note(f"get {queue}", got.delivery_tag)
         message = (got.redelivered, got.exchange, got.routing_key, got.message_count)
         self.lines.append(("got", queue, *message, _properties(answer.raw_properties), answer.body))
+        return True
 
-    async def consume(self, queue: str, prefetch: int, exclusive: bool) -> None:
-        tag = f"consumer of {queue}"
+    async def consume(self, queue: str, prefetch: int, *, exclusive: bool, no_ack: bool) -> None:
+        """One consumer for each queue; the one before leaves."""
+        if queue in self._consumers:
+            await self.cancel(queue)
+        self._consumed += 1
+        tag = f"consumer {self._consumed} of {queue}"
         try:
             await self.channel.ask(BasicQos(prefetch_count=prefetch))
-            await self.channel.ask(BasicConsume(queue=queue, consumer_tag=tag, exclusive=exclusive))
-            self._consumers[tag] = queue
+            self._consumers[queue] = tag
+            if no_ack:
+                self._takes_all.add(tag)
+            await self.channel.ask(BasicConsume(queue=queue, consumer_tag=tag, exclusive=exclusive, no_ack=no_ack))
             self.lines.append(("consuming", queue))
         except BrokerError as error:
             await self._refused(error)
 
     async def cancel(self, queue: str) -> None:
-        await self.call(BasicCancel(consumer_tag=f"consumer of {queue}"))
+        await self.call(BasicCancel(consumer_tag=self._consumers.pop(queue, "nobody")))
 
-    async def settle(self, source: str, which: int, how: str, multiple: bool, requeue: bool) -> None:
-        """Ack, nack or reject the n-th delivery that is open from a source; if there is none, an unknown tag."""
-        # `multiple` reaches over to other sources, whose order is not defined: only where there is one source.
-        alone = len({found for found, _ in self._open}) == 1
-        mine = sorted((key for key in self._open if key[0] == source), key=lambda key: key[1])
-        tag = self._open.pop(mine[which % len(mine)]) if mine else 999
-        multiple = multiple and alone and how != "reject"
-        if multiple:
-            self._open = {key: open_tag for key, open_tag in self._open.items() if open_tag > tag}
+    async def settle(self, which: int, how: str, *, multiple: bool, requeue: bool, again: bool) -> None:
+        """Ack, nack or reject one of the open deliveries; or `again` what is settled already."""
+        if again:
+            self._settle(how, self._settled_last, multiple=False, requeue=requeue)
+            await self._flush()
+            return
+        if not self._open:
+            self.lines.append(("nothing to settle",))
+            return
+        chosen = sorted(self._open)[which % len(self._open)]
+        tag = self._open[chosen]
+        multiple = multiple and how != "reject" and self._is_defined(how, chosen)
+        reached = [delivered for delivered, open_tag in self._open.items() if open_tag <= tag] if multiple else [chosen]
+        for delivered in reached:
+            self._in_transaction[delivered] = self._open.pop(delivered)
+        self._settle(how, tag, multiple=multiple, requeue=requeue)
+
+    def _is_defined(self, how: str, chosen: Delivered) -> bool:
+        """Is it the same for every broker what `multiple` reaches, and where that goes?
+
+        Deliveries from two sources that came with the same step may have come in any order. And what two queues
+        give up at once may reach a third in any order.
+        """
+        others = [delivered for delivered in self._open if delivered.source != chosen.source]
+        if how == "ack":
+            return all(other.step != chosen.step for other in others)
+        return all(other.step > chosen.step for other in others)
+
+    async def settle_all(self, how: str, *, requeue: bool) -> None:
+        """Delivery tag 0 with `multiple`. Where several queues would give up messages at once, ack."""
+        if how == "nack" and len({delivered.source for delivered in self._open}) > 1:
+            how = "ack"
+        self._in_transaction |= self._open
+        self._open.clear()
+        self._settle(how, 0, multiple=True, requeue=requeue)
+
+    def _settle(self, how: str, tag: int, *, multiple: bool, requeue: bool) -> None:
         method: Method
         if how == "ack":
             method = BasicAck(delivery_tag=tag, multiple=multiple)
@@ -144,35 +216,70 @@ class Stage:
         else:
             method = BasicReject(delivery_tag=tag, requeue=requeue)
         self.channel.tell(method)
+        self._settled_last = tag or self._settled_last
         self.lines.append(("settled", how))
+
+    async def recover(self, method: BasicRecover) -> None:
+        """Everything that is open comes back, and has other tags then."""
+        self._open.clear()
+        await self.call(method)
+
+    async def end_transaction(self, method: TxCommit | TxRollback) -> None:
+        if isinstance(method, TxRollback):
+            self._open |= self._in_transaction
+        self._in_transaction.clear()
+        await self.call(method)
 
     # Seeing -----------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
         """Wait until nothing more comes, and write down what came: deliveries by source, and what the queues hold."""
-        for _ in range(2):  # a queue answers a question after what it sent before; its channel passes on both
-            for queue in self.queues:
-                await self._count(queue)
-            await self._flush()
+        holds = await self._stillness()
         for source in sorted(self._arrived):
             self.lines += self._arrived[source]
         self._arrived.clear()
+        self.lines += [("holds", queue, count) for queue, count in holds.items()]
+        self._step += 1
+
+    async def _stillness(self) -> dict[str, Any]:
+        """Look at least twice: a queue answers a question after what it sent before, and its channel passes on both."""
+        seen: object = None
+        loop = asyncio.get_running_loop()
+        still_since = loop.time()
+        while True:
+            holds = {queue: await self._count(queue) for queue in self.queues}
+            await self._flush()
+            sees = (holds, sum(map(len, self._arrived.values())), self.channel)
+            if sees != seen:
+                seen, still_since = sees, loop.time()
+            elif loop.time() - still_since >= self.patience:
+                return holds
+            else:
+                await asyncio.sleep(self.patience / 10)
+
+    async def last_look(self) -> None:
+        """What was not settled goes back with its channel; then everything is taken out of the queues."""
+        await self.channel.close()
+        await self._new_channel()
+        await self.look()
         for queue in self.queues:
-            self.lines.append(("holds", queue, await self._count(queue)))
+            if ("holds", queue, None) not in self.lines:
+                while await self.get(queue, no_ack=True):
+                    pass
 
     async def _flush(self) -> None:
         """Have the channel answer something, so that what it was sent before has come."""
         try:
-            await self.channel.ask(ConfirmSelect())
+            await self.channel.ask(self._mode)
         except BrokerError as error:
             await self._refused(error)
 
     async def _count(self, queue: str) -> tuple[int, int] | None:
-        """Messages and consumers, over a channel of its own, since asking for a missing queue ends it."""
-        channel = await self.link.channel()
+        """Messages and consumers, over a channel for this alone, since asking for a missing queue ends it."""
+        if self._looker is None or self._looker.closed is not None:
+            self._looker = await self.link.channel()
         try:
-            answer = (await channel.ask(QueueDeclare(queue=queue, passive=True))).method
-            await channel.close()
+            answer = (await self._looker.ask(QueueDeclare(queue=queue, passive=True))).method
         except BrokerError:
             return None
         return answer.message_count, answer.consumer_count  # type: ignore[attr-defined]
@@ -193,13 +300,18 @@ class Stage:
         properties = _properties(delivery.raw_properties)
         self._arrived[source].append(("delivered", source, number, *message, properties, delivery.body))
 
+    def _on_cancel(self, cancel: BasicCancel) -> None:
+        self._consumers = {queue: tag for queue, tag in self._consumers.items() if tag != cancel.consumer_tag}
+        self._arrived[cancel.consumer_tag].append(("cancelled", cancel.consumer_tag))
+
     def _on_return(self, event: Incoming) -> None:
         assert isinstance(event.method, BasicReturn)
         self.lines.append(("returned", *_shown(event.method), _properties(event.raw_properties), event.body))
 
     def _note(self, source: str, tag: int) -> int:
         self._seen[source] += 1
-        self._open[source, self._seen[source]] = tag
+        if source not in self._takes_all:
+            self._open[Delivered(source, self._seen[source], self._step)] = tag
         return self._seen[source]
 
 
@@ -222,8 +334,10 @@ def _plain(value: Any) -> Any:
             return "a time"
         case str():
             return _without_names(value)
+        case bool():
+            return f"{value}"  # which Python finds equal to 1 and 0
         case Mapping():
-            return {name: _plain(inner) for name, inner in value.items()}
+            return tuple((name, _plain(inner)) for name, inner in value.items())
         case list():
             return [_plain(inner) for inner in value]
         case _:

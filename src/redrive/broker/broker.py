@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Mapping
 from itertools import count
 
-from redrive import __version__
 from redrive.broker.clock import Clock, LoopClock
 from redrive.broker.deadletter import decode_deaths
 from redrive.broker.dialect import LATEST, Dialect
@@ -19,6 +18,7 @@ from redrive.broker.storage.journal import Journal, StoredMessage
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.vhost import VirtualHost
 from redrive.protocol.handshake import Plain, Tuning
+from redrive.version import __version__
 from redrive.wire.values import Table
 
 log = logging.getLogger("redrive.broker")

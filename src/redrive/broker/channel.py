@@ -8,11 +8,13 @@ one `basic.ack` with `multiple` answers for all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum, auto
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker import replies
-from redrive.broker.message import Entry
+from redrive.broker.inventory import INVENTORY, take_inventory
+from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Queue
 from redrive.broker.refusal import Refusal, access_refused, not_found, not_implemented, precondition
 from redrive.errors import ReplyCode
@@ -63,6 +65,7 @@ from redrive.wire.methods.queue import (
 )
 from redrive.wire.methods.tx import TxCommit, TxCommitOk, TxRollback, TxRollbackOk, TxSelect, TxSelectOk
 from redrive.wire.patch import patch_properties, raw_long
+from redrive.wire.properties import Properties
 from redrive.wire.values import encode_short_string
 
 if TYPE_CHECKING:
@@ -92,7 +95,7 @@ class ChannelConsumer:
         if self.no_ack:
             return True
         return not (self.prefetch and self.unacked >= self.prefetch) and not (
-            channel.prefetch and len(channel.unacked) >= channel.prefetch
+            channel.prefetch and channel.outstanding >= channel.prefetch
         )
 
     def deliver(self, queue: Queue, entry: Entry) -> None:
@@ -115,21 +118,35 @@ class ChannelConsumer:
         return f"<Consumer {self.tag} of {self.queue.name!r} unacked={self.unacked}/{self.prefetch}>"
 
 
-def outgoing_properties(queue: Queue, entry: Entry) -> bytes:
-    """As published; a quorum queue adds how often it was delivered in vain."""
+def outgoing_properties(queue: Queue, entry: Entry, *, got: bool = False) -> bytes:
+    """As published; a quorum queue adds how often it was delivered in vain. `got`: by basic.get, not by a consumer."""
     raw = entry.message.raw_properties
     if not queue.settings.quorum:
         return raw
     dialect = queue.vhost.dialect
     counts: dict[bytes, bytes] = {}
-    if entry.delivery_count or dialect.writes_zero_delivery_count:
+    if entry.delivery_count or (got and dialect.writes_zero_delivery_count):
         counts[b"x-delivery-count"] = raw_long(entry.delivery_count)
     if entry.acquired and dialect.writes_acquired_count:
         counts[b"x-acquired-count"] = raw_long(entry.acquired)
-    return patch_properties(raw, set_headers=counts, sort_headers=dialect.sorts_headers) if counts else raw
+    return patch_properties(raw, set_headers=counts, sort_headers=True) if counts else raw
 
 
 Unacked = tuple[Queue, Entry, ChannelConsumer | None]
+
+
+class Fate(Enum):
+    """What becomes of a delivery."""
+
+    DONE = auto()
+    REJECTED = auto()
+    RETURNED = auto()  # and counted as a failure, where deliveries are counted
+    RETURNED_UNCOUNTED = auto()
+
+
+def _turn(tag: int, consumer: ChannelConsumer | None) -> tuple[bool, str, int]:
+    """In which order deliveries are given up: what was got first, then each consumer's, by its tag."""
+    return consumer is not None, consumer.tag if consumer is not None else "", tag
 
 
 class Channel:
@@ -179,6 +196,11 @@ class Channel:
             TxSelect: self._tx_select,
         }
         self.next_tag = self._tags.__next__
+
+    @property
+    def outstanding(self) -> int:
+        """Deliveries that are not settled, or only if a transaction is committed."""
+        return len(self.unacked) + (self._transaction.deliveries if self._transaction is not None else 0)
 
     def handle(self, method: Method) -> None:
         self._methods[type(method)](method)
@@ -262,16 +284,17 @@ class Channel:
     # Publishing ---------------------------------------------------------------------------------------
 
     def publish(self, publication: Publication) -> None:
-        if self._transaction is not None:
-            self._transaction.publications.append(publication)
-            return
         if self._confirming:
             self._published += 1
         if publication.immediate:
             raise not_implemented("immediate=true")
         if replies.ENCODED in publication.raw_properties:
             self._address(publication)
-        routed, accepted = self.vhost.publish(publication, self.session.user)
+        if self._transaction is not None:
+            routed_message = self.vhost.find_way(publication, self.session.user)
+            self._transaction.publications.append((publication, *routed_message))
+            return
+        routed, accepted = self.vhost.publish(publication, self.session.user, self)
         if not routed and publication.mandatory:
             self._return(publication)
         if not self._confirming:
@@ -335,7 +358,8 @@ class Channel:
             return
         queue = self._queue(method.queue)
         self._check_tag(tag)
-        alone = method.exclusive and (queue.consumers or queue.settings.single_active_consumer)
+        exclusive = method.exclusive and not queue.settings.quorum  # such a queue does not look at it
+        alone = exclusive and (queue.consumers or queue.settings.single_active_consumer)
         if queue.exclusive_consumer or alone:
             raise access_refused(f"queue '{queue.name}' in vhost '{self.vhost.name}' in exclusive use")
         priority = method.arguments.get("x-priority", 0)
@@ -344,7 +368,7 @@ class Channel:
         consumer = ChannelConsumer(
             self, queue, tag, no_ack=method.no_ack, prefetch=self._consumer_prefetch, priority=priority
         )
-        self._begin(consumer, method)
+        self._begin(consumer, method, exclusive=exclusive)
 
     def _consume_replies(self, method: BasicConsume, tag: str) -> None:
         self._check_tag(tag)
@@ -354,15 +378,15 @@ class Channel:
             raise precondition("reply consumer already set")
         queue = self.vhost.add_reply_queue(replies.new_name())
         self._replies = ChannelConsumer(self, queue, tag, no_ack=True, prefetch=0, priority=0)
-        self._begin(self._replies, method)
+        self._begin(self._replies, method, exclusive=method.exclusive)
 
     def _check_tag(self, tag: str) -> None:
         if tag in self.consumers:
             raise Refusal(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
 
-    def _begin(self, consumer: ChannelConsumer, method: BasicConsume) -> None:
+    def _begin(self, consumer: ChannelConsumer, method: BasicConsume, *, exclusive: bool) -> None:
         self.consumers[consumer.tag] = consumer
-        consumer.queue.add(consumer, exclusive=method.exclusive)
+        consumer.queue.add(consumer, exclusive=exclusive)
         self._reply(BasicConsumeOk(consumer_tag=consumer.tag), unless=method.no_wait)
         consumer.active = True
         consumer.queue.dispatch()
@@ -377,15 +401,22 @@ class Channel:
         self._reply(BasicCancelOk(consumer_tag=method.consumer_tag), unless=method.no_wait)
 
     def _get(self, method: BasicGet) -> None:
+        if method.queue == INVENTORY:
+            self._get_inventory(method)
+            return
         queue = self._queue(method.queue)
-        entry = queue.get()
+        if queue.settings.quorum and queue.settings.single_active_consumer:
+            raise Refusal(
+                ReplyCode.RESOURCE_LOCKED,
+                f"cannot obtain access to locked queue '{queue.name}' in vhost '{self.vhost.name}'. "
+                "basic.get operations are not supported by quorum queues with single active consumer",
+            )
+        entry = queue.get(no_ack=method.no_ack)
         if entry is None:
             self._reply(BasicGetEmpty())
             return
         tag = self.next_tag()
-        if method.no_ack:
-            queue.settle(entry)
-        else:
+        if not method.no_ack:
             self.unacked[tag] = (queue, entry, None)
         got = BasicGetOk(
             delivery_tag=tag,
@@ -394,7 +425,14 @@ class Channel:
             routing_key=entry.message.routing_key,
             message_count=len(queue),
         )
-        self.session.send(self.number, got, outgoing_properties(queue, entry), entry.message.body)
+        self.session.send(self.number, got, outgoing_properties(queue, entry, got=True), entry.message.body)
+
+    def _get_inventory(self, method: BasicGet) -> None:
+        if not method.no_ack:
+            raise precondition(f"queue '{INVENTORY}' must be read with no_ack")
+        got = BasicGetOk(delivery_tag=self.next_tag(), routing_key=INVENTORY)
+        properties = Properties(content_type="application/json").encode()
+        self.session.send(self.number, got, properties, take_inventory(self.vhost))
 
     def _flow(self, method: ChannelFlow) -> None:
         self.flowing = method.active
@@ -405,56 +443,44 @@ class Channel:
     # Settling -----------------------------------------------------------------------------------------
 
     def _ack(self, method: BasicAck) -> None:
-        if self._transaction is not None:
-            self._transaction.settle(self, method)
-            return
-        self.apply_ack(method)
-
-    def apply_ack(self, method: BasicAck) -> None:
-        queues: dict[Queue, None] = {}
-        for queue, entry, consumer in self._taken(method.delivery_tag, method.multiple):
-            if consumer is not None:
-                consumer.unacked -= 1
-            queue.settle(entry)
-            queues[queue] = None
-        self._dispatch(queues)
+        self._decide(Fate.DONE, self._take(method.delivery_tag, method.multiple))
 
     def _nack(self, method: BasicNack) -> None:
-        if self._transaction is not None:
-            self._transaction.settle(self, method)
-            return
-        self.apply_nack(method)
+        fate = self._returned if method.requeue else Fate.REJECTED
+        self._decide(fate, self._take(method.delivery_tag, method.multiple))
 
-    def apply_nack(self, method: BasicNack) -> None:
-        taken = self._taken(method.delivery_tag, method.multiple)
-        self._give_up(taken, requeue=method.requeue, counts=self.vhost.dialect.nack_counts)
+    @property
+    def _returned(self) -> Fate:
+        """By basic.nack and basic.recover."""
+        return Fate.RETURNED if self.vhost.dialect.nack_counts else Fate.RETURNED_UNCOUNTED
 
     def _reject(self, method: BasicReject) -> None:
-        if self._transaction is not None:
-            self._transaction.settle(self, method)
-            return
-        self.apply_reject(method)
+        fate = Fate.RETURNED if method.requeue else Fate.REJECTED
+        self._decide(fate, self._take(method.delivery_tag, multiple=False))
 
-    def apply_reject(self, method: BasicReject) -> None:
-        self._give_up(self._taken(method.delivery_tag, False), requeue=method.requeue, counts=True)
+    def _decide(self, fate: Fate, taken: dict[int, Unacked]) -> None:
+        if self._transaction is not None:
+            self._transaction.settle(fate, taken)
+        else:
+            self._settle(fate, taken)
 
     def _recover(self, method: BasicRecover | BasicRecoverAsync) -> None:
         if not method.requeue:
             raise not_implemented("requeue=false")
-        taken, self.unacked = list(self.unacked.values()), {}
-        self._give_up(taken, requeue=True, counts=self.vhost.dialect.nack_counts)
+        taken, self.unacked = self.unacked, {}
+        self._settle(self._returned, taken)
         if isinstance(method, BasicRecover):
             self._reply(BasicRecoverOk())
 
-    def _taken(self, tag: int, multiple: bool) -> list[Unacked]:
+    def _take(self, tag: int, multiple: bool) -> dict[int, Unacked]:
         """Take out what a settlement is about. Tag 0 with `multiple` means all."""
         if not multiple:
             found = self.unacked.pop(tag, None)
             if found is None:
                 raise precondition(f"unknown delivery tag {tag}")
-            return [found]
+            return {tag: found}
         if tag == 0:
-            taken, self.unacked = list(self.unacked.values()), {}
+            taken, self.unacked = self.unacked, {}
             return taken
         if tag not in self.unacked:
             raise precondition(f"unknown delivery tag {tag}")
@@ -463,20 +489,39 @@ class Channel:
             if open_tag > tag:
                 break
             tags.append(open_tag)
-        return [self.unacked.pop(open_tag) for open_tag in tags]
+        return {open_tag: self.unacked.pop(open_tag) for open_tag in tags}
 
-    def _give_up(self, taken: Iterable[Unacked], *, requeue: bool, counts: bool, by_client: bool = True) -> None:
+    def _settle(self, fate: Fate, taken: dict[int, Unacked]) -> None:
+        if fate is Fate.DONE:
+            self._finish(taken.values())
+        else:
+            self._give_up([taken[tag] for tag in sorted(taken, key=lambda tag: _turn(tag, taken[tag][2]))], fate)
+
+    def _finish(self, taken: Iterable[Unacked]) -> None:
+        queues: dict[Queue, None] = {}
+        for queue, entry, consumer in taken:
+            if consumer is not None:
+                consumer.unacked -= 1
+            else:
+                queue.getting -= 1
+            queue.settle(entry)
+            queues[queue] = None
+        self._dispatch(queues)
+
+    def _give_up(self, taken: Iterable[Unacked], fate: Fate, *, by_client: bool = True) -> None:
         returned: dict[Queue, list[Entry]] = {}
         for queue, entry, consumer in taken:
             if consumer is not None:
                 consumer.unacked -= 1
-            if requeue:
-                returned.setdefault(queue, []).append(entry)
             else:
+                queue.getting -= 1
+            if fate is Fate.REJECTED:
                 queue.reject(entry)
                 returned.setdefault(queue, [])
+            else:
+                returned.setdefault(queue, []).append(entry)
         for queue, entries in returned.items():
-            queue.put_back(entries, counts=counts, by_client=by_client)
+            queue.put_back(entries, counts=fate is Fate.RETURNED, by_client=by_client)
 
     def _dispatch(self, queues: Iterable[Queue]) -> None:
         for queue in list(queues):
@@ -495,28 +540,21 @@ class Channel:
         self._reply(TxSelectOk())
 
     def _tx_commit(self, _: TxCommit) -> None:
-        transaction = self._in_transaction()
-        self._transaction = None
-        try:
-            for publication in transaction.publications:
-                self.publish(publication)
-            for method in transaction.settlements:
-                self._apply(method)
-        finally:
-            self._transaction = _Transaction()
+        transaction, self._transaction = self._in_transaction(), _Transaction()
+        complete = True
+        for publication, message, targets in transaction.publications:
+            routed, accepted = self.vhost.deliver(message, self.vhost.still_there(targets), self)
+            complete = complete and accepted
+            if not routed and publication.mandatory:
+                self._return(publication)
+        for fate, taken in transaction.settlements:
+            self._settle(fate, taken)
+        if not complete:  # a queue was full and refused; what others took is theirs
+            raise precondition("partial tx completion")
         self.session.after_commit(lambda: self._reply(TxCommitOk()))
 
-    def _apply(self, method: BasicAck | BasicNack | BasicReject) -> None:
-        match method:
-            case BasicAck():
-                self.apply_ack(method)
-            case BasicNack():
-                self.apply_nack(method)
-            case BasicReject():
-                self.apply_reject(method)
-
     def _tx_rollback(self, _: TxRollback) -> None:
-        self._in_transaction()
+        self.unacked = self._in_transaction().undone(self.unacked)
         self._transaction = _Transaction()
         self._reply(TxRollbackOk())
 
@@ -528,27 +566,47 @@ class Channel:
     # The end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Consumers go, and what they had goes back, oldest first."""
+        """Consumers go, and what they had goes back: in the order of their names, as whoever got one was one, too."""
         consumers, self.consumers = list(self.consumers.values()), {}
         for consumer in consumers:
             consumer.active = False
-        taken, self.unacked = list(self.unacked.values()), {}
+        taken, self.unacked = self.unacked, {}
+        if self._transaction is not None:
+            taken = self._transaction.undone(taken)
         for consumer in consumers:
             consumer.queue.remove(consumer)
-        self._give_up(taken, requeue=True, counts=True, by_client=False)
+        names = {tag: consumer.tag if consumer is not None else str(tag) for tag, (_, _, consumer) in taken.items()}
+        in_order = sorted(taken, key=lambda tag: (names[tag], tag))
+        self._give_up([taken[tag] for tag in in_order], Fate.RETURNED, by_client=False)
 
     def __repr__(self) -> str:
         return f"<Channel {self.number} consumers={len(self.consumers)} unacked={len(self.unacked)}>"
 
 
 class _Transaction:
-    """What was published and settled since tx.select or the last commit."""
+    """What was published and settled since tx.select or the last commit.
+
+    As in RabbitMQ, a message finds its way when it is published, and what is settled is no longer open: only the
+    deed waits for the commit. Settlements of one kind that follow each other are one, in the order of delivery.
+    """
 
     def __init__(self) -> None:
-        self.publications: list[Publication] = []
-        self.settlements: list[BasicAck | BasicNack | BasicReject] = []
+        self.publications: list[tuple[Publication, Message, tuple[Queue, ...]]] = []
+        self.settlements: list[tuple[Fate, dict[int, Unacked]]] = []
 
-    def settle(self, channel: Channel, method: BasicAck | BasicNack | BasicReject) -> None:
-        if method.delivery_tag and method.delivery_tag not in channel.unacked:
-            raise precondition(f"unknown delivery tag {method.delivery_tag}")
-        self.settlements.append(method)
+    def settle(self, fate: Fate, taken: dict[int, Unacked]) -> None:
+        if self.settlements and self.settlements[-1][0] is fate:
+            self.settlements[-1][1].update(taken)
+        else:
+            self.settlements.append((fate, taken))
+
+    @property
+    def deliveries(self) -> int:
+        """How many wait for the commit to be settled."""
+        return sum(len(taken) for _, taken in self.settlements)
+
+    def undone(self, unacked: dict[int, Unacked]) -> dict[int, Unacked]:
+        """What is open when nothing of this is done."""
+        for _, taken in self.settlements:
+            unacked = unacked | taken
+        return {tag: unacked[tag] for tag in sorted(unacked)}

@@ -48,10 +48,17 @@ class Dialect:
     # A message given back takes the place it had. Where False, in a queue without a delivery limit, nack(requeue) and
     # reject(requeue) put it behind the others; a channel that ends gives back to the old places even then.
     keeps_order_on_return: bool = True
-    # x-delivery-count is there, as 0, at the first delivery. Where False it appears with the second.
+    # basic.get brings x-delivery-count at the first delivery, as 0. To consumers, and where False, it comes with the
+    # second.
     writes_zero_delivery_count: bool = False
     # x-acquired-count: every delivery that came back, whether or not it counts towards the limit.
     writes_acquired_count: bool = True
+
+    # Declarations -------------------------------------------------------------------------------------
+
+    # A queue that is declared again with another type: one that does not say its type says "classic". Where False, it
+    # says nothing, in the words of the refusal.
+    names_default_queue_type: bool = True
 
     # Limits and the rest ------------------------------------------------------------------------------
 
@@ -81,6 +88,7 @@ DIALECTS = {
         keeps_order_on_return=False,
         writes_zero_delivery_count=True,
         writes_acquired_count=False,
+        names_default_queue_type=False,
         max_message_size=128 * 1024 * 1024,
         refuses_unknown_delivery_modes=True,
         allows_global_qos=True,

@@ -7,18 +7,18 @@
               dead-letter exchange  <───────┘
 
 Everything happens within one call and in memory; the journal is told alongside and nobody here waits for it.
-Messages expire only at the head of the queue, as in RabbitMQ: one with a short life behind one with a long life
-waits for it.
+Messages expire only at the head of the queue, as in RabbitMQ: one with a short life behind one with a long life, or
+of a lower priority, waits for it.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from redrive.broker.clock import Alarm
 from redrive.broker.message import Entry, Message
+from redrive.broker.ready import Lanes, Ready
 from redrive.broker.settings import QueueSettings
 from redrive.wire.values import Table
 
@@ -33,6 +33,7 @@ class Consumer(Protocol):
     """Whoever takes messages from a queue. A channel makes them."""
 
     priority: int
+    unacked: int
 
     def has_room(self) -> bool:
         """Does it take one more now?"""
@@ -64,18 +65,23 @@ class Queue:
         self.arguments = arguments
         self.settings = settings
         self.unacked = 0
+        self.getting = 0  # of these, by basic.get
         self.deleted = False
         self.exclusive_consumer = False
         self._consumers: list[Consumer] = []  # in the order of delivery: by priority, then by turn
         self._had_consumers = False
-        self._ready = _Ready(settings.max_priority)
+        self._ready = self._make_ready()
         self._bytes = 0
         self._next_position = 1
+        self._mortal = False  # was there ever a message that can expire?
         self._expiry: Alarm | None = None
         self._expiry_due = 0.0
         self._unused: Alarm | None = None
         self._dispatching = False
         self.touch()
+
+    def _make_ready(self) -> Ready:
+        return Lanes(self.settings.max_priority or 0)
 
     def __len__(self) -> int:
         """How many messages are ready."""
@@ -83,6 +89,7 @@ class Queue:
 
     @property
     def consumers(self) -> int:
+        """How many there are, as clients are told."""
         return len(self._consumers)
 
     @property
@@ -92,39 +99,36 @@ class Queue:
 
     # In -----------------------------------------------------------------------------------------------
 
-    @property
-    def refuses(self) -> bool:
-        """Full, and told to say so to publishers."""
+    def _would_overflow(self, size: int) -> bool:
         settings = self.settings
-        return settings.overflow != "drop-head" and (
-            (settings.max_length is not None and len(self._ready) >= settings.max_length)
-            or (settings.max_bytes is not None and self._bytes >= settings.max_bytes)
+        return (settings.max_length is not None and len(self._ready) >= settings.max_length) or (
+            settings.max_bytes is not None and self._bytes + size > settings.max_bytes
         )
 
-    def publish(self, message: Message) -> bool:
-        """Take a message in, unless the queue is full and refuses."""
+    def publish(self, message: Message, by: object = None) -> bool:  # noqa: ARG002 - a quorum queue wants to know
+        """Take a message in, unless the queue is full and refuses. `by`: the channel, or nobody for a dead letter."""
         settings = self.settings
-        if settings.overflow != "drop-head" and self.refuses:
+        if settings.overflow != "drop-head" and self._would_overflow(len(message.body)):
             if settings.overflow == "reject-publish-dlx":
                 self.vhost.dead_letter(self, message, "maxlen")
             return False
+        self._enter(message)
+        if self._consumers:
+            self.dispatch()  # even what has no life at all, if somebody takes it at once
+        dropped = settings.overflow == "drop-head" and self._shorten()
+        if self._mortal and (dropped or len(self._ready) == 1):
+            # Otherwise the head is the one it was, RabbitMQ thinks; even where a message of a higher priority is now.
+            # A dead letter waits for the alarm, or one that kills itself over and over would let nobody else live.
+            self._watch_head() if message.deaths else self.expire()
+        return True
+
+    def _enter(self, message: Message) -> None:
         entry = Entry(self.vhost.next_id(), message, self._next_position, self._deadline(message))
         self._next_position += 1
         self.vhost.memory.take(len(message.body))
-        if self.survives and (message.facts.persistent or settings.quorum):
+        if self.survives and (message.facts.persistent or self.settings.quorum):
             self.vhost.store(self.id, entry)
-        if entry.expires_at is not None and entry.expires_at <= self.vhost.now() and not self._can_deliver():
-            # A life of zero: delivered at once or never.
-            self._die(entry, "expired")
-            return True
         self._put(entry)
-        if self._consumers:
-            self.dispatch()
-        if settings.overflow == "drop-head":
-            self._shorten()
-        if entry.expires_at is not None:
-            self._watch_head()
-        return True
 
     def restore(self, entry: Entry) -> None:
         """Put back what the journal kept, in order, before anything else happens."""
@@ -138,6 +142,8 @@ class Queue:
         self._next_position = max(self._next_position, delivered + 1)
 
     def _put(self, entry: Entry) -> None:
+        if entry.expires_at is not None:
+            self._mortal = True
         self._ready.append(entry)
         self._bytes += len(entry.message.body)
 
@@ -150,19 +156,22 @@ class Queue:
         lives = [life for life in (message.facts.expiration, self.settings.message_ttl) if life is not None]
         return self.vhost.now() + min(lives) / 1000 if lives else None
 
-    def _shorten(self) -> None:
-        settings = self.settings
+    def _shorten(self) -> bool:
+        """Drop what is too much, at the head, and say whether there was anything."""
+        settings, before = self.settings, len(self._ready)
         while self._ready and (
             (settings.max_length is not None and len(self._ready) > settings.max_length)
             or (settings.max_bytes is not None and self._bytes > settings.max_bytes)
         ):
             self._die(self._take(), "maxlen")
+        return len(self._ready) != before
 
     # Expiry -------------------------------------------------------------------------------------------
 
     def _watch_head(self) -> None:
         """Have the alarm set for the head of the queue, if it can expire."""
-        due = self._ready.first_deadline()
+        head = self._ready.head
+        due = None if head is None else head.expires_at
         if due is None or (self._expiry is not None and self._expiry_due <= due):
             return
         if self._expiry is not None:
@@ -178,15 +187,14 @@ class Queue:
     def expire(self) -> None:
         """Let go of what has outlived its time at the head of the queue."""
         now = self.vhost.now()
-        while (entry := self._ready.expired_head(now)) is not None:
-            self._bytes -= len(entry.message.body)
-            self._die(entry, "expired")
+        if self._expiry is not None and self._expiry_due <= now:  # it is about to ring, and has nothing more to say
+            self._expiry.cancel()
+            self._expiry = None
+        while (head := self._ready.head) is not None and head.expires_at is not None and head.expires_at <= now:
+            self._die(self._take(), "expired")
         self._watch_head()
 
     # Out ----------------------------------------------------------------------------------------------
-
-    def _can_deliver(self) -> bool:
-        return not self._ready and any(consumer.has_room() for consumer in self._active())
 
     def _active(self) -> Iterable[Consumer]:
         return self._consumers[:1] if self.settings.single_active_consumer else self._consumers
@@ -198,10 +206,7 @@ class Queue:
         self._dispatching = True
         try:
             while self._ready and (consumer := self._next_consumer()) is not None:
-                if self._expiry is not None and self._expiry_due <= self.vhost.now():
-                    self.expire()
-                    continue
-                self._hand_out(consumer)
+                consumer.deliver(self, self._take_out())
         finally:
             self._dispatching = False
 
@@ -219,24 +224,34 @@ class Queue:
             place += 1
         self._consumers.insert(place, consumer)
 
-    def _hand_out(self, consumer: Consumer) -> None:
-        entry = self._take()
-        self.unacked += 1
-        if entry.stored:
-            self.vhost.journal.delivered(self.id, entry.position)
-        consumer.deliver(self, entry)
+    def _take_out(self) -> Entry:
+        """The next one for a client. What was behind it may be at the end of its time."""
+        entry = self._hand_over()
+        if self._mortal:
+            self.expire()
+        return entry
 
-    def get(self) -> Entry | None:
-        """One message for basic.get."""
-        self.touch()
-        self.expire()
-        if not self._ready:
-            return None
+    def _hand_over(self) -> Entry:
         entry = self._take()
         self.unacked += 1
         if entry.stored:
             self.vhost.journal.delivered(self.id, entry.position)
         return entry
+
+    def get(self, *, no_ack: bool) -> Entry | None:
+        """One message for basic.get; with `no_ack` it is settled already."""
+        self.touch()
+        if not self._ready:
+            return None
+        entry = self._take_out()
+        self._got(entry, no_ack=no_ack)
+        return entry
+
+    def _got(self, entry: Entry, *, no_ack: bool) -> None:
+        if no_ack:
+            self.settle(entry)
+        else:
+            self.getting += 1
 
     # Back ---------------------------------------------------------------------------------------------
 
@@ -257,53 +272,22 @@ class Queue:
         else:
             self._die(entry, "rejected")
 
-    @property
-    def _rotates(self) -> bool:
-        """Do messages that a client gives back go to the end?"""
-        settings = self.settings
-        return settings.quorum and settings.delivery_limit is None and not self.vhost.dialect.keeps_order_on_return
-
-    def put_back(self, entries: Iterable[Entry], *, counts: bool, by_client: bool) -> None:
-        """Returned unsettled, to where they were. `counts`: towards the delivery limit of a quorum queue."""
+    def put_back(self, entries: list[Entry], *, counts: bool, by_client: bool) -> None:  # noqa: ARG002
+        """Returned unsettled, to where they were. What the flags mean is told by the quorum queue."""
         if self.deleted:
             for entry in entries:
                 self.settle(entry)
             return
-        returned = []
         for entry in entries:
             self.unacked -= 1
             entry.redelivered = True
-            entry.acquired += 1
-            if self.settings.quorum and counts:
-                entry.delivery_count += 1
-                if self._beyond_limit(entry):
-                    self._die(entry, "delivery_limit")
-                    continue
-                if entry.stored:
-                    self.vhost.journal.returned(entry.id, entry.delivery_count)
-            if by_client and self._rotates:
-                self._move_to_end(entry)
-                self._ready.append(entry)
-            else:
-                returned.append(entry)
             self._bytes += len(entry.message.body)
-        self._ready.insert(returned)
-        self._watch_head()
+        self._ready.insert(entries)
         if self.settings.overflow == "drop-head":
             self._shorten()
+        if self._mortal:
+            self.expire()
         self.dispatch()
-
-    def _move_to_end(self, entry: Entry) -> None:
-        if entry.stored:
-            self.vhost.journal.forget(entry.id)
-        entry.id = self.vhost.next_id()
-        entry.position, self._next_position = self._next_position, self._next_position + 1
-        if entry.stored:
-            self.vhost.store(self.id, entry)
-
-    def _beyond_limit(self, entry: Entry) -> bool:
-        limit = self.settings.delivery_limit
-        return limit is not None and entry.delivery_count > limit
 
     def _die(self, entry: Entry, reason: str) -> None:
         self._forget(entry)
@@ -379,63 +363,3 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} ready={len(self._ready)} unacked={self.unacked} consumers={self.consumers}>"
-
-
-class _Ready:
-    """The ready messages in the order of delivery: by priority if the queue has them, then by position."""
-
-    def __init__(self, max_priority: int | None) -> None:
-        self._lanes: list[deque[Entry]] = [deque() for _ in range((max_priority or 0) + 1)]
-        self._top = max_priority or 0
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Entry]:
-        for lane in reversed(self._lanes):
-            yield from lane
-
-    def _lane(self, entry: Entry) -> deque[Entry]:
-        return self._lanes[min(entry.message.facts.priority, self._top)]
-
-    def append(self, entry: Entry) -> None:
-        self._lane(entry).append(entry)
-        self._count += 1
-
-    def insert(self, entries: Iterable[Entry]) -> None:
-        """At their old positions. These are mostly near the head, so the search begins there."""
-        lanes: dict[int, list[Entry]] = {}
-        for entry in sorted(entries, key=lambda entry: entry.position):
-            lanes.setdefault(min(entry.message.facts.priority, self._top), []).append(entry)
-        for number, returning in lanes.items():
-            lane, before = self._lanes[number], []
-            for entry in returning:
-                while lane and lane[0].position < entry.position:
-                    before.append(lane.popleft())
-                before.append(entry)
-            lane.extendleft(reversed(before))
-            self._count += len(returning)
-
-    def popleft(self) -> Entry:
-        self._count -= 1
-        if not self._top:
-            return self._lanes[0].popleft()
-        return next(lane for lane in reversed(self._lanes) if lane).popleft()
-
-    def first_deadline(self) -> float | None:
-        """When the first of the heads expires."""
-        deadlines = [lane[0].expires_at for lane in self._lanes if lane]
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
-
-    def expired_head(self, now: float) -> Entry | None:
-        for lane in self._lanes:
-            if lane and (deadline := lane[0].expires_at) is not None and deadline <= now:
-                self._count -= 1
-                return lane.popleft()
-        return None
-
-    def clear(self) -> None:
-        for lane in self._lanes:
-            lane.clear()
-        self._count = 0

@@ -3,6 +3,9 @@
 What is said within one turn of the event loop leaves in one write, or in several when it is much. A client that does
 not read is not read from either, nor is what it said answered, so that what it is owed stays bounded; deliveries wait
 in their queues meanwhile. Replies about durable things leave when the journal has them (`hold`).
+
+Whoever is not read from, be it for that or because of an alarm, seems to be silent. So before a client is given up as
+dead while that lasts, it is listened to for a moment (`_overhear`): a heartbeat that waits in the socket saves it.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ log = logging.getLogger("redrive.broker")
 HANDSHAKE_WITHIN = 10.0  # seconds; whoever connects and says nothing is shown out
 WRITE_HIGH_WATER = 256 * 1024
 FRAMES = 128  # about what the frames of a message weigh, without its body
+OVERHEARD_AT_MOST = 1024 * 1024  # bytes from a client that is not to be read from
 DISK_LAGS_AT = 20_000  # changes that are not on disk yet: whoever wants more waits for these
 
 
@@ -72,6 +76,8 @@ class Session(asyncio.Protocol):
         self._unsent = 0  # bytes, about
         self._clogged = False  # the socket takes no more
         self._full = False  # too much is held back
+        self._overhearing = False  # is it listened to only to learn whether it is alive?
+        self._overheard = 0  # bytes, since it was last read from
         self._holds = 0
         self._unconfirmed: dict[Channel, None] = {}
         self._published = False  # has it ever? then an alarm concerns it
@@ -95,7 +101,14 @@ class Session(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heartbeat.last_received = self._loop.time()
         greeted = self.conversation.state is not ConnectionState.IDLE
-        self._take_in(self.conversation.receive(data))
+        events = self.conversation.receive(data)
+        if self._overhearing:
+            self._overheard += len(data)
+            self._waiting += events
+            self._overhearing = False
+            self._pause_reading()
+            return
+        self._take_in(events)
         if not greeted and self.conversation.state is ConnectionState.GREETED:
             self._start()
 
@@ -110,7 +123,7 @@ class Session(asyncio.Protocol):
         self._unconfirmed.clear()
         if self.broker.journal.pending > DISK_LAGS_AT:
             self._pause_reading()
-            self.broker.journal.after_commit(self._resume_reading)
+            self.broker.journal.after_commit(self._go_on)
         elif self._published and self.broker.alarm:
             self._pause_reading()
         self.write_soon()
@@ -136,10 +149,11 @@ class Session(asyncio.Protocol):
         self._pause_reading()
 
     def _go_on(self) -> None:
-        """Take up what was left when there was no room, unless there is none again."""
-        if self._clogged or self._full or self._ended:
+        """Take up what was left, unless there is still a reason not to."""
+        if self._clogged or self._full or self._ended or (self._published and self.broker.alarm):
             return
         self.writable = True
+        self._overhearing, self._overheard = False, 0
         self._resume_reading()
         waiting, self._waiting = self._waiting, []
         self._take_in(waiting)
@@ -164,7 +178,7 @@ class Session(asyncio.Protocol):
         if self._tells_blocked:
             self.send(0, ConnectionBlocked(reason=reason) if reason is not None else ConnectionUnblocked())
         if reason is None:
-            self._resume_reading()
+            self._go_on()
         elif self._published:
             self._pause_reading()
 

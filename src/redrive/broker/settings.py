@@ -64,7 +64,6 @@ def _flag() -> _Argument:
     return _Argument(lambda value: None if isinstance(value, bool) else f"{{unacceptable_type,{type_name(value)}}}")
 
 
-# In the order in which RabbitMQ compares them when a queue is declared again: the first that differs is named.
 _ARGUMENTS: Mapping[str, _Argument] = {
     "x-expires": _whole(1, LONGEST_TTL),
     "x-message-ttl": _whole(0, LONGEST_TTL),
@@ -81,6 +80,34 @@ _ARGUMENTS: Mapping[str, _Argument] = {
     "x-queue-type": _text("classic", "quorum"),
     "x-delivery-limit": _whole(-1, _MOST),
 }
+# What RabbitMQ compares when a queue is declared again, in this order: the first that differs is named.
+_CLASSIC_COMPARES = (
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-single-active-consumer",
+    "x-queue-type",
+)
+_QUORUM_COMPARES = (
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-queue-type",
+    "x-delivery-limit",
+    "x-message-ttl",
+)
 _QUORUM_REFUSES = ("x-max-priority", "x-queue-mode")
 _CLASSIC_REFUSES = ("x-delivery-limit", "x-dead-letter-strategy")
 
@@ -120,12 +147,15 @@ def _delivery_limit(arguments: Table, dialect: Dialect) -> int | None:
     return limit
 
 
-def check_equivalent(queue: str, vhost: str, received: Table, current: Table) -> None:
-    """A queue exists: what a second declaration wants must be what it has."""
-    for name in _ARGUMENTS:  # others, known to nobody, are ignored, as RabbitMQ ignores them
+def check_equivalent(queue: str, vhost: str, received: Table, current: Table, dialect: Dialect) -> None:
+    """A queue exists: what a second declaration wants must be what it has, as far as its type knows the argument."""
+    for name in _QUORUM_COMPARES if current.get("x-queue-type") == "quorum" else _CLASSIC_COMPARES:
         wanted, has = received.get(name), current.get(name)
         if name == "x-queue-type":
-            wanted, has = wanted or "classic", has or "classic"
+            if (wanted or "classic") == (has or "classic"):
+                continue
+            if dialect.names_default_queue_type:
+                wanted, has = wanted or "classic", has or "classic"
         if wanted != has:
             raise inequivalent(name, "queue", queue, vhost, wanted, has)
 

@@ -20,6 +20,7 @@ from redrive.broker.exchanges import MATCHERS, InvalidBinding, Matcher
 from redrive.broker.memory import Memory
 from redrive.broker.message import Entry, Facts, Message, read_facts
 from redrive.broker.queue import Queue
+from redrive.broker.quorum import QuorumQueue
 from redrive.broker.refusal import Refusal, access_refused, not_found, precondition
 from redrive.broker.settings import check_equivalent, inequivalent, read_settings
 from redrive.broker.storage.journal import Definition, Journal, StoredMessage
@@ -172,7 +173,7 @@ class VirtualHost:
         if not name:
             raise access_refused("operation not permitted on the default exchange")
         if name.startswith("amq."):
-            raise access_refused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+            raise access_refused(f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed")
         exchange = self.exchanges.get(name)
         if exchange is None:
             return
@@ -244,9 +245,9 @@ class VirtualHost:
     def _create_queue(self, declare: QueueDeclare, session: object) -> Queue:
         name = declare.queue or "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         settings = read_settings(name, self.name, declare.arguments, self.dialect)
-        if settings.quorum and not (declare.durable and not declare.exclusive and not declare.auto_delete):
-            self._refuse_quorum(name, declare)
-        queue = Queue(
+        if settings.quorum:
+            self._check_quorum(name, declare)
+        queue = (QuorumQueue if settings.quorum else Queue)(
             self,
             name,
             id=self.next_id(),
@@ -266,14 +267,15 @@ class VirtualHost:
         """One for direct replies: it goes with its consumer."""
         return self._create_queue(QueueDeclare(queue=name, auto_delete=True), None)
 
-    def _refuse_quorum(self, name: str, declare: QueueDeclare) -> None:
-        wrong = ("durable", False) if not declare.durable else ("exclusive", True) if declare.exclusive else None
-        argument, value = wrong or ("auto-delete", True)
-        raise precondition(
-            f"invalid property '{argument}' for queue '{name}' in vhost '{self.name}'"
-            if wrong
-            else f"invalid property '{argument}' for queue '{name}' in vhost '{self.name}': {value}"
-        )
+    def _check_quorum(self, name: str, declare: QueueDeclare) -> None:
+        """A quorum queue is durable and belongs to everybody."""
+        wrong = {
+            "auto-delete": declare.auto_delete,
+            "exclusive-owner": declare.exclusive,
+            "non-durable": not declare.durable,
+        }
+        for property in (property for property, is_so in wrong.items() if is_so):
+            raise precondition(f"invalid property '{property}' for queue '{name}' in vhost '{self.name}'")
 
     def _check_queue(self, existing: Queue, declare: QueueDeclare) -> None:
         pairs = (
@@ -283,7 +285,7 @@ class VirtualHost:
         for name, received, current in pairs:
             if received != current:
                 raise inequivalent(name, "queue", existing.name, self.name, received, current)
-        check_equivalent(existing.name, self.name, declare.arguments, existing.arguments)
+        check_equivalent(existing.name, self.name, declare.arguments, existing.arguments, self.dialect)
 
     def delete_queue(self, name: str, session: object, *, if_unused: bool, if_empty: bool) -> int:
         queue = self.queues.get(name)
@@ -381,8 +383,13 @@ class VirtualHost:
             walk.visit(name, key)
         return tuple(walk.queues)
 
-    def publish(self, publication: Publication, user: str) -> tuple[bool, bool]:
+    def publish(self, publication: Publication, user: str, by: object) -> tuple[bool, bool]:
         """Route a message. Says whether any queue was found for it, and whether all of them took it."""
+        message, targets = self.find_way(publication, user)
+        return self.deliver(message, targets, by)
+
+    def find_way(self, publication: Publication, user: str) -> tuple[Message, tuple[Queue, ...]]:
+        """What was published as a message, and the queues that are to get it. Refuses what makes no sense."""
         targets = self.targets(publication.route, publication.raw_properties)
         facts = self.facts(publication.raw_properties)
         if facts.user_id is not None and facts.user_id != user:
@@ -391,14 +398,25 @@ class VirtualHost:
         if facts.cc or facts.bcc:
             keys = (message.routing_key, *facts.cc, *facts.bcc)
             targets = self.targets_for_keys(message.exchange, keys, publication.raw_properties)
-        if facts.delay and (delays := self.exchange(message.exchange).delays) is not None:
-            delays.hold(message, facts.delay)
+        return message, targets
+
+    def deliver(self, message: Message, targets: tuple[Queue, ...], by: object) -> tuple[bool, bool]:
+        if message.facts.delay and (delays := self._delays(message.exchange)) is not None:
+            delays.hold(message, message.facts.delay)
             return True, True
         accepted = True
         for queue in targets:
-            if not queue.publish(message):
+            if not queue.publish(message, by):
                 accepted = False
         return bool(targets), accepted
+
+    def _delays(self, exchange: str) -> Delays | None:
+        found = self.exchanges.get(exchange)
+        return None if found is None else found.delays
+
+    def still_there(self, targets: tuple[Queue, ...]) -> tuple[Queue, ...]:
+        """The queues that have these names now."""
+        return tuple(self.queues[queue.name] for queue in targets if queue.name in self.queues)
 
     def route(self, message: Message) -> None:
         """Send a message on its way again, from its exchange."""
@@ -489,7 +507,8 @@ class VirtualHost:
 
     def _restore_queue(self, definition: Definition, value: dict[str, Any]) -> None:
         arguments = value["arguments"]
-        self.queues[definition.name] = Queue(
+        settings = read_settings(definition.name, self.name, arguments, self.dialect)
+        self.queues[definition.name] = (QuorumQueue if settings.quorum else Queue)(
             self,
             definition.name,
             id=definition.id,
@@ -497,7 +516,7 @@ class VirtualHost:
             owner=None,
             auto_delete=value["auto_delete"],
             arguments=arguments,
-            settings=read_settings(definition.name, self.name, arguments, self.dialect),
+            settings=settings,
         )
 
     def _restore_binding(self, definition: Definition, value: dict[str, Any]) -> None:

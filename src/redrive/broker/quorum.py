@@ -1,0 +1,174 @@
+"""What a quorum queue does otherwise than a classic one. It is a log here as there, with one copy instead of several.
+
+It keeps every message, persistent or not, counts failed deliveries, and lets a message die that failed too often. What
+comes back is delivered before anything else; where a queue has no delivery limit and the dialect says so, what a client
+gives back goes to the end instead. After whatever happens to it, it does the same three things in the same order: let
+go of what has expired, hand out, drop what is too much. A life of zero is one of a millisecond.
+
+It refuses publishers otherwise than a classic queue, too, and that is told by `Gate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary
+
+from redrive.broker.message import Entry, Message
+from redrive.broker.queue import Consumer, Queue
+from redrive.broker.ready import Ready, ReturnsFirst
+from redrive.broker.settings import QueueSettings
+
+_LOW = 0.8  # of a limit
+
+
+class Gate:
+    """`reject-publish`: the queue tells its publishers when it is too full, and when it is empty enough again.
+
+    A message that makes it too full is still taken. From then on all channels that have ever published to it are
+    refused, until no more than 80 % of each limit is in use. A channel that comes in between is told at its first
+    publish how things are then.
+    """
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._refused: WeakKeyDictionary[object, bool] = WeakKeyDictionary()  # by channel
+        self._low = True
+
+    def admits(self, channel: object, messages: int, size: int) -> bool:
+        if channel not in self._refused:
+            self._refused[channel] = not self._within(1.0, messages, size)
+        return not self._refused[channel]
+
+    def look(self, messages: int, size: int) -> None:
+        """The queue holds something else than before."""
+        was_low, self._low = self._low, self._within(_LOW, messages, size)
+        if not self._within(1.0, messages, size):
+            self._tell_all(refused=True)
+        elif self._low and not was_low:
+            self._tell_all(refused=False)
+
+    def _within(self, share: float, messages: int, size: int) -> bool:
+        limits = ((self._settings.max_length, messages), (self._settings.max_bytes, size))
+        return all(limit is None or used <= int(limit * share) for limit, used in limits)
+
+    def _tell_all(self, *, refused: bool) -> None:
+        for channel in self._refused:
+            self._refused[channel] = refused
+
+    def __repr__(self) -> str:
+        return f"<Gate refuses {sum(self._refused.values())} of {len(self._refused)}>"
+
+
+class QuorumQueue(Queue):
+    _gate: Gate | None = None
+    _leaving: tuple[Consumer, ...] = ()  # consumers that were cancelled and have not settled everything
+
+    def _make_ready(self) -> Ready:
+        if self.settings.overflow == "reject-publish":
+            self._gate = Gate(self.settings)
+        return ReturnsFirst()
+
+    @property
+    def consumers(self) -> int:
+        """Those that it serves, and everybody else who has something of it that is not settled."""
+        served = min(1, len(self._consumers)) if self.settings.single_active_consumer else len(self._consumers)
+        self._leaving = tuple(consumer for consumer in self._leaving if consumer.unacked)
+        return served + self.getting + len(self._leaving)
+
+    def remove(self, consumer: Consumer) -> None:
+        self._leaving = (*self._leaving, consumer)
+        super().remove(consumer)
+
+    def publish(self, message: Message, by: object = None) -> bool:
+        """Who moves a dead letter does not ask whether there is room."""
+        if self._gate is not None and by is not None and not self._gate.admits(by, len(self._ready), self._bytes):
+            return False
+        self._enter(message)
+        self.dispatch()
+        return True
+
+    def dispatch(self) -> None:
+        if self._mortal:
+            self.expire()
+        super().dispatch()
+        if self.settings.overflow == "drop-head" and self._shorten() and self._mortal:
+            self._watch_head()
+        self._tell_publishers()
+
+    def _alarm(self) -> None:
+        super()._alarm()
+        if not self.deleted:
+            self.dispatch()
+
+    def _tell_publishers(self) -> None:
+        if self._gate is not None:
+            self._gate.look(len(self._ready), self._bytes)
+
+    def get(self, *, no_ack: bool) -> Entry | None:
+        """What expires behind it is still counted when the client is told how many are left, unless it is settled."""
+        self.touch()
+        if not self._ready:
+            return None
+        entry = self._hand_over()
+        self._got(entry, no_ack=no_ack)
+        if no_ack:
+            self.dispatch()
+        elif self._mortal:
+            self._watch_head()
+        self._tell_publishers()
+        return entry
+
+    def purge(self) -> int:
+        count = super().purge()
+        self._tell_publishers()
+        return count
+
+    def _deadline(self, message: Message) -> float | None:
+        deadline = super()._deadline(message)
+        return None if deadline is None else max(deadline, self.vhost.now() + 0.001)
+
+    # Back ---------------------------------------------------------------------------------------------
+
+    @property
+    def _rotates(self) -> bool:
+        """Do messages that a client gives back go to the end?"""
+        return self.settings.delivery_limit is None and not self.vhost.dialect.keeps_order_on_return
+
+    def put_back(self, entries: Iterable[Entry], *, counts: bool, by_client: bool) -> None:
+        """Returned unsettled. `counts`: it failed. `by_client`: not because a channel ended."""
+        for entry in entries:
+            self.unacked -= 1
+            if self.deleted:
+                self._forget(entry)
+            elif not counts or self._may_fail_again(entry):
+                self._return(entry, to_the_end=by_client and self._rotates)
+        if not self.deleted:
+            self.dispatch()
+
+    def _may_fail_again(self, entry: Entry) -> bool:
+        entry.delivery_count += 1
+        limit = self.settings.delivery_limit
+        if limit is not None and entry.delivery_count > limit:
+            self._die(entry, "delivery_limit")
+            return False
+        if entry.stored:
+            self.vhost.journal.returned(entry.id, entry.delivery_count)
+        return True
+
+    def _return(self, entry: Entry, *, to_the_end: bool) -> None:
+        entry.redelivered = True
+        entry.acquired += 1
+        self._bytes += len(entry.message.body)
+        if to_the_end:
+            self._move_to_end(entry)
+            self._ready.append(entry)
+        else:
+            self._ready.insert((entry,))
+
+    def _move_to_end(self, entry: Entry) -> None:
+        if entry.stored:
+            self.vhost.journal.forget(entry.id)
+        entry.id = self.vhost.next_id()
+        entry.position, self._next_position = self._next_position, self._next_position + 1
+        if entry.stored:
+            self.vhost.store(self.id, entry)
