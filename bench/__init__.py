@@ -18,4 +18,5 @@ See README.md.
 | `goals`     | what Redrive set out to reach, and whether it did                          |
 | `report`    | tables for a terminal and for Markdown                                     |
 | `plot`      | the picture                                                                |
+| `outbox`    | a run of its own: what outbox and inbox cost                               |
 """

@@ -53,6 +53,7 @@ _FRAME_OVERHEAD = 64
 
 # A relay that has claimed rows does not wait long for a broker: whoever else could publish them is kept from it.
 _RELAY_PATIENCE = timedelta(seconds=5)
+_STANDBY = 1.0  # seconds between the tries of a relay that waits for its turn
 
 
 class App(Router):
@@ -93,6 +94,7 @@ class App(Router):
         self._clock = clock or SystemClock()
         self.around_publish: Around = nothing_around
         self._running: Running | None = None
+        self._relay: Relay | None = None
         self.schema = Schema(outbox or OutboxNames(), inbox_table)
         url = database or environment.database()
         self._owns_database = url is None
@@ -182,7 +184,7 @@ class App(Router):
             worker = running.worker(self.chosen(queues))
             if any(spec.inbox for spec in self.chosen(queues)):
                 await stack.enter_async_context(tidying(self.forget_processed, "old entries of the inbox"))
-            relaying = asyncio.create_task(self.relay(stop)) if relay else None
+            relaying = asyncio.create_task(self.relay(stop, standby=True)) if relay else None
             try:
                 await worker.start()
                 if ready is not None:
@@ -195,8 +197,13 @@ class App(Router):
             await relaying
         return finished
 
-    async def relay(self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None) -> Relay:
-        """Publish the rows of the outbox until `stop` is set."""
+    async def relay(
+        self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None, standby: bool = False
+    ) -> Relay:
+        """Publish the rows of the outbox until `stop` is set.
+
+        On SQLite there can be one relay: the next is refused, or with `standby` waits until its turn comes.
+        """
         await self._ready_database(self.outbox.table.name)
         async with AsyncExitStack() as stack:
             url = self.broker
@@ -205,7 +212,7 @@ class App(Router):
             connection = Connection(url, name=f"{self.name} relay", patience=_RELAY_PATIENCE, window=5000)
             await stack.enter_async_context(connection)
             if not self.database.is_postgresql:
-                await self._alone(connection)
+                await self._alone(connection, stop, standby=standby)
             waker = await stack.enter_async_context(Waker(self.database, channel_of(self.schema.outbox.table)))
             policy = self.outbox.policy
             keep = duration(policy.keep, "outbox.keep") if policy.keep is not None else None
@@ -221,20 +228,26 @@ class App(Router):
                 attempts=policy.attempts,
                 lanes=2 if self.database.is_postgresql else 1,  # two would take the same rows
             )
+            self._relay = relay
             if ready is not None:
                 ready(relay)
             await relay.run(stop)
         return relay
 
-    async def _alone(self, connection: Connection) -> None:
+    async def _alone(self, connection: Connection, stop: asyncio.Event, *, standby: bool) -> None:
         """SQLite has no locks on rows: there may be one relay, and the broker knows whether there is."""
-        name = f"redrive.outbox.{self.schema.outbox.table}"
-        try:
-            await connection.declare_queue(name, durable=False, exclusive=True)
-        except ResourceLocked:
-            raise ConfigurationError(
-                "another relay works on this outbox, and SQLite is for one: stop it first"
-            ) from None
+        name = f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}"
+        while not stop.is_set():
+            try:
+                await connection.declare_queue(name, durable=False, exclusive=True)
+                return
+            except ResourceLocked:
+                if not standby:
+                    raise ConfigurationError(
+                        "another relay works on this outbox, and SQLite is for one: stop it first"
+                    ) from None
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _STANDBY)
 
     async def _ready_database(self, table: str) -> None:
         """The embedded database is nobody else's, so its tables are made when needed; in others they must be there."""
@@ -246,6 +259,17 @@ class App(Router):
     def upgrade_database(self) -> bool:
         """Make the outbox and inbox tables, if they are not there. Whether anything was done."""
         return self.schema.upgrade(self.database)
+
+    def outbox_facts(self) -> dict[str, float]:
+        """For metrics: what is pending and since when, what is parked, and what this process has published."""
+        status = Claims(self.database, self.outbox.table).status()
+        oldest = status["oldest"]
+        return {
+            "pending": status["pending"],
+            "oldest_seconds": (self._clock.now() - oldest).total_seconds() if oldest is not None else 0,
+            "parked": status["parked"],
+            "published_total": self._relay.published if self._relay is not None else 0,
+        }
 
     def forget_processed(self) -> int:
         """Delete what each consumer's inbox has kept for as long as it is to. How much that was."""

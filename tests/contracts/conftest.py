@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from redrive.client import Connection
+from redrive.client.channel import Channel
+from redrive.client.link import open_link
+from redrive.client.url import BrokerURL
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker
 
@@ -75,6 +78,15 @@ def _wake_up(loop: asyncio.AbstractEventLoop) -> None:
 async def connection(amqp_url: str, cleanliness: None) -> AsyncIterator[Connection]:  # noqa: ARG001 - before and after
     async with Connection(amqp_url, name="contract") as connection:
         yield connection
+
+
+@pytest.fixture
+async def channel(amqp_url: str, cleanliness: None) -> AsyncIterator[Channel]:  # noqa: ARG001
+    """A channel as AMQP knows it, for what the client does not offer."""
+    url = BrokerURL.parse(amqp_url)
+    link = await open_link(url, url.hosts[0], {}, lambda: None)
+    yield await link.channel()
+    await link.close()
 
 
 @pytest.fixture

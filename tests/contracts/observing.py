@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from redrive.client import Connection, Consumer, Delivery
+from redrive.client import Connection, Consumer, Delivery, Properties
+from redrive.client.channel import Channel
 from redrive.errors import NotFound
+from redrive.wire.frames import publish_frame
 
 T = TypeVar("T")
 
@@ -74,6 +76,13 @@ async def got(connection: Connection, queue: str) -> Delivery:
         while (delivery := await connection.get(queue)) is None:  # noqa: ASYNC110 - a broker gives no sign
             await asyncio.sleep(0.005)
         return delivery
+
+
+def told(channel: Channel, exchange: str, key: str, body: bytes, *, mandatory: bool = False) -> None:
+    """Publish on a bare channel, without waiting for anything."""
+    frame = publish_frame(channel.number, exchange, key, mandatory)
+    channel.link.conversation.send_content(channel.number, frame, Properties().encode(), body)
+    channel.link.write_soon()
 
 
 class Collector:

@@ -1,6 +1,7 @@
 """Outbox, relay and inbox with a broker: published if committed, processed once."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,11 +15,12 @@ from sqlalchemy.orm import Session
 
 from redrive import App, Batch, Retry
 from redrive.client import Connection
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, NotFound
 from redrive.runtime.observing import Outcome
 from redrive.runtime.transactions import InboxPolicy
 from redrive.store.claims import Claims
 from redrive.store.tables import RowState
+from redrive.store.transactions import StoreTransactions
 from redrive.testing.broker import ThreadedBroker
 from working import depth, take, working
 
@@ -122,6 +124,49 @@ async def test_two_relays_on_sqlite_are_refused(app: App) -> None:
         await first
 
 
+async def test_the_relay_of_a_second_worker_on_sqlite_waits_for_its_turn(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if app.database.is_postgresql:
+        pytest.skip("PostgreSQL: as many as you like")
+    monkeypatch.setattr("redrive.app._STANDBY", 0.01)
+    app.queue("orders", dlq=False)
+    stop, started, second_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    first = asyncio.create_task(app.relay(stop, ready=lambda _: started.set()))
+    await started.wait()
+    second = asyncio.create_task(app.work(stop=second_stop, relay=True))
+    async with Connection(app.broker or "") as connection:
+        while await _is_missing(connection, "orders"):  # noqa: ASYNC110 - the worker makes it
+            await asyncio.sleep(0.01)
+        stop.set()
+        await first
+        with app.database.sessions()() as session, session.begin():
+            app.outbox.add(session, "", "orders", Order(1))
+        assert (await take(connection, "orders")).body == b'{"id":1}'
+    second_stop.set()
+    assert await second
+
+
+async def _is_missing(connection: Connection, queue: str) -> bool:
+    try:
+        await connection.queue_info(queue)
+    except NotFound:
+        return True
+    return False
+
+
+async def test_two_databases_on_one_broker_have_a_relay_each(app: App, tmp_path: Path) -> None:
+    other = App("other", broker=app.broker, database=f"sqlite:///{tmp_path / 'other.db'}")
+    other.upgrade_database()
+    stop, started = asyncio.Event(), asyncio.Queue[None]()
+    relaying = [asyncio.create_task(one.relay(stop, ready=lambda _: started.put_nowait(None))) for one in (app, other)]
+    for _ in relaying:
+        await started.get()
+    stop.set()
+    await asyncio.gather(*relaying)
+    await other.database.close()
+
+
 # Inbox --------------------------------------------------------------------------------------------
 
 
@@ -149,6 +194,52 @@ async def test_a_plain_function_has_a_plain_session(app: App) -> None:
             await app.publish("", "orders", Order(1), message_id="m-1")
         await watcher.seen(Outcome.DONE)
         await watcher.seen(Outcome.DUPLICATE)
+    assert effects(app) == [1]
+
+
+async def test_a_plain_function_that_outlives_its_time_limit_has_no_effect(app: App) -> None:
+    calls, timed_out, ended = 0, threading.Event(), threading.Event()
+
+    @app.consumer("orders", retry=Retry(attempts=2, delay="50ms"), inbox=True, timeout="200ms", concurrency=2)
+    def handle(order: Order, session: Session) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            session.execute(sa.insert(EFFECTS).values(n=order.id, who="in time"))
+            return
+        timed_out.wait(20)
+        session.execute(sa.insert(EFFECTS).values(n=order.id, who="too late"))
+        ended.set()
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.DONE)
+        timed_out.set()
+        await asyncio.to_thread(ended.wait, 20)
+        await app.publish("", "orders", Order(2))
+        await watcher.seen(Outcome.DONE, 2)
+    assert effects(app) == [1, 2]
+
+
+async def test_a_commit_that_is_under_way_when_its_caller_gives_up_is_finished(app: App) -> None:
+    committing, go_on = threading.Event(), threading.Event()
+
+    @sa.event.listens_for(app.database.engine, "commit")
+    def commit(_: Any) -> None:
+        committing.set()
+        go_on.wait(20)
+
+    async def write() -> None:
+        async with StoreTransactions(app.database, app.inbox).begin(blocking=True) as transaction:
+            await asyncio.to_thread(transaction.session.execute, sa.insert(EFFECTS).values(n=1, who=""))
+
+    writing = asyncio.create_task(write())
+    await asyncio.to_thread(committing.wait, 20)
+    writing.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
     assert effects(app) == [1]
 
 

@@ -271,7 +271,7 @@ def summary(plan: Plan, crew: Crew, disasters: list[Callable[[], None]], skipped
 async def test_money_is_conserved_while_relays_and_workers_die(
     amqp_url: str, postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = Plan(300, relays=1, workers=2, fire=Fire(0.5, 50), within=60)
+    plan = Plan(300, relays=1, workers=2, fire=Fire(0.2, 30), within=120)
 
     told = await survive(plan, amqp_url, postgres_url, tmp_path, [])
 

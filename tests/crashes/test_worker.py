@@ -170,7 +170,6 @@ def check(scenario: Scenario, clean: Account, account: Account, die_before: int)
         assert account.calls.total() <= CRASH_LIMIT * account.ends.total(), f"{where}: handled too often"
     elif scenario.batch:  # who is tried together with whom is chance after a restart
         assert account.calls.keys() == clean.calls.keys(), f"{where}: attempts are miscounted"
-        assert account.calls >= clean.calls, f"{where}: attempts are missing"
     else:
         assert account.calls in [clean.calls + extra.calls for extra in possible], f"{where}: attempts are miscounted"
     for stories in account.stories.values():

@@ -241,7 +241,7 @@ async def survive(
     environment = {"REDRIVE_BROKER": broker.url, "LEDGER_TYPE": kind, "LEDGER_PAUSE": str(pause)}
     crew = Crew(environment, account, directory / "workers.log", workers=workers)
     try:
-        async with asyncio.timeout(120 + messages / 100), deaths(crew, account, fire):
+        async with asyncio.timeout(300 + messages / 100), deaths(crew, account, fire):
             await progress(account, messages // 3)
             async with crew.turn:
                 await asyncio.to_thread(broker.restart)

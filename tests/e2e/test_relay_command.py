@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -120,13 +121,24 @@ def bring(shop: App) -> None:
     asyncio.run(bring())
 
 
+def until_told(url: str, metric: str, value: float) -> str:
+    """The metrics, once one of the outbox's has this value: a batch is marked after it is published."""
+    while True:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+            told = answer.read().decode()
+        if f'redrive_outbox{metric}{{table="redrive_outbox"}} {value}' in told:
+            return str(told)
+
+
 def test_it_publishes_what_is_committed_and_sigterm_ends_it_with_the_counts(start: Start, shop: App) -> None:
     bring(shop)
     add(shop, "orders", "nowhere")
-    relay = start("outbox", "relay", "shop:app")
+    relay = start("outbox", "relay", "shop:app", "--health-port", "0")
+    url = relay.line().removeprefix("health at ")
     assert relay.line() == READY
     add(shop, "orders")
     assert published(shop, 2) == [b'{"id":1}', b'{"id":1}']
+    assert 'redrive_outbox_parked{table="redrive_outbox"} 1.0' in until_told(url, "_published_total", 2)
     assert relay.end(signal.SIGTERM) == 0
     assert relay.line() == "published 2, parked 1"
 

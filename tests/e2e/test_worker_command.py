@@ -50,7 +50,7 @@ class Command:
     def end(self, *signals: signal.Signals) -> int:
         for number in signals:
             self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(90)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def left(folder: Path) -> int:
 
 
 async def _appears(path: Path, text: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not path.exists() or text not in path.read_text():  # noqa: ASYNC110, ASYNC240 - another process writes it
             await asyncio.sleep(0.02)
 
@@ -143,7 +143,7 @@ def test_a_hard_end_loses_nothing(commands: list[Command], tmp_path: Path, how: 
 
 def test_only_some_queues_and_unknown_ones(commands: list[Command], tmp_path: Path) -> None:
     command = start(commands, tmp_path, "--queues", "orders,nope")
-    assert command.process.wait(20) == 2
+    assert command.process.wait(90) == 2
     assert command.process.stderr is not None
     assert "no consumer of nope; there are consumers of orders" in command.process.stderr.read()
 
@@ -161,7 +161,7 @@ def test_several_processes_share_the_work_and_a_dead_one_is_replaced(commands: l
 
 def test_a_broker_that_is_not_there_is_exit_code_7(commands: list[Command], tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM.replace('App("shop")', 'App("shop", broker="amqp://127.0.0.1:1/")'))
-    assert start(commands, tmp_path).process.wait(20) == 7
+    assert start(commands, tmp_path).process.wait(90) == 7
 
 
 def test_a_conflicting_topology_is_exit_code_6(commands: list[Command], tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_conflicting_topology_is_exit_code_6(commands: list[Command], tmp_path
 
     asyncio.run(declare())
     command = start(commands, tmp_path)
-    assert command.process.wait(20) == 6
+    assert command.process.wait(90) == 6
     assert command.process.stderr is not None
     assert "x-max-length: has 5, wanted nothing" in command.process.stderr.read()
 

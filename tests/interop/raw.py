@@ -1,6 +1,7 @@
 """A client of bytes: it can be as slow, silent or rude as a test wants, which no client library can."""
 
 import socket
+from pathlib import Path
 from typing import Self
 
 from redrive.testing.ports import LOOPBACK
@@ -22,14 +23,18 @@ _TUNE_AND_OPEN = tune_ok() + OPEN
 
 
 class RawClient:
-    def __init__(self, port: int, *, within: float = 20, receives: int | None = None) -> None:
-        """`receives`: how many bytes the kernel takes for us while we do not read; it decides when not told."""
-        self.socket = socket.socket()
+    def __init__(self, at: int | Path, *, within: float = 20, receives: int | None = None) -> None:
+        """`at` is a port or a Unix socket.
+
+        `receives`: how many bytes the kernel takes for us while we do not read; it decides when not told.
+        """
+        self.socket = socket.socket(socket.AF_UNIX if isinstance(at, Path) else socket.AF_INET)
         if receives is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
         self.socket.settimeout(within)
-        self.socket.connect((LOOPBACK, port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.connect(str(at) if isinstance(at, Path) else (LOOPBACK, at))
+        if not isinstance(at, Path):
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def log_in(self) -> Self:
         """As far as connection.tune, which is for the client to answer."""

@@ -409,7 +409,8 @@ class Channel:
             raise Refusal(
                 ReplyCode.RESOURCE_LOCKED,
                 f"cannot obtain access to locked queue '{queue.name}' in vhost '{self.vhost.name}'. "
-                "basic.get operations are not supported by quorum queues with single active consumer",
+                f"basic.get operations are not supported by {self.vhost.dialect.quorum_in_words} queues with single "
+                "active consumer",
             )
         entry = queue.get(no_ack=method.no_ack)
         if entry is None:

@@ -51,6 +51,11 @@ class Dialect:
     # basic.get brings x-delivery-count at the first delivery, as 0. To consumers, and where False, it comes with the
     # second.
     writes_zero_delivery_count: bool = False
+    # How many priorities there are, without being asked for: 1 means none. Of two the upper one gets two thirds of the
+    # deliveries; of 32 each comes before all lower ones.
+    quorum_priorities: int = 32
+    # x-max-length-bytes counts the properties of a message, too.
+    counts_properties: bool = True
     # x-acquired-count: every delivery that came back, whether or not it counts towards the limit.
     writes_acquired_count: bool = True
 
@@ -59,6 +64,8 @@ class Dialect:
     # A queue that is declared again with another type: one that does not say its type says "classic". Where False, it
     # says nothing, in the words of the refusal.
     names_default_queue_type: bool = True
+    # What a refusal to get from a quorum queue with a single active consumer calls its type.
+    quorum_in_words: str = '<<"quorum">>'
 
     # Limits and the rest ------------------------------------------------------------------------------
 
@@ -87,8 +94,11 @@ DIALECTS = {
         nack_counts=True,
         keeps_order_on_return=False,
         writes_zero_delivery_count=True,
+        quorum_priorities=1,
+        counts_properties=False,
         writes_acquired_count=False,
         names_default_queue_type=False,
+        quorum_in_words="quorum",
         max_message_size=128 * 1024 * 1024,
         refuses_unknown_delivery_modes=True,
         allows_global_qos=True,
@@ -99,6 +109,8 @@ DIALECTS = {
         most_hashes=None,
         nack_counts=True,
         keeps_order_on_return=False,
+        quorum_priorities=2,
+        counts_properties=False,
         writes_acquired_count=False,
         allows_global_qos=True,
     ),

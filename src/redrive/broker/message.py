@@ -38,7 +38,7 @@ class Facts:
 
     raw: bytes  # as consumers get to see them
     persistent: bool = False
-    priority: int = 0
+    priority: int | None = None
     expiration: int | None = None  # milliseconds, from the publisher
     user_id: str | None = None
     cc: tuple[str, ...] = ()  # more routing keys, which everybody may see
@@ -64,7 +64,7 @@ def read_facts(raw: bytes, dialect: Dialect) -> Facts:
     facts = Facts(
         raw,
         persistent=mode == PERSISTENT,
-        priority=read_priority(raw) or 0,
+        priority=read_priority(raw),
         expiration=None if expiration is None else _milliseconds(expiration),
         user_id=decode_properties(raw).user_id if raw[1] & _USER_ID else None,
     )

@@ -99,6 +99,10 @@ class Queue:
 
     # In -----------------------------------------------------------------------------------------------
 
+    def _size(self, message: Message) -> int:
+        """What counts towards x-max-length-bytes."""
+        return len(message.body)
+
     def _would_overflow(self, size: int) -> bool:
         settings = self.settings
         return (settings.max_length is not None and len(self._ready) >= settings.max_length) or (
@@ -108,7 +112,7 @@ class Queue:
     def publish(self, message: Message, by: object = None) -> bool:  # noqa: ARG002 - a quorum queue wants to know
         """Take a message in, unless the queue is full and refuses. `by`: the channel, or nobody for a dead letter."""
         settings = self.settings
-        if settings.overflow != "drop-head" and self._would_overflow(len(message.body)):
+        if settings.overflow != "drop-head" and self._would_overflow(self._size(message)):
             if settings.overflow == "reject-publish-dlx":
                 self.vhost.dead_letter(self, message, "maxlen")
             return False
@@ -145,11 +149,11 @@ class Queue:
         if entry.expires_at is not None:
             self._mortal = True
         self._ready.append(entry)
-        self._bytes += len(entry.message.body)
+        self._bytes += self._size(entry.message)
 
     def _take(self) -> Entry:
         entry = self._ready.popleft()
-        self._bytes -= len(entry.message.body)
+        self._bytes -= self._size(entry.message)
         return entry
 
     def _deadline(self, message: Message) -> float | None:
@@ -281,7 +285,7 @@ class Queue:
         for entry in entries:
             self.unacked -= 1
             entry.redelivered = True
-            self._bytes += len(entry.message.body)
+            self._bytes += self._size(entry.message)
         self._ready.insert(entries)
         if self.settings.overflow == "drop-head":
             self._shorten()

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Consumer, Queue
-from redrive.broker.ready import Ready, ReturnsFirst
+from redrive.broker.ready import Lanes, Ready, ReturnsFirst, TwoToOne
 from redrive.broker.settings import QueueSettings
 
 _LOW = 0.8  # of a limit
@@ -66,7 +66,13 @@ class QuorumQueue(Queue):
     def _make_ready(self) -> Ready:
         if self.settings.overflow == "reject-publish":
             self._gate = Gate(self.settings)
-        return ReturnsFirst()
+        priorities = self.vhost.dialect.quorum_priorities
+        return ReturnsFirst(TwoToOne() if priorities == 2 else Lanes(priorities - 1, usual=4))
+
+    def _size(self, message: Message) -> int:
+        """Of a dead letter, without the story of its death: that is written when it is delivered."""
+        size = super()._size(message)
+        return size + len(message.facts.raw) if self.vhost.dialect.counts_properties else size
 
     @property
     def consumers(self) -> int:
@@ -76,7 +82,7 @@ class QuorumQueue(Queue):
         return served + self.getting + len(self._leaving)
 
     def remove(self, consumer: Consumer) -> None:
-        self._leaving = (*self._leaving, consumer)
+        self._leaving = tuple(leaving for leaving in (*self._leaving, consumer) if leaving.unacked)
         super().remove(consumer)
 
     def publish(self, message: Message, by: object = None) -> bool:
@@ -158,7 +164,7 @@ class QuorumQueue(Queue):
     def _return(self, entry: Entry, *, to_the_end: bool) -> None:
         entry.redelivered = True
         entry.acquired += 1
-        self._bytes += len(entry.message.body)
+        self._bytes += self._size(entry.message)
         if to_the_end:
             self._move_to_end(entry)
             self._ready.append(entry)

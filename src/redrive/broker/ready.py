@@ -1,7 +1,9 @@
 """The messages of a queue that are ready, in the order in which they will be delivered.
 
 A classic queue has a lane for each priority, and in a lane a message that comes back takes the place it had. A quorum
-queue delivers what came back before anything else, in the order in which it came back.
+queue delivers what came back before anything else, in the order in which it came back. What it does with priorities
+depends on the version: nothing, or two lanes of which the upper one gives two messages for each of the lower, or one
+lane for each of 32.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ class Ready(Protocol):
 
 
 class Lanes:
-    """By priority, then by position. Without priorities there is one lane."""
+    """By priority, then by position. Without priorities there is one lane. `usual`: the priority of who has none."""
 
-    def __init__(self, top: int) -> None:
+    def __init__(self, top: int, usual: int = 0) -> None:
         self._lanes: list[deque[Entry]] = [deque() for _ in range(top + 1)]
         self._top = top
+        self._usual = usual
         self._count = 0
 
     def __len__(self) -> int:
@@ -52,14 +55,18 @@ class Lanes:
         return lane[0] if lane else None
 
     def append(self, entry: Entry) -> None:
-        self._lanes[min(entry.message.facts.priority, self._top)].append(entry)
+        self._lanes[self._lane(entry) if self._top else 0].append(entry)
         self._count += 1
+
+    def _lane(self, entry: Entry) -> int:
+        priority = entry.message.facts.priority
+        return min(self._usual if priority is None else priority, self._top)
 
     def insert(self, entries: Iterable[Entry]) -> None:
         """Their old positions are mostly near the head, so the search begins there."""
         lanes: dict[int, list[Entry]] = {}
         for entry in sorted(entries, key=lambda entry: entry.position):
-            lanes.setdefault(min(entry.message.facts.priority, self._top), []).append(entry)
+            lanes.setdefault(self._lane(entry), []).append(entry)
         for number, returning in lanes.items():
             lane, before = self._lanes[number], []
             for entry in returning:
@@ -71,7 +78,7 @@ class Lanes:
 
     def popleft(self) -> Entry:
         self._count -= 1
-        return self._first().popleft()
+        return self._first().popleft() if self._top else self._lanes[0].popleft()
 
     def _first(self) -> deque[Entry]:
         """The lane with the head of the queue; an empty one if there is none."""
@@ -85,10 +92,49 @@ class Lanes:
         self._count = 0
 
 
-class ReturnsFirst:
+class TwoToOne:
+    """Two lanes: above priority 4, and the rest. Every third message is of the lower one, if that is older."""
+
     def __init__(self) -> None:
+        self._high: deque[Entry] = deque()
+        self._low: deque[Entry] = deque()
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._high) + len(self._low)
+
+    def __iter__(self) -> Iterator[Entry]:
+        yield from self._high
+        yield from self._low
+
+    @property
+    def head(self) -> Entry | None:
+        lane = self._next()
+        return lane[0] if lane else None
+
+    def append(self, entry: Entry) -> None:
+        (self._high if (entry.message.facts.priority or 0) > 4 else self._low).append(entry)
+
+    def popleft(self) -> Entry:
+        entry = self._next().popleft()
+        self._taken = (self._taken + 1) % 3
+        return entry
+
+    def _next(self) -> deque[Entry]:
+        turns = self._high and self._low and self._taken == 2
+        if turns and self._low[0].position < self._high[0].position:
+            return self._low
+        return self._high or self._low
+
+    def clear(self) -> None:
+        self._high.clear()
+        self._low.clear()
+
+
+class ReturnsFirst:
+    def __init__(self, fresh: Lanes | TwoToOne) -> None:
         self._returned: deque[Entry] = deque()
-        self._fresh: deque[Entry] = deque()
+        self._fresh = fresh
 
     def __len__(self) -> int:
         return len(self._returned) + len(self._fresh)
@@ -99,8 +145,7 @@ class ReturnsFirst:
 
     @property
     def head(self) -> Entry | None:
-        first = self._returned or self._fresh
-        return first[0] if first else None
+        return self._returned[0] if self._returned else self._fresh.head
 
     def append(self, entry: Entry) -> None:
         self._fresh.append(entry)
@@ -109,7 +154,7 @@ class ReturnsFirst:
         self._returned.extend(entries)
 
     def popleft(self) -> Entry:
-        return (self._returned or self._fresh).popleft()
+        return self._returned.popleft() if self._returned else self._fresh.popleft()
 
     def clear(self) -> None:
         self._returned.clear()

@@ -25,6 +25,7 @@ from redrive.protocol.conversation import Conversation, Event, Violation
 from redrive.protocol.handshake import Plain, read_plain
 from redrive.protocol.heartbeat import Heartbeat, Pulse
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.wire.frames import HEARTBEAT_FRAME
 from redrive.wire.method import Method, Sender
 from redrive.wire.methods.basic import BasicCancel
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelOpen, ChannelOpenOk
@@ -149,26 +150,42 @@ class Session(asyncio.Protocol):
         self._pause_reading()
 
     def _go_on(self) -> None:
-        """Take up what was left, unless there is still a reason not to."""
-        if self._clogged or self._full or self._ended or (self._published and self.broker.alarm):
+        """There is room again. Take up what was left, unless there is another reason not to."""
+        if self._clogged or self._full or self._ended:
             return
         self.writable = True
+        if not (self._published and self.broker.alarm):
+            self._listen_again()
+        for channel in list(self.channels.values()):
+            for consumer in list(channel.consumers.values()):
+                consumer.queue.dispatch()
+
+    def _listen_again(self) -> None:
         self._overhearing, self._overheard = False, 0
         self._resume_reading()
         waiting, self._waiting = self._waiting, []
         self._take_in(waiting)
-        for channel in list(self.channels.values()):
-            for consumer in list(channel.consumers.values()):
-                consumer.queue.dispatch()
+
+    def _overhear(self) -> bool:
+        """Listen for a moment to a client that is not to be read from. What it says has to wait.
+
+        False: it was listened to already, and said nothing.
+        """
+        assert self._transport is not None
+        if self._overheard < OVERHEARD_AT_MOST:  # or it has so much to say that only the kernel knows whether it lives
+            if self._transport.is_reading():
+                return False
+            self._overhearing = True
+            self._resume_reading()
+        self._heartbeat.last_received = self._loop.time() - self._heartbeat.interval  # another chance
+        return True
 
     def _pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self.writable and not (self._published and self.broker.alarm):
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def alarm(self, reason: str | None) -> None:
@@ -372,17 +389,23 @@ class Session(asyncio.Protocol):
             self._timer = self._loop.call_at(deadline, self._beat)
 
     def _beat(self) -> None:
-        match self._heartbeat.pulse(self._loop.time()):
-            case Pulse.LOST:
+        now = self._loop.time()
+        match self._heartbeat.pulse(now):
+            case Pulse.LOST if not self._overhear():
                 log.warning("%r: missed heartbeats from the client", self)
                 self.abort()
                 return
             case Pulse.SEND:
-                self.conversation.beat()
-                self._write_now()
-            case Pulse.FINE:
+                self._heartbeat.last_sent = now
+                self._say_that_we_live()
+            case Pulse.LOST | Pulse.FINE:
                 pass
         self._schedule_heartbeat()
+
+    def _say_that_we_live(self) -> None:
+        """It overtakes what waits for the disk, and may. Who does not read has enough to read already."""
+        if self._transport is not None and not self._transport.is_closing() and not self._clogged:
+            self._transport.write(HEARTBEAT_FRAME)
 
     # Refusing and ending ------------------------------------------------------------------------------
 

@@ -1,28 +1,40 @@
-"""The `redrive` command: one file for each subcommand. Data goes to stdout, notes to stderr."""
+"""The `redrive` command: one file for each subcommand. Data goes to stdout, notes to stderr.
+
+A subcommand is imported when it is called for: who runs the embedded broker does not wait for SQLAlchemy.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from redrive.cli.broker import broker
-from redrive.cli.doctor import doctor
-from redrive.cli.outbox import db, outbox
-from redrive.cli.ping import ping
-from redrive.cli.topology import topology
-from redrive.cli.worker import worker
 from redrive.version import __version__
 
+_HOMES = {
+    "broker": "redrive.cli.broker",
+    "db": "redrive.cli.outbox",
+    "doctor": "redrive.cli.doctor",
+    "outbox": "redrive.cli.outbox",
+    "ping": "redrive.cli.ping",
+    "topology": "redrive.cli.topology",
+    "worker": "redrive.cli.worker",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click asks with it
+        return sorted(_HOMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _HOMES:
+            return None
+        command = getattr(import_module(_HOMES[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="redrive")
 def main() -> None:
     """RabbitMQ messages that survive failure."""
-
-
-main.add_command(broker)
-main.add_command(db)
-main.add_command(doctor)
-main.add_command(outbox)
-main.add_command(ping)
-main.add_command(topology)
-main.add_command(worker)

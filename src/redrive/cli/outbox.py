@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
 import click
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from redrive.app import App
 from redrive.cli.exits import NOT_FOUND, USAGE
 from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, load_app
 from redrive.errors import ConfigurationError
+from redrive.integrations.http import HealthServer
+from redrive.integrations.prometheus import PrometheusObserver, exposition
 from redrive.recovery.durations import brief, duration
 from redrive.runtime.relaying import Relay
 from redrive.store.claims import Claims
@@ -31,21 +35,47 @@ def outbox() -> None:
 
 @outbox.command()
 @click.argument("app")
+@click.option("--health-port", type=int, help="Serve /metrics, /healthz and /readyz here; 0 picks a port.")
+@click.option("--health-host", default="127.0.0.1", show_default=True, help="The address for that.")
 @explains_errors
-def relay(app: str) -> None:
+def relay(app: str, health_port: int | None, health_host: str) -> None:
     """Publish the rows of the outbox until told to stop. Several may run at once on PostgreSQL."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    done = asyncio.run(_relay(load_app(app)))
+    done = asyncio.run(_Relaying(load_app(app)).run(health_host, health_port))
     click.echo(f"published {done.published}, parked {done.parked}")
 
 
-async def _relay(app: App) -> Relay:
-    stop = stop_on_signals("finishing the batch; once more to quit at once")
+class _Relaying:
+    """A relay at work, watched: its metrics, its health."""
 
-    def ready(_: Relay) -> None:
-        click.echo(f"{app.name} publishes {app.outbox.table.name} of {app.database}")
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._relay: Relay | None = None
+        self._facts: dict[str, dict[str, float]] = {}
+        self._registry = CollectorRegistry()
+        PrometheusObserver(self._registry, outboxes=lambda: self._facts)
 
-    return await app.relay(stop, ready=ready)
+    async def run(self, host: str, port: int | None) -> Relay:
+        stop = stop_on_signals("finishing the batch; once more to quit at once")
+        async with AsyncExitStack() as stack:
+            if port is not None:
+                health = HealthServer(metrics=self._metrics, ready=self._problems, host=host, port=port)
+                await stack.enter_async_context(health)
+                click.echo(f"health at {health.url}")
+            return await self._app.relay(stop, ready=self._ready)
+
+    def _ready(self, relay: Relay) -> None:
+        self._relay = relay
+        click.echo(f"{self._app.name} publishes {self._app.outbox.table.name} of {self._app.database}")
+
+    def _problems(self) -> list[str]:
+        if self._relay is None:
+            return ["not started yet"]
+        return [] if self._relay.last_error is None else ["the database or the broker is away"]
+
+    async def _metrics(self) -> bytes:
+        self._facts = {self._app.outbox.table.name: await asyncio.to_thread(self._app.outbox_facts)}
+        return exposition(self._registry)
 
 
 @outbox.command()

@@ -97,9 +97,12 @@ class _Work:
         self._relay = relay
         self._running: Running | None = None
         self._depths: dict[tuple[str, str], int] = {}
+        self._outboxes: dict[str, dict[str, float]] = {}
         self._registry = CollectorRegistry()
         watched = [spec.queue.name for spec in app.chosen(queues)]
-        metrics = PrometheusObserver(self._registry, queues=watched, depths=lambda: self._depths)
+        metrics = PrometheusObserver(
+            self._registry, queues=watched, depths=lambda: self._depths, outboxes=lambda: self._outboxes
+        )
         app.observers += [LogObserver(app.name), metrics]
         instrument(app, Tracing())
 
@@ -127,6 +130,8 @@ class _Work:
     async def _metrics(self) -> bytes:
         if self._running is not None and self._running.is_ready:
             self._depths = await self._running.depths(self._app.chosen(self._queues))
+        if self._relay:
+            self._outboxes = {self._app.outbox.table.name: await asyncio.to_thread(self._app.outbox_facts)}
         return exposition(self._registry)
 
 

@@ -52,6 +52,7 @@ V = TypeVar("V")
 Depths: TypeAlias = "Callable[[], Mapping[tuple[str, str], int]]"
 Ages: TypeAlias = "Callable[[], Mapping[tuple[str, str], float]]"
 Consumers: TypeAlias = "Callable[[], Mapping[str, int]]"
+Outboxes: TypeAlias = "Callable[[], Mapping[str, Mapping[str, float]]]"  # by table, by the end of the metric's name
 
 
 # What there is ------------------------------------------------------------------------------------
@@ -88,6 +89,10 @@ METRICS: Mapping[str, Metric] = {
         Metric("redrive_queue_messages", _GAUGE, ("queue", "role"), "Messages ready in a queue's main, retry, dlq"),
         Metric("redrive_queue_oldest_seconds", _GAUGE, ("queue", "role"), "Age of the oldest message there"),
         Metric("redrive_queue_consumers", _GAUGE, ("queue",), "Consumers of a queue, of all processes"),
+        Metric("redrive_outbox_pending", _GAUGE, ("table",), "Rows of the outbox that are to be published"),
+        Metric("redrive_outbox_oldest_seconds", _GAUGE, ("table",), "Age of the oldest of these"),
+        Metric("redrive_outbox_parked", _GAUGE, ("table",), "Rows of the outbox that were given up"),
+        Metric("redrive_outbox_published_total", _COUNTER, ("table",), "Rows of the outbox that were published here"),
     )
 }
 
@@ -187,6 +192,7 @@ class PrometheusObserver(Observer, Collector):
         depths: Depths | None = None,
         oldest: Ages | None = None,
         consumers: Consumers | None = None,
+        outboxes: Outboxes | None = None,
     ) -> None:
         self._lock = Lock()
         self._work = WorkByQueue({queue: Work() for queue in queues})
@@ -199,6 +205,7 @@ class PrometheusObserver(Observer, Collector):
         self._depths = depths
         self._oldest = oldest
         self._consumers = consumers
+        self._outboxes = outboxes
         registry.register(self)
 
     # What happens for every message
@@ -285,12 +292,15 @@ class PrometheusObserver(Observer, Collector):
             _add(families, "redrive_reconnects_total", (name,), connection.total)
 
     def _tell_queues(self, families: Mapping[str, Family]) -> None:
-        for labels, depth in _asked("depths", self._depths):
+        for labels, depth in _asked("depths of queues", self._depths):
             _add(families, "redrive_queue_messages", labels, depth)
-        for labels, age in _asked("oldest", self._oldest):
+        for labels, age in _asked("oldest of queues", self._oldest):
             _add(families, "redrive_queue_oldest_seconds", labels, age)
-        for queue, count in _asked("consumers", self._consumers):
+        for queue, count in _asked("consumers of queues", self._consumers):
             _add(families, "redrive_queue_consumers", (queue,), count)
+        for table, facts in _asked("rows of the outbox", self._outboxes):
+            for name, value in facts.items():
+                _add(families, f"redrive_outbox_{name}", (table,), value)
 
     def __repr__(self) -> str:
         return f"<PrometheusObserver queues={len(self._work)}>"
@@ -343,6 +353,6 @@ def _asked(what: str, callback: Callable[[], Mapping[K, V]] | None) -> Iterator[
     try:
         known = callback()
     except Exception:
-        log.warning("%s of queues are not known for this scrape", what, exc_info=True)
+        log.warning("%s are not known for this scrape", what, exc_info=True)
         return
     yield from known.items()

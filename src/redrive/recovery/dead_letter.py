@@ -439,6 +439,7 @@ def _fields(table: RawValue) -> Mapping[bytes, RawValue]:
 
 _MOST_CACHED = 256  # bytes
 _TEXT = b"Sx"
+_STRING = _TEXT[0]
 
 
 def _name(raw: RawValue | None) -> str | None:
@@ -473,7 +474,11 @@ def _message(raw: RawValue | None) -> str:
 
 
 def _moment(raw: RawValue | None) -> datetime | None:
-    return read_moment(_value(raw)) if raw is not None else None
+    if raw is None:
+        return None
+    if raw[0] == _STRING and len(raw) <= _MOST_CACHED:  # as we write it, which is read without further ado
+        return read_moment(raw[5:].decode("utf-8", "replace"))
+    return read_moment(_value(raw))
 
 
 def _short_text(raw: bytes | None) -> str | None:

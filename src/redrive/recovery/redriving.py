@@ -117,7 +117,7 @@ def redriven(
     lineage = {
         _COUNT: _number(letter.redriven + 1),
         _OPERATION: _words(operation),
-        _AT: _words(_iso(at)),
+        _AT: _moment(at),
         _BY: _words(by),
         _FROM: _words(from_queue),
         _REASON: _words(reason),
@@ -156,9 +156,9 @@ def _kept(raw: bytes, letter: Letter, names: HeaderNames, keep_counters: bool) -
     """What the copy must know, in headers of the same names in which a retry has it."""
     kept: dict[bytes, RawValue] = {}
     if letter.exchange is not None:
-        kept[_EXCHANGE] = raw_text(letter.exchange)
+        kept[_EXCHANGE] = _name(letter.exchange)
     if letter.routing_key is not None:
-        kept[_ROUTING_KEY] = raw_text(letter.routing_key)
+        kept[_ROUTING_KEY] = _name(letter.routing_key)
     user = read_user_id(raw)
     if user is not None:
         kept[_USER_ID] = raw_text(user)
@@ -191,21 +191,21 @@ def _deaths(raw: bytes, letter: Letter, lineage: Mapping[bytes, RawValue]) -> li
     if letter.parked:
         since.append(_parked(letter))
     if since:
-        since[0] = [*since[0], *((b"redriven-" + name[len(b"x-redriven-") :], lineage[name]) for name in _TOLD)]
+        since[0] = [*since[0], *((told, lineage[name]) for told, name in _TOLD)]
     return [*since, *_tables(find_header(raw, _DEATHS))][:MOST_DEATHS]
 
 
-_TOLD = (_AT, _BY, _OPERATION, _FROM, _REASON)
+_TOLD = [(name.removeprefix(b"x-"), name) for name in (_AT, _BY, _OPERATION, _FROM, _REASON)]
 
 
 def _parked(letter: Letter) -> RawFields:
     """A parking, as the broker would write it, with what only we know at its end."""
     fields = [
         (b"count", raw_long(letter.attempts)),
-        (b"reason", raw_text(letter.reason)),
-        (b"queue", raw_text(letter.source or "")),
-        (b"exchange", raw_text(letter.exchange or "")),
-        (b"routing-keys", raw_array([raw_text(letter.routing_key or "")])),
+        (b"reason", _name(letter.reason)),
+        (b"queue", _name(letter.source or "")),
+        (b"exchange", _name(letter.exchange or "")),
+        (b"routing-keys", raw_array([_name(letter.routing_key or "")])),
         (b"error", _words(letter.error)),
         (b"fingerprint", _words(letter.fingerprint)),
     ]
@@ -235,15 +235,24 @@ def _with_new_properties(raw: bytes, lineage: Mapping[bytes, RawValue], budget: 
 
 
 # Values -----------------------------------------------------------------------------------------------
+# The messages of one operation share all but their counts and times, so most of these are made once.
 
 
 def _number(value: int) -> RawValue:
     return encode_value(max(0, min(value, MOST)))
 
 
-def _iso(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+@lru_cache(256)
+def _moment(at: datetime) -> RawValue:
+    return raw_text(at.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z")
 
 
+@lru_cache(1024)
 def _words(text: str) -> RawValue:
     return raw_text(legible(text, _MOST_WORDS))
+
+
+@lru_cache(1024)
+def _name(text: str) -> RawValue:
+    """Byte for byte."""
+    return raw_text(text)

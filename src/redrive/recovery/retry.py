@@ -49,9 +49,10 @@ class Rung:
 
     @classmethod
     def of(cls, value: Duration, what: str) -> Rung:
-        if not isinstance(value, str | timedelta):
-            duration(value, what)  # says what is wrong with it
-        return _rung(value, what)
+        try:
+            return _rung(value, what)
+        except TypeError:  # no key for a cache, so no length of time either: hear what is wrong with it
+            return _rung.__wrapped__(value, what)
 
     def shortened(self, share: float) -> Rung:
         return Rung.of(timedelta(milliseconds=max(1, round(milliseconds(self.delay) * (1 - share)))), "delay")

@@ -7,6 +7,8 @@ half way. Whoever only looks (`looking`) begins none, and neither waits for a wr
 
 from __future__ import annotations
 
+import hashlib
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +53,12 @@ class Database:
     @property
     def is_postgresql(self) -> bool:
         return self.kind == "postgresql"
+
+    @property
+    def file_mark(self) -> str:
+        """By which SQLite's file is told from all others, on all machines."""
+        place = f"{socket.gethostname()}:{Path(self.url.database or '').resolve()}"
+        return hashlib.sha256(place.encode()).hexdigest()[:12]
 
     @property
     def engine(self) -> sa.Engine:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -48,9 +50,27 @@ class StoreTransactions:
         session: Session = await asyncio.to_thread(self._database.sessions())
         try:
             yield _BlockingTransaction(session, self._inbox)
-            await asyncio.to_thread(session.commit)
+            await _to_the_end(session.commit)
         except BaseException:
-            await asyncio.shield(asyncio.to_thread(session.rollback))
+            await _to_the_end(partial(_give_up, session))
             raise
-        finally:
-            await asyncio.shield(asyncio.to_thread(session.close))
+        await _to_the_end(session.close)
+
+
+def _give_up(session: Session) -> None:
+    """A function that outlived its time limit may be using the session still, in its thread, and then this cannot be
+    done; nobody will commit what it writes, and it is rolled back when the function ends.
+    """
+    with suppress(SQLAlchemyError):
+        session.rollback()
+        session.close()
+
+
+async def _to_the_end(step: Callable[[], None]) -> None:
+    """In a thread, and not left alone when the caller is cancelled: a session is for one at a time."""
+    doing = asyncio.ensure_future(asyncio.to_thread(step))
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait([doing])
+        raise

@@ -254,6 +254,15 @@ def test_queues_are_asked_for_at_the_scrape(registry: CollectorRegistry) -> None
     assert samples(registry, "redrive_queue_consumers") == {("q.orders",): 3}
 
 
+def test_an_outbox_is_told_by_its_table(registry: CollectorRegistry) -> None:
+    PrometheusObserver(registry, outboxes=lambda: {"t": {"pending": 2, "oldest_seconds": 1.5, "published_total": 7}})
+
+    assert samples(registry, "redrive_outbox_pending") == {("t",): 2}
+    assert samples(registry, "redrive_outbox_oldest_seconds") == {("t",): 1.5}
+    assert samples(registry, "redrive_outbox_published_total") == {("t",): 7}
+    assert samples(registry, "redrive_outbox_parked") == {}
+
+
 def test_when_the_queues_cannot_be_asked_the_rest_is_told_all_the_same(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -276,6 +285,7 @@ def test_what_is_served_can_be_read_by_prometheus_and_is_what_the_list_says(regi
         depths=lambda: {('q."or\\ders\n', "main"): 1},
         oldest=lambda: {("q", "retry"): 1.0},
         consumers=lambda: {"q": 1},
+        outboxes=lambda: {"t": {"pending": 2, "oldest_seconds": 1.5, "parked": 0, "published_total": 7}},
     )
     observer.done("q", 0.1)
     observer.settled(settled(Outcome.RETRIED, error="E: x"))
