@@ -58,7 +58,7 @@ async def cleanliness() -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     complaints: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: complaints.append(context))
-    alarm = threading.Timer(60, loop.call_soon_threadsafe, [_wake_up, loop])
+    alarm = threading.Timer(240, loop.call_soon_threadsafe, [_wake_up, loop])
     alarm.start()
     yield
     alarm.cancel()

@@ -208,8 +208,10 @@ async def test_a_plain_function_that_outlives_its_time_limit_has_no_effect(app: 
             session.execute(sa.insert(EFFECTS).values(n=order.id, who="in time"))
             return
         timed_out.wait(20)
-        session.execute(sa.insert(EFFECTS).values(n=order.id, who="too late"))
-        ended.set()
+        try:
+            session.execute(sa.insert(EFFECTS).values(n=order.id, who="too late"))
+        finally:
+            ended.set()
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))

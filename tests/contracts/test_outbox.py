@@ -1,6 +1,7 @@
 """What the outbox promises, on SQLite and on PostgreSQL."""
 
 import random
+import re
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -19,6 +20,8 @@ from redrive.store.outbox import Outbox, OutboxPolicy
 from redrive.store.schema import Schema
 from redrive.store.tables import OutboxNames, RowState
 from redrive.wire.properties import decode_properties
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "outbox.md"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -109,6 +112,15 @@ def test_sql_alone_can_add_a_message(database: Database, claims: Claims) -> None
     with claims.claim(1) as claim:
         properties = decode_properties(claim.rows[0].properties)
     assert (properties.message_id, properties.content_type, properties.delivery_mode) == ("m1", "application/json", 2)
+
+
+def test_the_sql_of_the_documentation_does_so(database: Database, claims: Claims) -> None:
+    if not database.is_postgresql:
+        pytest.skip("it is PostgreSQL's")
+    (sql,) = re.findall(r"```sql\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(sql)
+    assert claimed(claims) == [b'{"id": 7}']
 
 
 def test_the_table_and_its_columns_can_have_other_names(database: Database) -> None:

@@ -47,7 +47,8 @@ class StoreTransactions:
             async with self._database.async_sessions()() as its_own, its_own.begin():
                 yield _AsyncTransaction(its_own, self._inbox)
             return
-        session: Session = await asyncio.to_thread(self._database.sessions())
+        # Closed is closed: a function that outlived its time limit must not begin another transaction, and keep it.
+        session = self._database.sessions()(close_resets_only=False)
         try:
             yield _BlockingTransaction(session, self._inbox)
             await _to_the_end(session.commit)
@@ -58,8 +59,8 @@ class StoreTransactions:
 
 
 def _give_up(session: Session) -> None:
-    """A function that outlived its time limit may be using the session still, in its thread, and then this cannot be
-    done; nobody will commit what it writes, and it is rolled back when the function ends.
+    """A function that outlived its time limit may be using the session this moment, in its thread. Whatever it makes of
+    that, nobody will commit it.
     """
     with suppress(SQLAlchemyError):
         session.rollback()
