@@ -77,7 +77,7 @@ async def test_when_the_first_host_is_dead_the_second_is_taken(amqp_url: str) ->
 async def test_when_the_first_host_is_silent_the_second_is_taken(amqp_url: str) -> None:
     async with FaultProxy(amqp_url) as silent:
         silent.stall()
-        url = amqp_url.replace("@", f"@127.0.0.1:{silent.port},") + "?connection_timeout=200"
+        url = amqp_url.replace("@", f"@127.0.0.1:{silent.port},") + "?connection_timeout=3000"
 
         async with Connection(url) as connection:
             assert await connection.declare_queue("orders")
