@@ -1,0 +1,201 @@
+"""The messages of a queue, taken in their order and kept in hand until something is decided about each.
+
+This is how a queue is looked at as a whole, and how some of its messages are moved while the others stay: they are
+taken, what is decided is acknowledged, and in the end all others are given back with `basic.nack`. On every RabbitMQ
+that is the way back that costs least: a reject or a closed connection counts towards a delivery limit where a nack does
+not.
+
+Neither side buffers more than a handful. A consumer gets at most as many messages as its prefetch says, and those that
+stay in hand fill it up; so when it is half full it is cancelled, and another takes its place on the same channel with
+twice the room, as long as that many messages of their average size are not too much. One after the other, since two at
+a time would get the messages of a quorum queue in turns, and out of order.
+
+On the way back the lowest go first. Classic queues put each where it was; quorum queues put them, as they come, before
+(4.x) or behind (3.x) what is there. A command for each consumer, and names that sort: RabbitMQ gives a quorum queue's
+messages back consumer by consumer, and when there are many commands at once, in the order of the consumers' names.
+A hold does not survive its channel: when that ends, the broker has every message back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from redrive.client.channel import Channel
+from redrive.client.connection import Connection
+from redrive.errors import Closed, ConsumerCancelled, RedriveError
+from redrive.protocol.content import Delivery
+from redrive.wire.frames import ack_frame
+from redrive.wire.methods.basic import (
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicNack,
+    BasicQos,
+    BasicQosOk,
+)
+from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk
+
+_FIRST_ROOM = 500
+_MOST_ROOM = 50_000
+_MOST_BYTES = 16 * 1024 * 1024  # that a consumer may have under way
+_PATIENCE = 60.0  # seconds
+
+
+class Hold:
+    """`await Hold.on(connection, queue, at_most=100)`; then `next`, `ack`, and in any case `release`."""
+
+    def __init__(self, channel: Channel, queue: str, at_most: int) -> None:
+        self.queue = queue
+        self.taken = 0  # and given to whoever asked for them
+        self._channel = channel
+        self._at_most = at_most
+        self._waiting: list[Delivery] = []
+        self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._ended: RedriveError | None = None
+        self._consumers = 0
+        self._room = 0  # of the current consumer
+        self._since = 1  # the first delivery tag that can be the current consumer's
+        self._in_hand = 0  # of those
+        self._last = 0  # the highest delivery tag that came
+        self._settled_below = 1  # every delivery below it was acked, and the broker knows
+        self._acked = 0
+        self._turns: list[int] = []  # the first delivery tag of each consumer
+        self._is_consuming = True
+        self._changing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def on(cls, connection: Connection, queue: str, *, at_most: int) -> Hold:
+        """Begin to take messages, `at_most` so many."""
+        hold = cls(await (await connection.link()).channel(), queue, at_most)
+        hold._channel.on_delivery = hold._deliver
+        hold._channel.on_cancel = lambda _: hold._end(ConsumerCancelled(f"the broker ended the look at {queue}"))
+        hold._channel.on_closed = hold._end
+        await hold._consume(min(_FIRST_ROOM, at_most))
+        return hold
+
+    async def _consume(self, room: int) -> None:
+        await self._channel.call(BasicQos(prefetch_count=room), BasicQosOk)
+        self._consumers += 1
+        self._room, self._since, self._in_hand = room, self._last + 1, 0
+        self._turns.append(self._since)
+        await self._channel.call(BasicConsume(queue=self.queue, consumer_tag=self._tag), BasicConsumeOk)
+
+    @property
+    def _tag(self) -> str:
+        return f"redrive-hold-{self._consumers:06}"
+
+    # Taking -------------------------------------------------------------------------------------------
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self._last = delivery.delivery_tag
+        self._in_hand += 1
+        self._bytes += len(delivery.body) + len(delivery.raw_properties)
+        self._waiting.append(delivery)
+        if not self._arrived.is_set():
+            self._arrived.set()
+
+    async def next(self, patience: float) -> Sequence[Delivery]:
+        """What has come since the last time, oldest first; nothing if nothing comes for `patience` seconds."""
+        if not self._waiting:
+            try:
+                async with asyncio.timeout(patience):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return ()
+        if self._ended is not None:
+            raise self._ended
+        self._arrived.clear()
+        wanted = self._at_most - self.taken
+        came, self._waiting = self._waiting[:wanted], []
+        self.taken += len(came)
+        if self._in_hand * 2 >= self._room and self.taken < self._at_most and self._changing is None:
+            self._changing = asyncio.create_task(self._make_room(), name="redrive-hold-room")
+        return came
+
+    async def _make_room(self) -> None:
+        try:
+            await self._channel.call(BasicCancel(consumer_tag=self._tag), BasicCancelOk)
+            wanted = self._at_most - self.taken - len(self._waiting)
+            if wanted > 0:
+                average = 1 + self._bytes // max(1, self._last)
+                await self._consume(min(self._room * 2, _MOST_ROOM, max(1, _MOST_BYTES // average), wanted))
+            else:
+                self._is_consuming = False
+        except RedriveError as error:
+            self._end(error)
+        finally:
+            self._changing = None
+
+    def _end(self, reason: RedriveError) -> None:
+        self._ended = self._ended or reason
+        self._arrived.set()
+
+    # Deciding -----------------------------------------------------------------------------------------
+
+    def ack(self, deliveries: Iterable[Delivery]) -> bool:
+        """These are done: the broker may forget them. False: too late, it has everything back."""
+        if not self._channel.is_open:
+            return False
+        link, number = self._channel.link, self._channel.number
+        tags = [delivery.delivery_tag for delivery in deliveries]
+        run = 0
+        while run < len(tags) and tags[run] == self._settled_below + run:
+            run += 1
+        if run:
+            self._settled_below += run
+            link.conversation.send_frame(number, ack_frame(number, tags[run - 1], multiple=True))
+        for tag in tags[run:]:
+            link.conversation.send_frame(number, ack_frame(number, tag, multiple=False))
+        self._acked += len(tags)
+        self._in_hand -= sum(tag >= self._since for tag in tags)
+        link.write_soon()
+        return True
+
+    @property
+    def in_hand(self) -> int:
+        """How many the broker would get back now."""
+        return self._last - self._acked
+
+    # Giving back --------------------------------------------------------------------------------------
+
+    async def release(self) -> int:
+        """Take no more, give back what is left, and end. Gives how many went back."""
+        channel = self._channel
+        if not channel.is_open:
+            return 0
+        channel.on_cancel = lambda _: None
+        if self._changing is not None:
+            await self._changing
+        if self._is_consuming:
+            await channel.call(BasicCancel(consumer_tag=self._tag), BasicCancelOk)
+        back = self.in_hand
+        for upto in self._turns[1:]:
+            if upto > self._settled_below:
+                channel.tell(BasicNack(delivery_tag=upto - 1, multiple=True, requeue=True))
+        if back:
+            channel.tell(BasicNack(delivery_tag=0, multiple=True, requeue=True))
+        self._end(Closed(f"the hold on {self.queue} was released"))
+        await channel.close()
+        await self._until_back(back)
+        return back
+
+    async def _until_back(self, count: int) -> None:
+        """A large queue needs seconds until it has its messages back; who looks earlier sees it empty."""
+        channel = await self._channel.link.channel()
+        try:
+            pause, deadline = 0.01, asyncio.get_running_loop().time() + _PATIENCE
+            while asyncio.get_running_loop().time() < deadline:
+                found = await channel.call(QueueDeclare(queue=self.queue, passive=True), QueueDeclareOk)
+                if found.message_count >= count or found.consumer_count:
+                    return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 0.5)
+        finally:
+            channel.abandon()
+
+    def __repr__(self) -> str:
+        return f"<Hold {self.queue} taken={self.taken} in_hand={self.in_hand} consumers={self._consumers}>"
+

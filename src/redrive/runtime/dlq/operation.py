@@ -1,0 +1,225 @@
+"""An operation on a dead-letter queue: what was asked for, how far it is, and how it ended.
+
+    PENDING -> RUNNING <-> PAUSED
+                  |
+                  +-> CANCELLING -> CANCELLED       somebody asked; what was moved stays moved
+                  +-> SUCCEEDED                     everything that was selected is where it should be
+                  +-> PARTIAL                       it came to its end, and some items failed
+                  +-> STOPPED_BY_GUARD              too much of it came back
+                  +-> FAILED                        it could not go on: the note says why
+
+An operation is a value. Whoever runs one makes the next of it and writes that down; whoever wants it paused, cancelled
+or slower writes a wish beside it (`Wish`), in the same place, and the runner reads it. That place is a database, so it
+does not matter where the wish comes from.
+
+What is counted:
+
+    planned     selected and eligible when it began, if a plan was made
+    moved       confirmed by the broker at the destination, or written to the archive, and gone from the queue
+    skipped     selected, and not eligible: the items say why
+    failed      should have been moved and could not: it is still in the queue
+    returned    moved, failed again, and back in the queue. It counts as moved, too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from redrive.errors import ConfigurationError
+
+
+class Kind(StrEnum):
+    REDRIVE = "re-drive"
+    DISCARD = "discard"
+    EDIT = "edit-and-re-drive"
+
+
+class State(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    CANCELLING = "CANCELLING"
+    CANCELLED = "CANCELLED"
+    SUCCEEDED = "SUCCEEDED"
+    PARTIAL = "PARTIAL"
+    STOPPED_BY_GUARD = "STOPPED_BY_GUARD"
+    FAILED = "FAILED"
+
+    @property
+    def is_over(self) -> bool:
+        return self in _OVER
+
+
+_OVER = frozenset((State.CANCELLED, State.SUCCEEDED, State.PARTIAL, State.STOPPED_BY_GUARD, State.FAILED))
+
+
+class Outcome(StrEnum):
+    """Of one message."""
+
+    MOVED = "moved"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    RETURNED = "returned"
+
+
+class Way(StrEnum):
+    """Where re-driven messages go."""
+
+    OWN = "own"  # the queue each failed in, and nowhere else
+    RETRY = "retry"  # the retry exchange of that queue: it waits there first
+    QUEUE = "queue"  # one that is named
+    ORIGINAL = "original"  # the exchange and key of the first publish: everybody bound to it gets it again
+    EXCHANGE = "exchange"  # one that is named, with a key
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    way: Way = Way.OWN
+    name: str = ""
+    key: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Destination:
+        """`own`, `retry`, `original`, `exchange:NAME:KEY`, or the name of a queue (`queue:own` for one called own)."""
+        if text in (Way.OWN, Way.RETRY, Way.ORIGINAL):
+            return cls(Way(text))
+        if text.startswith("exchange:"):
+            name, colon, key = text.removeprefix("exchange:").partition(":")
+            if not name or not colon:
+                raise ConfigurationError(f"destination {text!r}: want exchange:NAME:KEY")
+            return cls(Way.EXCHANGE, name, key)
+        name = text.removeprefix("queue:")
+        if not name:
+            raise ConfigurationError(
+                "destination: want the name of a queue, own, retry, original, or exchange:NAME:KEY"
+            )
+        return cls(Way.QUEUE, name)
+
+    def __str__(self) -> str:
+        match self.way:
+            case Way.QUEUE:
+                return self.name if Destination.parse(self.name) == self else f"queue:{self.name}"
+            case Way.EXCHANGE:
+                return f"exchange:{self.name}:{self.key}"
+            case _:
+                return self.way
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages are meant: those that match everything that is said here, the first `limit` of them."""
+
+    query: str = ""  # in the language of `redrive.recovery.search`
+    now: datetime | None = None  # the moment for which the query's "2h" is meant
+    ids: tuple[str, ...] = ()
+    group: str = ""  # the beginning of a fingerprint
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigurationError(f"limit {self.limit}: want 1 or more, or none")
+
+    @property
+    def is_everything(self) -> bool:
+        return not (self.query or self.ids or self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """A canary: so many first, then more and more, and everything else in a last step, if not too much comes back."""
+
+    steps: tuple[int, ...] = (1, 5, 20, 100)
+    returned_pct: float = 10.0  # more than this many of a hundred come back: stop
+    wait: float = 30.0  # seconds after a step in which a message may still fail
+
+    def __post_init__(self) -> None:
+        if not self.steps or any(step < 1 for step in self.steps) or list(self.steps) != sorted(self.steps):
+            raise ConfigurationError(f"ramp {list(self.steps)}: want growing numbers, as 1,5,20,100")
+        if not 0 <= self.returned_pct < 100:
+            raise ConfigurationError(f"stop_if.returned_pct {self.returned_pct:g}: want 0 or more, and less than 100")
+        if self.wait < 0:
+            raise ConfigurationError(f"wait {self.wait:g}: want 0 seconds or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What somebody asks for."""
+
+    kind: Kind
+    queue: str
+    selection: Selection = field(default_factory=Selection)
+    to: Destination = field(default_factory=Destination)
+    rate: float | None = None  # messages a second; None: as fast as it goes
+    ramp: Ramp | None = None
+    by: str = ""
+    reason: str = ""
+    keep_counters: bool = False
+    most_redrives: int | None = 3  # a message that was re-driven so often already is skipped
+    spend_deliveries: bool = False  # look although it counts towards a delivery limit
+    transform: str = ""  # in words, for the record
+    archive: str = ""  # the file that takes what is discarded, or the originals of what is edited
+
+    def __post_init__(self) -> None:
+        if not self.queue:
+            raise ConfigurationError("which queue? An operation needs the name of a dead-letter queue")
+        if self.rate is not None and not self.rate > 0:
+            raise ConfigurationError(f"rate {self.rate:g}: want messages a second, more than 0")
+        if self.most_redrives is not None and self.most_redrives < 1:
+            raise ConfigurationError(f"most_redrives {self.most_redrives}: want 1 or more, or none")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    planned: int | None = None
+    moved: int = 0
+    skipped: int = 0
+    failed: int = 0
+    returned: int = 0
+
+    def as_dict(self) -> Mapping[str, int | None]:
+        return {
+            "planned": self.planned,
+            "moved": self.moved,
+            "skipped": self.skipped,
+            "failed": self.failed,
+            "returned": self.returned,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    id: str
+    order: Order
+    created_at: datetime
+    state: State = State.PENDING
+    counts: Counts = field(default_factory=Counts)
+    scope: int | None = None  # how many messages were in the queue when it began: it does not go beyond
+    step: int = 0  # of the ramp, from 1
+    started_at: datetime | None = None
+    beat_at: datetime | None = None  # when its runner was last seen
+    ended_at: datetime | None = None
+    owner: str = ""  # who runs it: host and process
+    note: str = ""  # for people: why it ended as it did, and what to do
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What became of one message."""
+
+    id: str
+    outcome: Outcome
+    at: datetime
+    message_id: str | None = None
+    why: str = ""  # it was skipped, or failed
+    to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody wants of a running operation."""
+
+    state: State | None = None  # PAUSED, RUNNING or CANCELLING
+    rate: float | None = None
