@@ -5,10 +5,15 @@ The tree says whose fault it is, because that decides what to do next:
     RedriveError
     ├── ConfigurationError            yours: a setting makes no sense; nothing was started
     │   ├── InvalidURL
+    │   ├── SearchError               a query for dead letters that makes no sense; points at the character
     │   └── TopologyError             a topology that no broker should get; holds every problem at once
     ├── TopologyConflict              the broker holds something else under a name that is wanted
     ├── MigrationRefused              a queue was not migrated: says why; nothing was changed
     ├── MigrationPaused               a migration stopped half-way: nothing is lost, run it again
+    ├── OperationConflict             another operation holds the dead-letter queue: one at a time
+    ├── OperationNotFound             there is no operation of that id
+    ├── PeekUnsafe                    looking into a queue would bring its messages nearer to being dropped; not done
+    ├── AuditUnavailable              what is to be done cannot be recorded, so it was not done
     ├── ProtocolError                 somebody broke AMQP
     │   ├── LocalProtocolError        yours: the call makes no sense now; nothing was sent
     │   │   ├── EncodingError         a value that AMQP cannot carry
@@ -40,6 +45,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
+
+_AROUND = 40  # characters that are shown on either side of a mistake in a text
 
 
 class ReplyCode(IntEnum):
@@ -79,6 +86,28 @@ class ConfigurationError(RedriveError):
 
 class InvalidURL(ConfigurationError):
     """A broker URL that cannot be understood. The message never holds the password."""
+
+
+class SearchError(ConfigurationError):
+    """A query that makes no sense. `position` is the character at which it stops making any."""
+
+    def __init__(self, problem: str, text: str, position: int) -> None:
+        super().__init__(f"{problem}\n{_pointing(text, position)}")
+        self.problem = problem
+        self.text = text
+        self.position = position
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.text, self.position)
+
+
+def _pointing(text: str, position: int) -> str:
+    """The line, or what is around the place, and a caret below it."""
+    start = max(0, position - _AROUND)
+    before, after = text[start:position], text[position : position + _AROUND]
+    line = ("…" if start else "") + before + after + ("…" if position + _AROUND < len(text) else "")
+    printable = "".join(char if char.isprintable() else "·" for char in line)
+    return f"  {printable}\n  {' ' * (len(before) + (start > 0))}^"
 
 
 class TopologyError(ConfigurationError):
@@ -132,6 +161,59 @@ class MigrationPaused(RedriveError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.queue, self.step, self.why)
+
+
+# Dead letters -------------------------------------------------------------------------------------
+
+
+class OperationConflict(RedriveError):
+    """Another operation holds the dead-letter queue, and two at a time would move messages twice. Nothing was done."""
+
+    def __init__(self, queue: str, holder: str) -> None:
+        super().__init__(
+            f"queue {queue} is held by {holder}: wait until that is over, or end it; "
+            "`redrive ops ls` shows what runs, and `redrive ops cancel ID` ends it"
+        )
+        self.queue = queue
+        self.holder = holder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.queue, self.holder)
+
+
+class OperationNotFound(RedriveError):
+    """There is no operation of that id, or there is none any more."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"there is no operation {operation}: `redrive ops ls` shows those there are")
+        self.operation = operation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.operation,)
+
+
+class PeekUnsafe(RedriveError):
+    """Looking would count towards a queue's delivery limit, beyond which the broker drops messages. It was not done."""
+
+    def __init__(self, queue: str, why: str, fix: str) -> None:
+        super().__init__(f"queue {queue} was not looked into, since that could lose its messages: {why}. {fix}")
+        self.queue = queue
+        self.why = why
+        self.fix = fix
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.queue, self.why, self.fix)
+
+
+class AuditUnavailable(RedriveError):
+    """What somebody wants to do cannot be recorded, and what is not recorded is not done."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the audit cannot be written, so nothing was done: {why}")
+        self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.why,)
 
 
 # Protocol -----------------------------------------------------------------------------------------

@@ -246,8 +246,8 @@ async def survive(site: Site, variant: str, life: Life, die_before: int | None =
     """Let a migration die, and another go on. Gives the number of effects of the last one."""
     async with scene(site, variant) as stage:
         async with Connection(site.url, name="consumer") as consuming:
-            # One at a time: what a consumer has buffered it gives back when it stops, and a quorum queue of RabbitMQ 3.10
-            # puts that at its end.
+            # One at a time: what a consumer has buffered it gives back when it stops, and a quorum queue of 3.10 puts
+            # that at its end.
             consumer = await consuming.consume(QUEUE, stage.consume, prefetch=1)
             effects = await life(site, variant, die_before, consumer.cancel)
             died = effects is None

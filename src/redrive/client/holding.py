@@ -198,4 +198,3 @@ class Hold:
 
     def __repr__(self) -> str:
         return f"<Hold {self.queue} taken={self.taken} in_hand={self.in_hand} consumers={self._consumers}>"
-

@@ -39,7 +39,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from redrive.errors import ConfigurationError, RemoteProtocolError
+from redrive.errors import ConfigurationError, RemoteProtocolError, SearchError
 from redrive.recovery.dead_letter import Letter
 from redrive.recovery.durations import duration
 from redrive.recovery.history import read_moment
@@ -50,31 +50,8 @@ MOST_TEXT = 2_000  # characters of a query
 MOST_BODY = 4 * 1024 * 1024  # bytes of a body that are looked at
 
 _MOST_ELEMENTS = 1_000  # of a list that is compared element by element
-_AROUND = 40  # characters that an error shows on either side
 
 Bytes: TypeAlias = "bytes | Callable[[], bytes]"
-
-
-class SearchError(ConfigurationError):
-    """A query that makes no sense. `position` is the character at which it stops making any."""
-
-    def __init__(self, problem: str, text: str, position: int) -> None:
-        super().__init__(f"{problem}\n{_pointing(text, position)}")
-        self.problem = problem
-        self.text = text
-        self.position = position
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problem, self.text, self.position)
-
-
-def _pointing(text: str, position: int) -> str:
-    """The line, or what is around the place, and a caret below it."""
-    start = max(0, position - _AROUND)
-    before, after = text[start:position], text[position : position + _AROUND]
-    line = ("…" if start else "") + before + after + ("…" if position + _AROUND < len(text) else "")
-    printable = "".join(char if char.isprintable() else "·" for char in line)
-    return f"  {printable}\n  {' ' * (len(before) + (start > 0))}^"
 
 
 # A query ----------------------------------------------------------------------------------------------

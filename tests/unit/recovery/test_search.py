@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, SearchError
 from redrive.recovery.dead_letter import DeadLetter, Summary, read_dead_letter
-from redrive.recovery.search import MOST_BODY, MOST_TEXT, Query, SearchError, Term, parse
+from redrive.recovery.search import MOST_BODY, MOST_TEXT, Query, Term, parse
 from redrive.wire.patch import raw_table
 from redrive.wire.properties import Properties
 

@@ -1,0 +1,85 @@
+"""What operations on dead letters ask of a broker, over two connections: one takes and locks, the other publishes.
+
+Two, because a broker that takes no messages now (an alarm) stops reading from who publishes, acks included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
+
+from redrive.client.connection import Connection, State
+from redrive.client.holding import Hold
+from redrive.client.publisher import AnyPublish
+from redrive.errors import ConnectionLost, OperationConflict, RedriveError, ResourceLocked
+from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk, QueueDelete, QueueDeleteOk
+
+# What a header frame needs beside the properties: its own frame, class and body size.
+_FRAME_OVERHEAD = 64
+
+
+def lock_name(queue: str) -> str:
+    """Of the exclusive queue that is the lock. Names are limited to 255 bytes, and those of queues use them."""
+    return f"redrive.lock.{hashlib.sha256(queue.encode()).hexdigest()[:16]}"
+
+
+class DeadLetterBroker:
+    def __init__(self, taking: Connection, publishing: Connection) -> None:
+        self._taking = taking
+        self._publishing = publishing
+        self._locked_in: int | None = None  # in which life of the connection
+
+    @property
+    def budget(self) -> int:
+        return min(self._taking.frame_max, self._publishing.frame_max) - _FRAME_OVERHEAD
+
+    # Looking ------------------------------------------------------------------------------------------
+
+    async def depth(self, queue: str) -> int:
+        return (await self._taking.queue_info(queue)).messages
+
+    async def consumers(self, queue: str) -> int:
+        return (await self._taking.queue_info(queue)).consumers
+
+    async def hold(self, queue: str, at_most: int) -> Hold:
+        return await Hold.on(self._taking, queue, at_most=at_most)
+
+    # Moving -------------------------------------------------------------------------------------------
+
+    async def lock(self, queue: str) -> None:
+        name = lock_name(queue)
+        try:
+            await self._taking.ask(QueueDeclare(queue=name, exclusive=True), QueueDeclareOk)
+        except ResourceLocked:
+            raise OperationConflict(queue, "another operation") from None
+        self._locked_in = self._taking.reconnects
+
+    async def unlock(self, queue: str) -> None:
+        locked, self._locked_in = self._locked_in, None
+        if locked == self._taking.reconnects and self._taking.state is State.OPEN:
+            with suppress(RedriveError):  # then the lock went with the connection
+                await self._taking.ask(QueueDelete(queue=lock_name(queue)), QueueDeleteOk)
+
+    def check(self) -> None:
+        lost = self._taking.state is not State.OPEN or self._publishing.state is not State.OPEN
+        if lost or self._locked_in != self._taking.reconnects:
+            why = self._taking.last_error or self._publishing.last_error
+            raise ConnectionLost(f"the connection was lost, and the lock on the queue with it ({why})")
+
+    async def restored(self, patience: float) -> None:
+        try:
+            async with asyncio.timeout(patience):
+                await self._taking.until(State.OPEN, State.CLOSED)
+                await self._publishing.until(State.OPEN, State.CLOSED)
+        except TimeoutError:
+            away = timedelta(seconds=patience)
+            raise ConnectionLost(f"the broker was away for {away}: {self._taking.last_error}") from None
+
+    async def publish_many(self, messages: Iterable[AnyPublish]) -> int:
+        return await self._publishing.publish_many(messages)
+
+    def __repr__(self) -> str:
+        return f"<DeadLetterBroker {self._taking!r}>"

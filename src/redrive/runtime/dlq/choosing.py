@@ -1,0 +1,113 @@
+"""Is this message meant, may it be moved, and where to? Decided message by message, from what the message tells.
+
+A message is passed over if it is not selected, and if it has come back from this very operation. It is skipped, and
+told of, if it is selected and must not or cannot be moved. Everything else is taken.
+
+What arrived after an operation began is none of its business. As a rule it stands behind everything that was there, and
+is never reached. A queue that puts what it gets back at its end mixes the two; there the time of death decides, as
+far as the clocks of those who wrote it can be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from enum import Enum, auto
+from typing import NamedTuple
+
+from redrive.recovery.dead_letter import Summary
+from redrive.recovery.redriving import traceable
+from redrive.recovery.search import Query, parse
+from redrive.runtime.dlq.operation import Destination, Kind, Order, Way
+
+Route = tuple[str, str]  # exchange and key
+
+NO_SOURCE = "the queue it failed in is not known: name one (--to QUEUE)"
+NO_RETRY = "no retry exchange is known for the queue it failed in"
+NO_ORIGIN = "the exchange of its first publish is not known: name a queue (--to QUEUE)"
+NO_ROOM = "its headers leave no room for the mark by which it is known again when it comes back"
+
+
+class Verdict(Enum):
+    PASS = auto()
+    SKIP = auto()
+    TAKE = auto()
+
+
+class Choice(NamedTuple):
+    verdict: Verdict
+    why: str = ""
+    exchange: str = ""
+    routing_key: str = ""
+
+
+_PASS = Choice(Verdict.PASS)
+
+
+class Chooser:
+    def __init__(
+        self,
+        order: Order,
+        *,
+        operation: str,
+        began: datetime,
+        mixed: bool = False,
+        retries: Mapping[str, Route] | None = None,  # the way into the retry queue, by source queue
+        budget: int,  # bytes that properties may have
+    ) -> None:
+        selection = order.selection
+        self._order = order
+        self._operation = operation
+        self._began = began if mixed else None
+        self._query: Query | None = parse(selection.query, selection.now or began) if selection.query else None
+        self._ids = frozenset(selection.ids)
+        self._group = selection.group
+        self._retries = retries or {}
+        self._budget = budget
+
+    def selects(self, letter: Summary, body: bytes, raw_properties: bytes) -> bool:
+        if self._group and not letter.fingerprint.startswith(self._group):
+            return False
+        if self._ids and letter.id not in self._ids and (letter.message_id or "") not in self._ids:
+            return False
+        return self._query is None or self._query.matches(letter, body, raw_properties)
+
+    def is_newer(self, letter: Summary) -> bool:
+        """Not there when the operation began, or sent by it and back again."""
+        if letter.last_operation == self._operation:
+            return True
+        return self._began is not None and letter.dead_at is not None and letter.dead_at > self._began
+
+    def choose(self, letter: Summary, body: bytes, raw_properties: bytes) -> Choice:
+        if self.is_newer(letter) or not self.selects(letter, body, raw_properties):
+            return _PASS
+        if self._order.kind is Kind.DISCARD:
+            return Choice(Verdict.TAKE)
+        most = self._order.most_redrives
+        if most is not None and letter.redriven >= most:
+            times = "once" if most == 1 else f"{most} times"
+            return Choice(Verdict.SKIP, f"re-driven {times} already")
+        if not traceable(raw_properties, letter, budget=self._budget):
+            return Choice(Verdict.SKIP, NO_ROOM)
+        return self._routed(letter)
+
+    def _routed(self, letter: Summary) -> Choice:
+        route = route_of(self._order.to, letter, self._retries.get)
+        if isinstance(route, str):
+            return Choice(Verdict.SKIP, route)
+        return Choice(Verdict.TAKE, "", *route)
+
+
+def route_of(to: Destination, letter: Summary, retry: Callable[[str], Route | None]) -> Route | str:
+    """Exchange and key for a message, or why there is none."""
+    match to.way:
+        case Way.OWN:
+            return ("", letter.source) if letter.source else NO_SOURCE
+        case Way.RETRY:
+            return (retry(letter.source) if letter.source else None) or NO_RETRY
+        case Way.ORIGINAL:
+            return (letter.exchange, letter.routing_key or "") if letter.exchange is not None else NO_ORIGIN
+        case Way.QUEUE:
+            return "", to.name
+        case Way.EXCHANGE:
+            return to.name, to.key

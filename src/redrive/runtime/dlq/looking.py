@@ -1,0 +1,203 @@
+"""Look at a dead-letter queue: take its messages in order, read them, give them all back.
+
+A look keeps what it shows and forgets the rest, message by message, so a hundred thousand of them need no more memory
+than the answer. It covers what was ready when it began. While it lasts, the messages are in its hands: another look, or
+a consumer of the queue, does not see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from redrive.protocol.content import Delivery
+from redrive.recovery.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
+from redrive.recovery.search import Query
+from redrive.runtime.dlq.ports import Looks
+
+MOST_GROUPS = 1000
+_PATIENCE = 2.0  # seconds without a message after which a queue that should have more is taken at its word
+_OTHERS = "(others)"
+
+
+class By(StrEnum):
+    FINGERPRINT = "fingerprint"
+    ERROR = "error"
+    SOURCE = "source"
+    TYPE = "type"
+    REASON = "reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    letters: tuple[Summary, ...]
+    scanned: int
+    depth: int  # of the queue when the look began
+    next: int | None  # the position at which the next page begins
+
+
+@dataclass(slots=True)
+class Group:
+    """Dead letters that have something in common."""
+
+    key: str
+    count: int = 0
+    error: str = ""
+    error_message: str = ""  # of one of them
+    sources: dict[str, int] = field(default_factory=dict)
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    redriven: int = 0  # how many were re-driven before
+    sample: str = ""  # the id of one of them
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    groups: tuple[Group, ...]  # the largest first
+    matched: int
+    scanned: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One message in full."""
+
+    letter: DeadLetter
+    exchange: str  # of the delivery: by which it came into the dead-letter queue
+    routing_key: str
+    raw_properties: bytes
+    body: bytes
+
+
+async def visit(
+    broker: Looks, queue: str, see: Callable[[Delivery, Summary], bool], at_most: int | None = None
+) -> tuple[int, int]:
+    """Show every message to `see`, until it says that it has seen enough. Gives how many it saw, and the depth."""
+    depth = await broker.depth(queue)
+    seen = 0
+    async with aclosing(stream(broker, queue, depth if at_most is None else min(at_most, depth))) as letters:
+        async for delivery, letter in letters:
+            seen += 1
+            if see(delivery, letter):
+                break
+    return seen, depth
+
+
+async def stream(broker: Looks, queue: str, at_most: int) -> AsyncGenerator[tuple[Delivery, Summary], None]:
+    """Every message with what it tells. Whoever may leave early closes it (`aclosing`): it gives back what it has."""
+    if not at_most:
+        return
+    held = await broker.hold(queue, at_most)
+    position = 0
+    try:
+        while position < at_most and (came := await held.next(_PATIENCE)):
+            for delivery in came:
+                position += 1
+                yield delivery, read_summary(delivery.raw_properties, delivery.body, queue, position)
+    finally:
+        await held.release()
+
+
+async def peek(broker: Looks, queue: str, *, query: Query | None = None, limit: int = 20, start: int = 1) -> Page:
+    """So many messages that match, from a position on. Without a query no more are touched than are shown."""
+    found: list[Summary] = []
+    more: int | None = None
+
+    def see(delivery: Delivery, letter: Summary) -> bool:
+        nonlocal more
+        if letter.position < start or not _matches(query, delivery, letter):
+            return False
+        if len(found) == limit:
+            more = letter.position
+            return True
+        found.append(letter)
+        return False
+
+    scanned, depth = await visit(broker, queue, see, None if query is not None else start - 1 + limit)
+    if query is None and start - 1 + limit < depth:
+        more = start + limit
+    return Page(tuple(found), scanned, depth, more)
+
+
+async def group(broker: Looks, queue: str, by: By, query: Query | None = None) -> Grouping:
+    groups: dict[str, Group] = {}
+    matched = 0
+
+    def see(delivery: Delivery, letter: Summary) -> bool:
+        nonlocal matched
+        if _matches(query, delivery, letter):
+            matched += 1
+            _add(groups, by, letter)
+        return False
+
+    scanned, depth = await visit(broker, queue, see)
+    ordered = sorted(groups.values(), key=lambda one: (one.key == _OTHERS, -one.count, one.key))
+    return Grouping(tuple(ordered), matched, scanned, depth)
+
+
+def _add(groups: dict[str, Group], by: By, letter: Summary) -> None:
+    key = str(getattr(letter, by) or "")
+    found = groups.get(key)
+    if found is None:
+        key = key if len(groups) < MOST_GROUPS else _OTHERS
+        found = groups.setdefault(key, Group(key, 0, letter.error, letter.error_message, sample=letter.id))
+    found.count += 1
+    found.redriven += letter.redriven > 0
+    source = letter.source or ""
+    if source in found.sources or len(found.sources) < 20:
+        found.sources[source] = found.sources.get(source, 0) + 1
+    at = letter.dead_at
+    if at is not None:
+        found.oldest = at if found.oldest is None or at < found.oldest else found.oldest
+        found.newest = at if found.newest is None or at > found.newest else found.newest
+
+
+async def find(broker: Looks, queue: str, id: str) -> Found | None:
+    """The first message with this id or message_id; or whose id begins so, if it is the only one."""
+    exact: Found | None = None
+    similar: dict[str, Found] = {}
+
+    def see(delivery: Delivery, letter: Summary) -> bool:
+        nonlocal exact
+        if id in (letter.id, letter.message_id):
+            exact = _in_full(delivery, queue, letter.position)
+            return True
+        if letter.id.startswith(id) and len(similar) < 2:
+            similar.setdefault(letter.id, _in_full(delivery, queue, letter.position))
+        return False
+
+    await visit(broker, queue, see)
+    if exact is None and len(similar) == 1:
+        return next(iter(similar.values()))
+    return exact
+
+
+def _in_full(delivery: Delivery, queue: str, position: int) -> Found:
+    return Found(
+        read_dead_letter(delivery.raw_properties, delivery.body, queue=queue, position=position),
+        delivery.exchange,
+        delivery.routing_key,
+        delivery.raw_properties,
+        delivery.body,
+    )
+
+
+async def returned(broker: Looks, queue: str, operation: str) -> int:
+    """How many messages of an operation are back."""
+    back = 0
+
+    def see(_: Delivery, letter: Summary) -> bool:
+        nonlocal back
+        back += letter.last_operation == operation
+        return False
+
+    await visit(broker, queue, see)
+    return back
+
+
+def _matches(query: Query | None, delivery: Delivery, letter: Summary) -> bool:
+    return query is None or query.matches(letter, delivery.body, delivery.raw_properties)

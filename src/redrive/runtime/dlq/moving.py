@@ -1,0 +1,354 @@
+"""Carry out an operation: take, choose, publish, confirm, write down, ack.
+
+    lock     one operation for each queue, by a lock in the broker
+    scope    what is ready in the queue now; what arrives later is not touched
+    step     all of it, or as many as the canary says
+      pass     hold the queue; for each portion of chosen messages, in order:
+                   publish (mandatory) and wait for the confirms
+                   write down what became of each
+                   ack those that were confirmed
+               then give back all others, in order
+      outcome  of a canary's step: how many came back?
+
+What can die between which two steps:
+
+    before the confirm    the message is still in the queue. If it was sent, it is at its destination, too
+    before the ack        the same: a duplicate, with its message_id unchanged, so that an inbox absorbs it
+    after the ack         nothing
+
+so at most `WINDOW` messages come twice, and none is lost. A lost connection is a death that is survived: the lock is
+taken again, and the next pass goes on where the last one ended; what was confirmed and could not be acked any more is
+known, and acked when it comes again. A message that is not accepted at its destination stays in the queue, and is told
+of; when nothing is accepted any more the operation ends.
+
+A pass does not last longer than a few minutes, because RabbitMQ ends a consumer that keeps a message for half an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import NamedTuple, Protocol, TypeAlias
+
+from redrive.errors import RedriveError
+from redrive.protocol.content import Delivery
+from redrive.recovery.dead_letter import Summary, read_summary
+from redrive.runtime.clock import Clock
+from redrive.runtime.dlq.canary import steps, too_many
+from redrive.runtime.dlq.choosing import Choice, Chooser, Route, Verdict
+from redrive.runtime.dlq.looking import returned
+from redrive.runtime.dlq.operation import Operation, Outcome, Ramp, State
+from redrive.runtime.dlq.ports import Held, Moves, Remembers
+from redrive.runtime.dlq.steering import Changed, Steering
+
+log = logging.getLogger("redrive.dlq")
+
+PORTION = 250
+UNDER_WAY = 4  # portions
+WINDOW = PORTION * UNDER_WAY
+MOST_FAILURES = 1000  # in a row
+
+_QUIET = 2.0  # seconds without a message after which a queue that should have more is taken at its word
+_LONGEST_PASS = timedelta(minutes=10).total_seconds()
+_BROKER_PATIENCE = 120.0
+
+
+class Taken(NamedTuple):
+    """A chosen message, with what it tells and where it goes."""
+
+    delivery: Delivery
+    letter: Summary
+    choice: Choice
+
+
+Problems: TypeAlias = "Sequence[str | None]"  # for each message, why it could not be done
+
+
+class Act(Protocol):
+    """What is done with chosen messages. Raises if it is not known what became of them."""
+
+    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems: ...
+
+
+class Hopeless(RedriveError):
+    """Nothing is accepted at the destination any more."""
+
+
+class Mover:
+    def __init__(
+        self,
+        operation: Operation,
+        broker: Moves,
+        memory: Remembers,
+        act: Act,
+        *,
+        clock: Clock,
+        retries: Mapping[str, Route] | None = None,
+        keeps_order: bool = True,
+        settled: Callable[[], Awaitable[bool]] | None = None,
+        changed: Changed = lambda _: None,
+    ) -> None:
+        """`keeps_order`: does the queue put what it gets back where it was? `settled`: is everything handled that was
+        moved, as far as that can be seen? `changed` hears of every progress.
+        """
+        self.steering = Steering(operation, memory, clock, changed)
+        self.queue = operation.order.queue
+        self._broker = broker
+        self._act = act
+        self._clock = clock
+        self._retries = retries or {}
+        self._keeps_order = keeps_order
+        self._settled = settled
+        self._passes = 0
+        self._told: set[int] = set()  # hashes of the ids of messages that were skipped, or failed
+        self._failures = 0  # in a row
+        self._unacked: Counter[str] = Counter()  # moved, and the broker could not be told
+
+    @property
+    def operation(self) -> Operation:
+        return self.steering.operation
+
+    # The whole of it ----------------------------------------------------------------------------------
+
+    async def run(self) -> Operation:
+        """To its end, whatever that is. Raises only if it cannot begin, or if its memory fails."""
+        await self._broker.lock(self.queue)
+        try:
+            await self._begin()
+            async with self.steering.alive():
+                state, note = await self._work()
+            await self.steering.become(replace(self.operation, state=state, ended_at=self._clock.now(), note=note))
+            return self.operation
+        finally:
+            await self._broker.unlock(self.queue)
+
+    async def _begin(self) -> None:
+        scope = self.operation.scope
+        if scope is None:
+            scope = await self._broker.depth(self.queue)
+        began = self.operation.started_at or self._clock.now()
+        await self.steering.become(replace(self.operation, state=State.RUNNING, scope=scope, started_at=began))
+
+    async def _work(self) -> tuple[State, str]:
+        try:
+            return await self._steps()
+        except RedriveError as error:
+            log.warning("operation %s on %s failed: %s", self.operation.id, self.queue, error)
+            return State.FAILED, f"{error}. Nothing is lost: what was not moved is in the queue"
+
+    async def _steps(self) -> tuple[State, str]:
+        ramp = self.operation.order.ramp
+        for number, size in steps(ramp, self.operation.counts.moved):
+            await self.steering.become(replace(self.operation, step=number))
+            before = self.operation.counts.moved
+            ended = await self._step(size)
+            if ramp is not None and self.operation.counts.moved > before and await self._comes_back(ramp):
+                counts = self.operation.counts
+                rest = "" if ended else ": the rest was left where it is"
+                told = f"{counts.returned} of {counts.moved} came back, more than {ramp.returned_pct:g} %{rest}"
+                return State.STOPPED_BY_GUARD, told
+            if self.steering.is_cancelled:
+                return State.CANCELLED, "what was moved stays moved"
+            if ended:
+                break
+        failed = self.operation.counts.failed
+        if failed:
+            return State.PARTIAL, f"{failed} could not be moved, and stay in the queue: see its items"
+        return State.SUCCEEDED, ""
+
+    async def _step(self, size: int | None) -> bool:
+        """Move so many. Whether there is nothing more to move."""
+        target = None if size is None else self.operation.counts.moved + size
+        while not self.steering.is_cancelled:
+            await self.steering.while_paused()
+            room = self._room(target)
+            if room == 0:
+                return self._room(None) == 0
+            try:
+                if await self._pass(room):
+                    return True
+            except RedriveError as error:
+                await self._survive(error)
+        return True
+
+    def _room(self, target: int | None) -> int | None:
+        """How many may still be moved; None: all there are."""
+        moved, limit = self.operation.counts.moved, self.operation.order.selection.limit
+        bounds = [bound - moved for bound in (target, limit) if bound is not None]
+        return max(0, min(bounds)) if bounds else None
+
+    async def _survive(self, error: RedriveError) -> None:
+        """A lost connection is survived, with the lock taken anew; anything else is the end."""
+        try:
+            self._broker.check()
+        except RedriveError:
+            log.warning("operation %s: %s; waiting for the broker", self.operation.id, error)
+            await self._broker.restored(_BROKER_PATIENCE)
+            await self._broker.lock(self.queue)
+        else:
+            raise error
+
+    # A pass -------------------------------------------------------------------------------------------
+
+    async def _pass(self, room: int | None) -> bool:
+        """Go through the queue once, and move as many. Whether its end was reached."""
+        self._broker.check()
+        depth = await self._broker.depth(self.queue)
+        left = max(0, (depth if self.operation.scope is None else self.operation.scope) - self.operation.counts.moved)
+        mixed = self._passes > 0 and not self._keeps_order
+        at_most = (depth if left else 0) if mixed else min(depth, left)
+        if not at_most:
+            return True
+        self._passes += 1
+        held = await self._broker.hold(self.queue, at_most)
+        flow = _Flow(self, held, self._chooser(mixed), at_most, room)
+        try:
+            return await flow.run(until=self._clock.monotonic() + _LONGEST_PASS)
+        finally:
+            try:
+                await flow.drain()
+            finally:
+                await held.release()
+
+    def _chooser(self, mixed: bool) -> Chooser:
+        return Chooser(
+            self.operation.order,
+            operation=self.operation.id,
+            began=self.operation.started_at or self._clock.now(),
+            mixed=mixed,
+            retries=self._retries,
+            budget=self._broker.budget,
+        )
+
+    def _choose(self, held: Held, chooser: Chooser, delivery: Delivery, position: int) -> Taken | None:
+        letter = read_summary(delivery.raw_properties, delivery.body, self.queue, position)
+        if self._unacked and self._unacked[letter.id]:
+            self._unacked[letter.id] -= 1
+            held.ack([delivery])
+            return None
+        choice = chooser.choose(letter, delivery.body, delivery.raw_properties)
+        if choice.verdict is Verdict.PASS or (self._told and hash(letter.id) in self._told):
+            return None
+        if choice.verdict is Verdict.TAKE:
+            return Taken(delivery, letter, choice)
+        self._told.add(hash(letter.id))
+        self.steering.add(letter, Outcome.SKIPPED, choice.why)
+        return None
+
+    async def _done(self, held: Held, portion: Sequence[Taken], problems: Problems) -> None:
+        """Write down what became of a portion, and ack what is done."""
+        done = []
+        for taken, problem in zip(portion, problems, strict=True):
+            if problem is None:
+                self._failures = 0
+                done.append(taken)
+                self.steering.add(taken.letter, Outcome.MOVED, to=_place(taken.choice))
+            else:
+                self._failures += 1
+                self._told.add(hash(taken.letter.id))
+                self.steering.add(taken.letter, Outcome.FAILED, problem, _place(taken.choice))
+        await self.steering.write_down()
+        if not held.ack([taken.delivery for taken in done]):
+            self._unacked.update(taken.letter.id for taken in done)
+        if self._failures >= MOST_FAILURES:
+            raise Hopeless(f"{self._failures} messages in a row could not be moved, the last because {problems[-1]}")
+
+    # Canary -------------------------------------------------------------------------------------------
+
+    async def _comes_back(self, ramp: Ramp) -> bool:
+        """Give what was moved its time. Whether too much of it came back."""
+        until = self._clock.monotonic() + ramp.wait
+        expected = await self._broker.depth(self.queue)
+        while not self.steering.is_cancelled:
+            left = until - self._clock.monotonic()
+            arrived = await self._broker.depth(self.queue) - expected
+            if arrived > 0:
+                expected += arrived
+                if await self._too_many(ramp):
+                    return True
+            elif left <= 0 or (self._settled is not None and await self._settled()):
+                break
+            await self.steering.idle(max(0.05, min(left, ramp.wait / 10)))
+            await self.steering.while_paused()
+        return await self._too_many(ramp)
+
+    async def _too_many(self, ramp: Ramp) -> bool:
+        back = await returned(self._broker, self.queue, self.operation.id)
+        await self.steering.become(replace(self.operation, counts=replace(self.operation.counts, returned=back)))
+        return too_many(ramp, self.operation.counts.moved, back)
+
+    def __repr__(self) -> str:
+        return f"<Mover of {self.queue} {self.operation.id} {self.operation.state}>"
+
+
+class _Flow:
+    """The messages of one pass: chosen one by one, acted on in portions, some of which are under way at a time."""
+
+    def __init__(self, mover: Mover, held: Held, chooser: Chooser, at_most: int, room: int | None) -> None:
+        self._mover = mover
+        self._steering = mover.steering
+        self._held = held
+        self._chooser = chooser
+        self._at_most = at_most
+        self._room = room
+        self._portion: list[Taken] = []
+        self._under_way: deque[tuple[asyncio.Task[Problems], list[Taken]]] = deque()
+
+    async def run(self, until: float) -> bool:
+        """Whether the end was reached."""
+        position = chosen = 0
+        while position < self._at_most and not self._steering.wish.is_set():
+            came = await self._held.next(_QUIET)
+            for delivery in came:
+                position += 1
+                taken = self._mover._choose(self._held, self._chooser, delivery, position)
+                if taken is None:
+                    continue
+                await self._steering.in_time()
+                chosen += 1
+                await self._add(taken)
+                if chosen == self._room or self._steering.wish.is_set() or self._mover._clock.monotonic() > until:
+                    return False
+            self._mover._broker.check()
+            if not came:
+                break
+        return not self._steering.wish.is_set()
+
+    async def _add(self, taken: Taken) -> None:
+        self._portion.append(taken)
+        if len(self._portion) >= PORTION or self._steering.has_rate:
+            self._send()
+        while len(self._under_way) >= UNDER_WAY or (self._under_way and self._under_way[0][0].done()):
+            await self._settle()
+
+    def _send(self) -> None:
+        portion, self._portion = self._portion, []
+        if portion:
+            self._under_way.append((asyncio.create_task(self._acting(portion)), portion))
+
+    async def _acting(self, portion: list[Taken]) -> Problems:
+        return await self._mover._act(self._mover.operation, portion)
+
+    async def drain(self) -> None:
+        """Finish what was chosen, also if something went wrong meanwhile: what is confirmed should be acked."""
+        self._send()
+        problem: RedriveError | None = None
+        while self._under_way:
+            try:
+                await self._settle()
+            except RedriveError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+
+    async def _settle(self) -> None:
+        acting, portion = self._under_way.popleft()
+        await self._mover._done(self._held, portion, await acting)
+
+
+def _place(choice: Choice) -> str:
+    return f"{choice.exchange}:{choice.routing_key}" if choice.exchange else choice.routing_key

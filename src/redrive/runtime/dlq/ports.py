@@ -1,0 +1,64 @@
+"""What the operations ask of a broker and of a memory. `redrive.client.dead_letters` and `redrive.store` have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from redrive.protocol.content import Delivery
+from redrive.runtime.dlq.operation import Item, Operation, Wish
+from redrive.wire.properties import Properties
+
+Message = tuple[str, str, bytes, "Properties | bytes", bool]  # exchange, key, body, properties, mandatory
+
+
+class Held(Protocol):
+    """The messages of a queue in hand, in their order."""
+
+    taken: int
+
+    async def next(self, patience: float) -> Sequence[Delivery]:
+        """What has come since the last time; nothing if nothing comes for so many seconds."""
+
+    def ack(self, deliveries: Iterable[Delivery]) -> bool:
+        """These are done. False: too late, the broker has everything back."""
+
+    async def release(self) -> int:
+        """Give back all others."""
+
+
+class Looks(Protocol):
+    async def depth(self, queue: str) -> int:
+        """How many messages are ready in it."""
+
+    async def hold(self, queue: str, at_most: int) -> Held: ...
+
+
+class Moves(Looks, Protocol):
+    budget: int  # bytes that the properties of a message may have
+
+    async def lock(self, queue: str) -> None:
+        """One operation for each queue: raises `OperationConflict` while another has it. Ends with the connection."""
+
+    async def unlock(self, queue: str) -> None: ...
+
+    def check(self) -> None:
+        """Raise if the connection was lost since the lock was taken: the lock is lost, too."""
+
+    async def restored(self, patience: float) -> None:
+        """Wait for the connection to come back; raises what keeps it away when that takes longer than `patience`."""
+
+    async def publish_many(self, messages: Iterable[Message]) -> int:
+        """Raises `PublishErrors`, with the index of each message that is not known to be safe."""
+
+
+class Remembers(Protocol):
+    """Keeps operations. Its methods block: they are called in threads."""
+
+    def save(self, operation: Operation) -> None: ...
+
+    def add_items(self, id: str, items: Sequence[Item]) -> None: ...
+
+    def wishes(self, id: str) -> Wish: ...
+
+    def granted(self, id: str, wish: Wish) -> None: ...

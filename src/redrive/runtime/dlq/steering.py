@@ -1,0 +1,164 @@
+"""An operation while it runs: its state and counts, kept in memory and written down; and what others want of it.
+
+Whoever does the work counts and adds items here; `write_down` makes them last. Once a second the operation shows that
+it is alive, and the wishes are read that somebody wrote beside it. A wish does not interrupt anything: it sets `wish`,
+and the work asks when it is at a place where it can stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from redrive.recovery.dead_letter import Summary
+from redrive.recovery.rate import RateLimit
+from redrive.runtime.clock import Clock
+from redrive.runtime.dlq.operation import Item, Operation, Outcome, State, Wish
+from redrive.runtime.dlq.ports import Remembers
+
+log = logging.getLogger("redrive.dlq")
+
+Changed = Callable[[Operation], None]
+
+_BEAT = 1.0  # seconds
+
+
+class Steering:
+    def __init__(self, operation: Operation, memory: Remembers, clock: Clock, changed: Changed) -> None:
+        self.operation = operation
+        self.wish = asyncio.Event()  # somebody wants something else
+        self._memory = memory
+        self._clock = clock
+        self._changed = changed
+        self._rate = RateLimit(operation.order.rate) if operation.order.rate is not None else None
+        self._items: list[Item] = []
+        self._writing = asyncio.Lock()
+        self._over = asyncio.Event()
+
+    # What became of messages --------------------------------------------------------------------------
+
+    def add(self, letter: Summary, outcome: Outcome, why: str = "", to: str = "") -> None:
+        counts = self.operation.counts
+        more = replace(counts, **{outcome: getattr(counts, outcome) + 1})
+        self.operation = replace(self.operation, counts=more)
+        self._items.append(Item(letter.id, outcome, self._clock.now(), letter.message_id, why, to))
+
+    async def become(self, operation: Operation) -> None:
+        self.operation = operation
+        await self.write_down()
+
+    async def write_down(self) -> None:
+        async with self._writing:  # one at a time: an older state must not be written over a newer one
+            items, self._items = self._items, []
+            await asyncio.to_thread(self._remember, replace(self.operation, beat_at=self._clock.now()), items)
+        self._changed(self.operation)
+
+    def _remember(self, operation: Operation, items: list[Item]) -> None:
+        if items:
+            self._memory.add_items(operation.id, items)
+        self._memory.save(operation)
+
+    # Alive --------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def alive(self) -> AsyncIterator[None]:
+        beating = asyncio.create_task(self._beat(), name=f"redrive-operation-{self.operation.id}")
+        try:
+            yield
+        finally:
+            self._over.set()  # not cancelled: what it is writing must not come after what is written next
+            await beating
+
+    async def _beat(self) -> None:
+        while not self._over.is_set():
+            try:
+                async with asyncio.timeout(_BEAT):
+                    await self._over.wait()
+            except TimeoutError:
+                await self._beat_once()
+
+    async def _beat_once(self) -> None:
+        try:
+            wish = await asyncio.to_thread(self._memory.wishes, self.operation.id)
+            if wish != Wish():
+                self._obey(wish)
+                await asyncio.to_thread(self._memory.granted, self.operation.id, wish)
+            await self.write_down()
+        except Exception as error:  # the next beat may succeed; the work itself tells when it cannot go on
+            log.warning("operation %s: its memory did not answer: %s", self.operation.id, error)
+
+    # Wishes -------------------------------------------------------------------------------------------
+
+    def _obey(self, wish: Wish) -> None:
+        if wish.rate is not None:
+            self.change_rate(wish.rate)
+        match wish.state:
+            case State.CANCELLING:
+                self.cancel()
+            case State.PAUSED:
+                self.pause()
+            case State.RUNNING:
+                self.resume()
+
+    def cancel(self) -> None:
+        """Finish what is under way, give back the rest, and end."""
+        if not self.operation.state.is_over:
+            self._turn(State.CANCELLING)
+
+    def pause(self) -> None:
+        """Give everything back, keep the lock, and wait."""
+        if self.operation.state is State.RUNNING:
+            self._turn(State.PAUSED)
+
+    def resume(self) -> None:
+        if self.operation.state is State.PAUSED:
+            self._turn(State.RUNNING)
+
+    def _turn(self, state: State) -> None:
+        self.operation = replace(self.operation, state=state)
+        self.wish.set()
+
+    def change_rate(self, rate: float) -> None:
+        if self._rate is None:
+            self._rate = RateLimit(rate)
+        else:
+            self._rate.change(self._clock.monotonic(), rate)
+        self.operation = replace(self.operation, order=replace(self.operation.order, rate=rate))
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.operation.state is State.CANCELLING
+
+    @property
+    def has_rate(self) -> bool:
+        return self._rate is not None
+
+    async def while_paused(self) -> None:
+        while self.operation.state is State.PAUSED:
+            self.wish.clear()
+            await self.write_down()
+            await self.wish.wait()
+        if not self.is_cancelled:
+            self.wish.clear()
+
+    async def in_time(self) -> None:
+        """Wait for the rate, or until somebody wants something else."""
+        while self._rate is not None and not self.wish.is_set():
+            wait = self._rate.take(self._clock.monotonic())
+            if not wait:
+                return
+            await self.idle(wait)
+
+    async def idle(self, seconds: float) -> None:
+        """Wait, or until somebody wants something else."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.wish.wait()
+        except TimeoutError:
+            pass
+
+    def __repr__(self) -> str:
+        return f"<Steering {self.operation.id} {self.operation.state}>"

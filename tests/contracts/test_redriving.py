@@ -1,0 +1,301 @@
+"""What re-driving promises, on every broker: nothing lost, nothing in between, everything told."""
+
+import asyncio
+
+import pytest
+
+from dead_lettering import (
+    DEAD_AT,
+    DLQ,
+    SOURCE,
+    Memory,
+    a_mover,
+    an_order,
+    bodies,
+    dead_letter,
+    eventually,
+    operating,
+    orders,
+    prepare,
+    redrive,
+    until_depth,
+)
+from redrive.client import Connection
+from redrive.client.publisher import Publish
+from redrive.errors import OperationConflict
+from redrive.runtime.dlq import moving
+from redrive.runtime.dlq.moving import Mover
+from redrive.runtime.dlq.operation import Destination, Outcome, Ramp, Selection, State, Way, Wish
+from redrive.wire.patch import patch_properties
+
+TYPES = ["classic", "quorum"]
+
+
+@pytest.mark.parametrize("queue_type", TYPES)
+async def test_everything_goes_back_to_work(connection: Connection, amqp_url: str, queue_type: str) -> None:
+    await prepare(connection, 5, queue_type)
+    memory = Memory()
+
+    over = await redrive(amqp_url, memory=memory)
+
+    assert (over.state, over.counts.moved, over.scope) == (State.SUCCEEDED, 5, 5)
+    assert memory.operation == over or (memory.operation and memory.operation.state is State.SUCCEEDED)
+    assert [item.message_id for item in memory.outcomes(Outcome.MOVED)] == [f"m-{number}" for number in range(5)]
+    assert await bodies(connection, SOURCE) == orders(*range(5))
+    await until_depth(connection, DLQ, 0)
+
+
+async def test_a_message_arrives_as_its_publisher_made_it_with_its_lineage(
+    connection: Connection, amqp_url: str
+) -> None:
+    await prepare(connection, 0)
+    letter = dead_letter(1)
+    hurt = letter.properties.replace(expiration="60000") if hasattr(letter.properties, "replace") else letter.properties
+    await connection.publish("", DLQ, letter.body, hurt)
+    await until_depth(connection, DLQ, 1)
+
+    await redrive(amqp_url)
+
+    delivery = await connection.get(SOURCE)
+    assert delivery is not None
+    delivery.ack()
+    properties = delivery.properties
+    assert (properties.priority, properties.delivery_mode, properties.message_id) == (3, 2, "m-1")
+    assert (properties.correlation_id, properties.type, properties.timestamp) == ("c-1", "OrderPlaced", DEAD_AT)
+    assert properties.expiration is None
+    headers = properties.headers or {}
+    assert headers["tenant"] == "acme"
+    assert headers["x-redriven-count"] == 1
+    assert headers["x-redriven-op"] == "op_test"
+    assert headers["x-redriven-by"] == "ada"
+    assert headers["x-redriven-from"] == DLQ
+    assert headers["x-redriven-reason"] == "INC-42"
+    assert "x-redrive-attempts" not in headers
+    assert "x-redrive-error" not in headers
+
+
+@pytest.mark.parametrize("queue_type", TYPES)
+async def test_what_is_not_selected_stays_in_its_order(connection: Connection, amqp_url: str, queue_type: str) -> None:
+    await prepare(connection, 20, queue_type)
+
+    over = await redrive(amqp_url, an_order(selection=Selection(group="3fa9")))
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 10)
+    assert await bodies(connection, SOURCE) == orders(*range(1, 20, 2))
+    await until_depth(connection, DLQ, 10)
+    assert await bodies(connection, DLQ) == orders(*range(0, 20, 2))
+
+
+async def test_a_limit_a_query_and_ids_select(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 10)
+
+    await redrive(amqp_url, an_order(selection=Selection(limit=2)))
+    await redrive(amqp_url, an_order(selection=Selection(query="body.order:>7")))
+    await redrive(amqp_url, an_order(selection=Selection(ids=("m-4",))))
+
+    assert await bodies(connection, SOURCE) == orders(0, 1, 8, 9, 4)
+    assert await bodies(connection, DLQ) == orders(2, 3, 5, 6, 7)
+
+
+async def test_what_cannot_be_routed_stays_and_is_told_of(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 3)
+    memory = Memory()
+
+    over = await redrive(amqp_url, an_order(to=Destination(Way.QUEUE, "nowhere")), memory)
+
+    assert (over.state, over.counts.moved, over.counts.failed) == (State.PARTIAL, 0, 3)
+    assert [item.to for item in memory.outcomes(Outcome.FAILED)] == ["nowhere"] * 3
+    assert await bodies(connection, DLQ) == orders(0, 1, 2)
+
+
+async def test_an_operation_that_only_fails_ends_early(
+    connection: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "MOST_FAILURES", 3)
+    monkeypatch.setattr(moving, "PORTION", 3)
+    await prepare(connection, 30)
+
+    over = await redrive(amqp_url, an_order(to=Destination(Way.QUEUE, "nowhere")))
+
+    assert over.state is State.FAILED
+    assert "in a row" in over.note
+    assert over.counts.failed < 30
+    await until_depth(connection, DLQ, 30)
+    assert await bodies(connection, DLQ) == orders(*range(30))
+
+
+async def test_a_message_that_was_re_driven_too_often_is_skipped(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 1)
+    await connection.publish_many([dead_letter(7, **{"x-redriven-count": 3})])
+    await until_depth(connection, DLQ, 2)
+    memory = Memory()
+
+    over = await redrive(amqp_url, memory=memory)
+
+    assert (over.counts.moved, over.counts.skipped) == (1, 1)
+    assert memory.outcomes(Outcome.SKIPPED)[0].why == "re-driven 3 times already"
+    assert await bodies(connection, DLQ) == orders(7)
+
+
+async def test_copies_and_foreign_users_do_no_harm(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 0)
+    await connection.declare_queue("copies")
+    await connection.publish_many([dead_letter(1, CC=["copies"])])
+    assert len(await bodies(connection, "copies")) == 1
+
+    await redrive(amqp_url)
+
+    assert await bodies(connection, SOURCE) == orders(1)
+    assert await bodies(connection, "copies") == []
+
+
+async def test_unreadable_properties_are_moved_all_the_same(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 0)
+    letter = dead_letter(1)
+    raw = letter.properties.encode() if not isinstance(letter.properties, bytes) else letter.properties
+    odd = patch_properties(raw, set_headers={b"odd": b"S\x00\x00\x00\x02\xff\xfe"})
+    await connection.publish("", DLQ, b"\xff\x00", odd)
+
+    over = await redrive(amqp_url)
+
+    assert over.counts.moved == 1
+    assert await bodies(connection, SOURCE) == [b"\xff\x00"]
+
+
+# One at a time ------------------------------------------------------------------------------------
+
+
+async def test_of_two_operators_one_gets_the_conflict(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 10)
+    async with operating(amqp_url) as first, operating(amqp_url) as second:
+        mover = a_mover(first, an_order(rate=1))
+        running = asyncio.create_task(mover.run())
+        await eventually(lambda: mover.operation.state is State.RUNNING)
+
+        with pytest.raises(OperationConflict, match=DLQ):
+            await a_mover(second).run()
+
+        mover.steering.cancel()
+        over = await running
+        assert over.state is State.CANCELLED
+        assert (await a_mover(second, id="op_2").run()).state is State.SUCCEEDED
+    await until_depth(connection, SOURCE, 10)
+
+
+async def test_what_arrives_meanwhile_is_not_touched(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 3)
+    async with operating(amqp_url) as broker:
+        mover = a_mover(broker, an_order(rate=20))
+        running = asyncio.create_task(mover.run())
+        await eventually(lambda: mover.operation.counts.moved > 0)
+        await connection.publish_many([dead_letter(99)])
+        over = await running
+
+    assert over.counts.moved == 3
+    assert await bodies(connection, DLQ) == orders(99)
+
+
+# Steering -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue_type", TYPES)
+async def test_an_operation_can_be_paused_resumed_and_hurried(
+    connection: Connection, amqp_url: str, queue_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.dlq.steering._BEAT", 0.02)
+    await prepare(connection, 50, queue_type)
+    memory = Memory()
+    async with operating(amqp_url) as broker:
+        mover = a_mover(broker, an_order(rate=20), memory, keeps_order=queue_type == "classic")
+        running = asyncio.create_task(mover.run())
+        await eventually(lambda: mover.operation.counts.moved > 0)
+
+        memory.wished = Wish(State.PAUSED)
+        await eventually(lambda: memory.operation is not None and memory.operation.state is State.PAUSED)
+        await everything_is_back(connection, mover)
+
+        memory.wished = Wish(State.RUNNING, rate=10_000)
+        over = await running
+
+    assert (over.state, over.counts.moved, over.order.rate) == (State.SUCCEEDED, 50, 10_000)
+    assert await bodies(connection, SOURCE) == orders(*range(50))
+
+
+async def everything_is_back(connection: Connection, mover: Mover) -> None:
+    async with asyncio.timeout(20):
+        while (await connection.queue_info(DLQ)).messages != 50 - mover.operation.counts.moved:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_cancelled_operation_leaves_the_rest(
+    connection: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.dlq.steering._BEAT", 0.02)
+    await prepare(connection, 20)
+    memory = Memory()
+    async with operating(amqp_url) as broker:
+        mover = a_mover(broker, an_order(rate=20), memory)
+        running = asyncio.create_task(mover.run())
+        await eventually(lambda: mover.operation.counts.moved > 0)
+        memory.wished = Wish(State.CANCELLING)
+        over = await running
+
+    assert over.state is State.CANCELLED
+    moved = over.counts.moved
+    assert 0 < moved < 20
+    assert await bodies(connection, SOURCE) == orders(*range(moved))
+    assert await bodies(connection, DLQ) == orders(*range(moved, 20))
+
+
+# Canary -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue_type", TYPES)
+async def test_a_canary_stops_itself_when_too_much_comes_back(
+    connection: Connection, other: Connection, amqp_url: str, queue_type: str
+) -> None:
+    await prepare(connection, 200, queue_type)
+    handled = 0
+
+    async def consume(delivery: object) -> None:
+        nonlocal handled
+        handled += 1
+        if handled % 3 == 0:  # it fails again
+            await other.publish("", DLQ, delivery.body, delivery.raw_properties)  # type: ignore[attr-defined]
+        delivery.ack()  # type: ignore[attr-defined]
+
+    async with await other.consume(SOURCE, consume):
+        ramp = Ramp((1, 5, 20, 100), returned_pct=10, wait=0.5)
+        over = await redrive(amqp_url, an_order(ramp=ramp), keeps_order=queue_type == "classic")
+
+    assert over.state is State.STOPPED_BY_GUARD
+    assert over.counts.moved <= 26
+    assert over.counts.returned * 10 > over.counts.moved
+    assert handled == over.counts.moved
+    await until_depth(connection, DLQ, 200 - over.counts.moved + over.counts.returned)
+
+
+async def test_a_canary_that_sings_moves_everything(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 30)
+
+    over = await redrive(amqp_url, an_order(ramp=Ramp((1, 5, 20), wait=0.05)))
+
+    assert (over.state, over.counts.moved, over.step) == (State.SUCCEEDED, 30, 4)
+    assert await bodies(connection, SOURCE) == orders(*range(30))
+
+
+# Broken connections -------------------------------------------------------------------------------
+
+
+async def test_a_message_without_a_known_source_needs_a_destination(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 0)
+    await connection.publish_many([Publish("", DLQ, b"who am I?")])
+    memory = Memory()
+
+    over = await redrive(amqp_url, memory=memory)
+    assert (over.counts.skipped, memory.items[0].outcome) == (1, Outcome.SKIPPED)
+    assert "--to" in memory.items[0].why
+
+    over = await redrive(amqp_url, an_order(to=Destination.parse(SOURCE)))
+    assert over.counts.moved == 1
+    assert await bodies(connection, SOURCE) == [b"who am I?"]

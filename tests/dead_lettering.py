@@ -1,0 +1,135 @@
+"""Dead letters for tests: queues full of them, and a memory for operations that forgets with the test."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from redrive.client import Connection, Properties
+from redrive.client.dead_letters import DeadLetterBroker
+from redrive.client.publisher import Publish
+from redrive.runtime.clock import SystemClock
+from redrive.runtime.dlq.acts import Redriving
+from redrive.runtime.dlq.moving import Mover
+from redrive.runtime.dlq.operation import Item, Kind, Operation, Order, Outcome, State, Wish
+
+DLQ = "orders.dlq"
+SOURCE = "orders"
+DEAD_AT = datetime(2024, 5, 17, 12, tzinfo=UTC)
+
+
+class Memory:
+    """What a database would keep."""
+
+    def __init__(self) -> None:
+        self.operation: Operation | None = None
+        self.items: list[Item] = []
+        self.wished = Wish()
+
+    def save(self, operation: Operation) -> None:
+        self.operation = operation
+
+    def add_items(self, id: str, items: Sequence[Item]) -> None:  # noqa: ARG002
+        self.items += items
+
+    def wishes(self, id: str) -> Wish:  # noqa: ARG002
+        return self.wished
+
+    def granted(self, id: str, wish: Wish) -> None:  # noqa: ARG002
+        if self.wished == wish:
+            self.wished = Wish()
+
+    def outcomes(self, outcome: Outcome) -> list[Item]:
+        return [item for item in self.items if item.outcome is outcome]
+
+
+def dead_letter(number: int, **headers: Any) -> Publish:
+    """As a worker parks one."""
+    story = {
+        "x-redrive-queue": SOURCE,
+        "x-redrive-exchange": "events",
+        "x-redrive-routing-key": "order.new",
+        "x-redrive-reason": "exhausted",
+        "x-redrive-error": "TimeoutError",
+        "x-redrive-message": f"no answer to {number}",
+        "x-redrive-fingerprint": "3fa9c0ffee" if number % 2 else "77d1beef00",
+        "x-redrive-attempts": 3,
+        "x-redrive-parked-at": DEAD_AT.isoformat(),
+    }
+    properties = Properties(
+        content_type="application/json",
+        delivery_mode=2,
+        priority=3,
+        message_id=f"m-{number}",
+        correlation_id=f"c-{number}",
+        type="OrderPlaced",
+        timestamp=DEAD_AT,
+        headers={"tenant": "acme", **story, **headers},
+    )
+    return Publish("", DLQ, b'{"order": %d}' % number, properties)
+
+
+async def prepare(connection: Connection, count: int, queue_type: str = "classic", **arguments: Any) -> None:
+    """A queue for work, and its dead-letter queue with so many messages."""
+    await connection.declare_queue(SOURCE, arguments={"x-queue-type": queue_type})
+    await connection.declare_queue(DLQ, arguments={"x-queue-type": queue_type, **arguments})
+    await connection.publish_many(dead_letter(number) for number in range(count))
+    await until_depth(connection, DLQ, count)
+
+
+async def eventually(condition: Callable[[], bool], within: float = 20) -> None:
+    async with asyncio.timeout(within):
+        while not condition():  # noqa: ASYNC110 - of things that tell nobody
+            await asyncio.sleep(0.01)
+
+
+async def until_depth(connection: Connection, queue: str, count: int, within: float = 20) -> None:
+    """A quorum queue tells its depth a moment later than the truth."""
+    async with asyncio.timeout(within):
+        while (await connection.queue_info(queue)).messages != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def operating(url: str) -> AsyncIterator[DeadLetterBroker]:
+    async with Connection(url, name="operator") as taking, Connection(url, name="operator publishes") as publishing:
+        yield DeadLetterBroker(taking, publishing)
+
+
+def an_order(**changes: Any) -> Order:
+    return replace(Order(Kind.REDRIVE, DLQ, by="ada", reason="INC-42"), **changes)
+
+
+def an_operation(order: Order | None = None, id: str = "op_test") -> Operation:
+    return Operation(id, order or an_order(), datetime.now(UTC))
+
+
+def a_mover(
+    broker: DeadLetterBroker, order: Order | None = None, memory: Memory | None = None, **options: Any
+) -> Mover:
+    clock = SystemClock()
+    id = options.pop("id", "op_test")
+    return Mover(an_operation(order, id), broker, memory or Memory(), Redriving(broker, clock), clock=clock, **options)
+
+
+async def redrive(url: str, order: Order | None = None, memory: Memory | None = None, **options: Any) -> Operation:
+    async with operating(url) as broker:
+        return await a_mover(broker, order, memory, **options).run()
+
+
+async def bodies(connection: Connection, queue: str) -> list[bytes]:
+    """Everything that is in a queue, taken."""
+    found = []
+    while (delivery := await connection.get(queue)) is not None:
+        found.append(delivery.body)
+        delivery.ack()
+    return found
+
+
+def orders(*numbers: int) -> list[bytes]:
+    return [b'{"order": %d}' % number for number in numbers]
+
+
+OVER = State.SUCCEEDED
