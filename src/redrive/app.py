@@ -97,7 +97,7 @@ class App(Router):
         self._relay: Relay | None = None
         self.schema = Schema(outbox or OutboxNames(), inbox_table)
         url = database or environment.database()
-        self._owns_database = url is None
+        self.owns_database = url is None
         self.database = self._database(url)
         self.outbox = Outbox(self.schema.outbox, app=name, codecs=self.codecs, policy=outbox_policy or OutboxPolicy())
         self.inbox = Inbox(self.database, inbox_table)
@@ -251,7 +251,7 @@ class App(Router):
 
     async def _ready_database(self, table: str) -> None:
         """The embedded database is nobody else's, so its tables are made when needed; in others they must be there."""
-        if self._owns_database:
+        if self.owns_database:
             await asyncio.to_thread(self.upgrade_database)
         else:
             await asyncio.to_thread(self.schema.check, self.database, table)

@@ -6,6 +6,7 @@
 | `REDRIVE_MANAGEMENT` | the URL of RabbitMQ's management API, for what plain AMQP cannot tell            |
 | `REDRIVE_DATABASE`   | the database's URL, where the program does not say one                           |
 | `REDRIVE_DATA`       | the folder of the embedded broker and database (`.redrive`)                      |
+| `REDRIVE_USER`       | who is acting, in the audit and in the lineage of messages (the system's user)   |
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ BROKER = "REDRIVE_BROKER"
 MANAGEMENT = "REDRIVE_MANAGEMENT"
 DATABASE = "REDRIVE_DATABASE"
 DATA = "REDRIVE_DATA"
+USER = "REDRIVE_USER"
 
 
 def broker() -> str | None:
@@ -33,3 +35,7 @@ def database() -> str | None:
 
 def data() -> Path:
     return Path(os.environ.get(DATA) or ".redrive")
+
+
+def user() -> str | None:
+    return os.environ.get(USER) or None

@@ -12,9 +12,12 @@ import click
 from redrive.version import __version__
 
 _HOMES = {
+    "audit": "redrive.cli.ops",
     "broker": "redrive.cli.broker",
     "db": "redrive.cli.outbox",
+    "dlq": "redrive.cli.dlq",
     "doctor": "redrive.cli.doctor",
+    "ops": "redrive.cli.ops",
     "outbox": "redrive.cli.outbox",
     "ping": "redrive.cli.ping",
     "topology": "redrive.cli.topology",

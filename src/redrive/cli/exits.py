@@ -6,5 +6,6 @@ NOT_FOUND = 4
 NOT_ALLOWED = 5
 CONFLICT = 6  # somebody else has it, or it is there and different
 UNREACHABLE = 7
+GUARDED = 8  # an operation stopped itself, because too much came back
 FOUND = 9  # a check found what it looks for
 INTERRUPTED = 130  # by Ctrl-C

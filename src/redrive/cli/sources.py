@@ -18,12 +18,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from redrive import environment
 from redrive.app import App
-from redrive.cli.exits import CONFLICT, NOT_ALLOWED, UNREACHABLE, USAGE
+from redrive.cli.exits import CONFLICT, NOT_ALLOWED, NOT_FOUND, UNREACHABLE, USAGE
 from redrive.client import Connection
 from redrive.errors import (
     AccessRefused,
+    AuditUnavailable,
     AuthenticationFailed,
     ConfigurationError,
+    NotFound,
+    OperationConflict,
+    OperationNotFound,
+    PeekUnsafe,
     RedriveError,
     TopologyConflict,
 )
@@ -201,9 +206,11 @@ def _exit_code(error: RedriveError) -> int:
     match error:
         case ConfigurationError():
             return USAGE
-        case TopologyConflict():
+        case NotFound() | OperationNotFound():
+            return NOT_FOUND
+        case TopologyConflict() | OperationConflict():
             return CONFLICT
-        case AccessRefused() | AuthenticationFailed():
+        case AccessRefused() | AuthenticationFailed() | PeekUnsafe() | AuditUnavailable():
             return NOT_ALLOWED
         case _:
             return UNREACHABLE

@@ -19,6 +19,7 @@ from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk, QueueDelete
 
 # What a header frame needs beside the properties: its own frame, class and body size.
 _FRAME_OVERHEAD = 64
+_LOCK_PATIENCE = 5.0  # seconds
 
 
 def lock_name(queue: str) -> str:
@@ -49,12 +50,21 @@ class DeadLetterBroker:
 
     # Moving -------------------------------------------------------------------------------------------
 
-    async def lock(self, queue: str) -> None:
-        name = lock_name(queue)
-        try:
-            await self._taking.ask(QueueDeclare(queue=name, exclusive=True), QueueDeclareOk)
-        except ResourceLocked:
-            raise OperationConflict(queue, "another operation") from None
+    async def lock(self, queue: str, patience: float = _LOCK_PATIENCE) -> None:
+        """An exclusive queue: the broker keeps it for this connection, and lets go of it when that ends.
+
+        Looks hold it, too, and not for long, so it is worth to wait for a moment.
+        """
+        declare = QueueDeclare(queue=lock_name(queue), exclusive=True)
+        deadline = asyncio.get_running_loop().time() + patience
+        while True:
+            try:
+                await self._taking.ask(declare, QueueDeclareOk)
+                break
+            except ResourceLocked:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise OperationConflict(queue, "another operation, or a look that takes long") from None
+            await asyncio.sleep(0.1)
         self._locked_in = self._taking.reconnects
 
     async def unlock(self, queue: str) -> None:

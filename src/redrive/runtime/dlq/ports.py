@@ -35,7 +35,9 @@ class Looks(Protocol):
 
 
 class Moves(Looks, Protocol):
-    budget: int  # bytes that the properties of a message may have
+    @property
+    def budget(self) -> int:
+        """How many bytes the properties of a message may have."""
 
     async def lock(self, queue: str) -> None:
         """One operation for each queue: raises `OperationConflict` while another has it. Ends with the connection."""

@@ -1,0 +1,7 @@
+"""Operating dead letters: one service, and the faces that people use it through.
+
+| module     | what                                                                                             |
+|------------|--------------------------------------------------------------------------------------------------|
+| `place`    | a broker with what is known about it: topology, management API, where operations are remembered  |
+| `service`  | look, plan, re-drive, discard, steer: everything the faces can do                                |
+"""

@@ -1,0 +1,170 @@
+"""A broker and what is known about it: by its application, by its management API, or only by its names.
+
+Which queues are dead-letter queues, where their messages failed, and what a look at them costs: an application's
+topology says it best; the management API and the embedded broker say it of everything else; and plain AMQP suffices
+when somebody names the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from redrive.client import Connection
+from redrive.client.dead_letters import DeadLetterBroker
+from redrive.client.inventory import read_inventory
+from redrive.client.probing import probe
+from redrive.errors import NotFound, PeekUnsafe
+from redrive.reach import connect, recognise, survey
+from redrive.runtime.dlq.choosing import Route as Way
+from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
+from redrive.topology.dead_ends import dead_letter_queues
+from redrive.topology.expansion import Expanded
+from redrive.topology.flows import Flows
+from redrive.topology.naming import Naming, fill
+from redrive.topology.peeking import Peeking, peeking
+from redrive.topology.survey import Survey
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    broker: str | None = None  # a URL; None: the embedded broker of the data folder
+    management: str | None = None
+    data: Path | None = None
+    topology: Topology = field(default_factory=Topology)
+    inbox_windows: Mapping[str, timedelta] = field(default_factory=dict)  # by queue
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator[View]:
+        """See what is there. Over one connection, which moves nothing."""
+        async with connect(self.broker, data=self.data, name="redrive looks") as connection:
+            yield await self.view(connection)
+
+    @asynccontextmanager
+    async def moving(self) -> AsyncIterator[View]:
+        async with (
+            connect(self.broker, data=self.data, name="redrive moves") as taking,
+            Connection(taking.url, name="redrive re-drives") as publishing,
+        ):
+            yield await self.view(taking, publishing)
+
+    async def view(self, taking: Connection, publishing: Connection | None = None) -> View:
+        server = await recognise(taking, self.topology, self.management)
+        wanted = expand(self.topology, server)
+        found = await survey(taking, wanted, server, self.management)
+        return View(self, taking, DeadLetterBroker(taking, publishing or taking), server, found)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A place, seen at one moment."""
+
+    place: Place
+    connection: Connection
+    broker: DeadLetterBroker
+    server: Server
+    survey: Survey
+
+    # Which queues -------------------------------------------------------------------------------------
+
+    def own(self) -> dict[str, str]:
+        """The dead-letter queues of the application, each with the queue whose messages it gets."""
+        topology = self.place.topology
+        parts = [Expanded(topology, queue, self.server) for queue in topology.queues]
+        return {part.dlq_queue: part.queue.name for part in parts if part.has_dlq}
+
+    def dead_letter_queues(self) -> list[str]:
+        own = [queue for queue in self.own() if self.survey.definitions.queue(queue) is not None]
+        return sorted({*own, *dead_letter_queues(self.survey.definitions)})
+
+    def source(self, queue: str) -> str | None:
+        """Whose messages die into it, if that is one queue."""
+        own = self.own().get(queue)
+        if own is not None or not self.survey.complete:
+            return own
+        flows = Flows(self.survey.definitions)
+        feeding = [
+            one.name
+            for one in self.survey.definitions.queues
+            if one.name != queue and queue in flows.of_dead_letters(one)
+        ]
+        return feeding[0] if len(feeding) == 1 else None
+
+    async def definition(self, queue: str) -> QueueDefinition:
+        """As the broker has it; over plain AMQP it is asked until it has told."""
+        known = self.survey.definitions.queue(queue)
+        if known is None and not self.survey.complete:
+            asked = await probe(self.connection, Definitions.of([], [QueueDefinition(queue)]), self.server)
+            known = asked.definitions.queue(queue)
+        if known is None:
+            raise NotFound(404, f"NOT_FOUND - no queue '{queue}' in vhost '{self.connection.url.virtual_host}'")
+        return known
+
+    # What a look costs --------------------------------------------------------------------------------
+
+    async def peeking(self, queue: str) -> Peeking:
+        found = await self.definition(queue)
+        sees_policies = self.survey.complete or queue in self.own()
+        return peeking(found, self.survey.state(queue), self.server, sees_policies=sees_policies)
+
+    async def check_look(self, queue: str, *, spend: bool) -> Peeking:
+        """Raise `PeekUnsafe` if a look would harm, unless somebody says that it is worth it."""
+        cost = await self.peeking(queue)
+        if not cost.is_free and not (spend and cost.may_be_spent):
+            anyway = "; or say --spend-deliveries, and each look costs one" if cost.may_be_spent else ""
+            raise PeekUnsafe(queue, cost.why, cost.fix + anyway)
+        return cost
+
+    async def keeps_order(self, queue: str) -> bool:
+        """Does it put what it gets back where it was? (Measured: RABBITMQ.md)"""
+        return (await self.definition(queue)).type != "quorum" or self.server.version >= (4, 3)
+
+    def settled_in(self, queue: str) -> Callable[[], Awaitable[bool]] | None:
+        """Can it be seen that everything is handled that was sent back to the queue whose dead letters these are? The
+        embedded broker tells it exactly. RabbitMQ's figures are seconds old: what was just sent is not in them.
+        """
+        source = self.source(queue)
+        if source is None or not self.server.embedded:
+            return None
+        waiting = [name for name in self._waiting_rooms(source) if name != queue]
+
+        async def settled() -> bool:
+            now = await read_inventory(self.connection)
+            states = [now.state(name) for name in waiting]
+            return not any((state.messages or 0) + (state.unacknowledged or 0) for state in states)
+
+        return settled
+
+    def _waiting_rooms(self, source: str) -> list[str]:
+        """The queue, and where its messages wait to come back to it."""
+        flows = Flows(self.survey.definitions)
+        back = [one.name for one in self.survey.definitions.queues if source in flows.of_dead_letters(one)]
+        return [source, *back]
+
+    def retry_time(self, queue: str) -> timedelta | None:
+        """How long a message may be tried before it is back in its dead-letter queue, if that is known."""
+        source = self.source(queue)
+        policy = next((one.retry for one in self.place.topology.queues if one.name == source), None)
+        if policy is None:
+            return None
+        return sum((rung.delay for rung in policy.rungs), timedelta(seconds=5))
+
+    # Where re-driven messages go ----------------------------------------------------------------------
+
+    async def retries(self, sources: list[str]) -> dict[str, Way]:
+        """Exchange and key by which a message gets into the retry queue of its queue."""
+        topology = self.place.topology
+        ways: dict[str, Way] = {}
+        for queue in topology.queues:
+            if queue.retry is not None and queue.retry.rungs:
+                part = Expanded(topology, queue, self.server)
+                ways[queue.name] = part.retry_exchange, part.rung(queue.retry.rungs[0]).key
+        for source in sources:
+            if source not in ways:
+                exchange = fill(Naming().retry_exchange, source)
+                if await self.connection.exchange_exists(exchange):
+                    ways[source] = exchange, Naming().retry_key
+        return ways

@@ -1,0 +1,363 @@
+"""Everything that can be done with dead letters, whoever asks: command line, REST, web console.
+
+Looks and operations exclude each other on a queue, by the same lock in the broker, since who holds a queue's messages
+hides them from others. A look waits its turn for a moment; an operation that runs says no to everybody else.
+
+An operation is written down before it begins, and its audit entry before that: what cannot be recorded is not done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from redrive.admin.place import Place, View
+from redrive.errors import (
+    ConfigurationError,
+    NotFound,
+    OperationConflict,
+    OperationNotFound,
+    RedriveError,
+)
+from redrive.recovery.search import Query, parse
+from redrive.runtime.clock import Clock, SystemClock
+from redrive.runtime.dlq import looking, planning
+from redrive.runtime.dlq.acts import Redriving
+from redrive.runtime.dlq.audit import AuditEntry
+from redrive.runtime.dlq.choosing import Chooser
+from redrive.runtime.dlq.looking import By, Found, Grouping, Page
+from redrive.runtime.dlq.moving import Act, Mover
+from redrive.runtime.dlq.operation import Counts, Item, Kind, Operation, Order, Outcome, State, Way, Wish
+from redrive.runtime.dlq.planning import Plan, Target
+from redrive.runtime.dlq.steering import Changed
+from redrive.runtime.publishing import uuid7
+from redrive.store.audit import Audit
+from redrive.store.operations import OperationsStore
+from redrive.topology.peeking import PeekSafety
+
+T = TypeVar("T")
+
+STALE = timedelta(seconds=30)  # an operation that showed no life for so long has lost its runner
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    name: str
+    depth: int
+    consumers: int
+    type: str
+    source: str | None
+    peek_safety: PeekSafety
+    peek_note: str
+    oldest: datetime | None  # when the first in the queue died; None if it was not looked at, or does not tell
+    operation: Operation | None  # that runs on it
+
+
+class Service:
+    def __init__(
+        self, place: Place, store: OperationsStore, audit: Audit, *, by: str, clock: Clock | None = None
+    ) -> None:
+        """`by`: who is acting, for the audit and the messages' lineage."""
+        self.place = place
+        self.store = store
+        self.audit = audit
+        self.by = by
+        self.clock = clock or SystemClock()
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+
+    # Looking ------------------------------------------------------------------------------------------
+
+    async def queues(self, names: Sequence[str] = (), *, oldest: bool = True) -> list[QueueView]:
+        """Those that are named, or all dead-letter queues that can be found."""
+        running = {each.order.queue: each for each in await self._store(self.store.running)}
+        async with self.place.looking() as view:
+            found = list(names) or view.dead_letter_queues()
+            return [await self._queue(view, name, running.get(name), oldest) for name in found]
+
+    async def _queue(self, view: View, name: str, running: Operation | None, oldest: bool) -> QueueView:
+        cost = await view.peeking(name)
+        info = await view.connection.queue_info(name)
+        died = None
+        if oldest and cost.is_free and info.messages and running is None:
+            try:
+                async with self._held(view, name):
+                    first = await looking.peek(view.broker, name, limit=1)
+                died = first.letters[0].dead_at if first.letters else None
+            except OperationConflict:
+                pass  # somebody else looks, or works on it: what is left can be told all the same
+        return QueueView(
+            name,
+            info.messages,
+            info.consumers,
+            (await view.definition(name)).type,
+            view.source(name),
+            cost.safety,
+            cost.why,
+            died,
+            running,
+        )
+
+    async def peek(self, queue: str, text: str = "", *, limit: int = 20, start: int = 1, spend: bool = False) -> Page:
+        query = self._query(text)
+        async with self._look(queue, spend) as view:
+            return await looking.peek(view.broker, queue, query=query, limit=limit, start=start)
+
+    async def groups(self, queue: str, by: By = By.FINGERPRINT, text: str = "", *, spend: bool = False) -> Grouping:
+        query = self._query(text)
+        async with self._look(queue, spend) as view:
+            return await looking.group(view.broker, queue, by, query)
+
+    async def message(self, queue: str, id: str, *, spend: bool = False) -> Found:
+        async with self._look(queue, spend) as view:
+            found = await looking.find(view.broker, queue, id)
+        if found is None:
+            raise NotFound(404, f"there is no message {id} in {queue}: it may have been moved, or there are several")
+        return found
+
+    def _query(self, text: str) -> Query | None:
+        return parse(text, self.clock.now()) if text else None
+
+    @asynccontextmanager
+    async def _look(self, queue: str, spend: bool) -> AsyncIterator[View]:
+        async with self.place.looking() as view:
+            await view.check_look(queue, spend=spend)
+            async with self._held(view, queue):
+                yield view
+
+    @asynccontextmanager
+    async def _held(self, view: View, queue: str) -> AsyncIterator[None]:
+        try:
+            await view.broker.lock(queue)
+        except OperationConflict as error:
+            raise await self._named(error) from None
+        try:
+            yield
+        finally:
+            await view.broker.unlock(queue)
+
+    async def _named(self, conflict: OperationConflict) -> OperationConflict:
+        """With the operation that is in the way, if it is known here."""
+        running = [each for each in await self._store(self.store.running) if each.order.queue == conflict.queue]
+        return OperationConflict(conflict.queue, f"operation {running[0].id}") if running else conflict
+
+    # Planning -----------------------------------------------------------------------------------------
+
+    async def plan(self, order: Order) -> Plan:
+        order = self._signed(order)
+        async with self._look(order.queue, order.spend_deliveries) as view:
+            chooser = await self._chooser(view, order, "")
+            found = await planning.tally(view.broker, order, chooser)
+            targets = tuple([await self._target(view, route, count) for route, count in found.routes.most_common()])
+            also = planning.also_receiving(found, order, view.survey)
+            consumers = (await view.connection.queue_info(order.queue)).consumers
+        now = self.clock.now()
+        told = planning.warnings(
+            found,
+            order,
+            targets=targets if order.kind is not Kind.DISCARD else (),
+            also=also,
+            consumers=consumers,
+            inbox_windows=dict(self.place.inbox_windows),
+            now=now,
+        )
+        return Plan(
+            order,
+            now,
+            found.depth,
+            found.scanned,
+            found.matched,
+            found.eligible,
+            tuple(found.ineligible.most_common()),
+            targets,
+            also,
+            found.sample,
+            told,
+        )
+
+    async def _target(self, view: View, route: tuple[str, str], count: int) -> Target:
+        exchange, key = route
+        if exchange:
+            return Target(exchange, key, count, await view.connection.exchange_exists(exchange))
+        try:
+            info = await view.connection.queue_info(key)
+        except NotFound:
+            return Target(exchange, key, count, False)
+        except RedriveError:
+            return Target(exchange, key, count)
+        return Target(exchange, key, count, True, info.consumers)
+
+    async def _chooser(self, view: View, order: Order, operation: str) -> Chooser:
+        return Chooser(
+            order,
+            operation=operation,
+            began=self.clock.now(),
+            retries=await self._retries(view, order),
+            budget=view.broker.budget,
+        )
+
+    async def _retries(self, view: View, order: Order) -> dict[str, tuple[str, str]]:
+        if order.to.way is not Way.RETRY:
+            return {}
+        source = view.source(order.queue)
+        return await view.retries([source] if source is not None else [])
+
+    def _signed(self, order: Order) -> Order:
+        """With who asks, and the moment for which its query is meant."""
+        selection = order.selection
+        self._query(selection.query)  # a mistake in it is found now
+        return replace(
+            order, by=order.by or self.by, selection=replace(selection, now=selection.now or self.clock.now())
+        )
+
+    # Operating ----------------------------------------------------------------------------------------
+
+    async def begin(self, order: Order, *, planned: int | None = None) -> Operation:
+        """Write an operation down. `run` carries it out."""
+        order = self._signed(order)
+        now = self.clock.now()
+        id = operation_id(now, os.urandom(10))
+        operation = Operation(id, order, now, counts=Counts(planned=planned), owner=self.owner, beat_at=now)
+        await self.record(
+            order.kind,
+            order.queue,
+            operation=id,
+            filter=_filter(order),
+            counts={"planned": planned},
+            reason=order.reason,
+            detail=f"to {order.to}",
+        )
+        await self._store(self.store.add, operation)
+        return operation
+
+    async def run(
+        self,
+        operation: Operation,
+        *,
+        act: Act | None = None,
+        changed: Changed = lambda _: None,
+        started: Callable[[Mover], None] = lambda _: None,
+    ) -> Operation:
+        """Carry it out, here and now, to its end. `started` gets who does it, to steer."""
+        queue = operation.order.queue
+        try:
+            async with self.place.moving() as view:
+                mover = await self._mover(view, operation, act, changed)
+                started(mover)
+                over = await mover.run()
+        except RedriveError as error:
+            named = await self._named(error) if isinstance(error, OperationConflict) else error
+            await self._fail(operation, named)
+            raise named from None
+        detail = f"{over.state}: {over.note}" if over.note else str(over.state)
+        counts = over.counts.as_dict()
+        await self.record(f"{over.order.kind} ended", queue, operation=over.id, counts=counts, detail=detail)
+        return over
+
+    async def _mover(self, view: View, operation: Operation, act: Act | None, changed: Changed) -> Mover:
+        order = operation.order
+        await view.check_look(order.queue, spend=order.spend_deliveries)
+        return Mover(
+            operation,
+            view.broker,
+            self.store,
+            act or Redriving(view.broker, self.clock),
+            clock=self.clock,
+            retries=await self._retries(view, order),
+            keeps_order=await view.keeps_order(order.queue),
+            settled=view.settled_in(order.queue),
+            changed=changed,
+        )
+
+    async def _fail(self, operation: Operation, error: RedriveError) -> None:
+        """It did not begin, or its memory failed: say so, if that is possible."""
+        stored = await self._store(self.store.get, operation.id)
+        if stored is not None and not stored.state.is_over:
+            over = replace(stored, state=State.FAILED, ended_at=self.clock.now(), note=str(error))
+            await self._store(self.store.save, over)
+
+    async def resume(
+        self, id: str, *, changed: Changed = lambda _: None, started: Callable[[Mover], None] = lambda _: None
+    ) -> Operation:
+        """Go on with an operation whose runner is gone; tell one that is paused to go on."""
+        operation = await self.operation(id)
+        if operation.state.is_over:
+            raise ConfigurationError(f"operation {operation.id} is over ({operation.state}): begin another")
+        if self._lives(operation):
+            await self.wish(operation.id, Wish(State.RUNNING))
+            return operation
+        if operation.order.kind is not Kind.REDRIVE:
+            raise ConfigurationError(f"a {operation.order.kind} is not resumed: begin another for what is left")
+        if not await self._store(self.store.take_over, operation.id, self.owner, self.clock.now(), operation.owner):
+            raise OperationConflict(operation.order.queue, f"operation {operation.id}, which somebody else resumed")
+        await self.record("resume", operation.order.queue, operation=operation.id)
+        return await self.run(
+            replace(operation, owner=self.owner, state=State.RUNNING), changed=changed, started=started
+        )
+
+    def _lives(self, operation: Operation) -> bool:
+        return operation.beat_at is not None and self.clock.now() - operation.beat_at < STALE
+
+    def is_interrupted(self, operation: Operation) -> bool:
+        """Not over, and nobody works on it any more."""
+        return not operation.state.is_over and not self._lives(operation)
+
+    # Operations ---------------------------------------------------------------------------------------
+
+    async def operation(self, id: str) -> Operation:
+        """By its id, or by the beginning of it if that is enough."""
+        found = await self._store(self.store.find, id)
+        if not found:
+            raise OperationNotFound(id)
+        if len(found) > 1:
+            raise ConfigurationError(f"{id} is the beginning of {len(found)} operations: say more of it")
+        return found[0]
+
+    async def operations(
+        self, queue: str | None = None, states: Collection[State] | None = None, limit: int = 50
+    ) -> list[Operation]:
+        return await self._store(self.store.listed, queue, states, limit)
+
+    async def items(
+        self, id: str, outcome: Outcome | None = None, limit: int = 100, after: int | None = None
+    ) -> list[tuple[int, Item]]:
+        return await self._store(self.store.items, id, outcome, limit, after)
+
+    async def wish(self, id: str, wish: Wish) -> Operation:
+        operation = await self.operation(id)
+        words = f"rate {wish.rate:g}" if wish.rate is not None else str(wish.state)
+        await self.record("steer", operation.order.queue, operation=operation.id, detail=words)
+        if not await self._store(self.store.wish, operation.id, wish):
+            raise ConfigurationError(f"operation {operation.id} is over: {operation.state}")
+        return operation
+
+    # Memory -------------------------------------------------------------------------------------------
+
+    async def _store(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.to_thread(call, *args)
+
+    async def record(self, action: str, queue: str, **told: Any) -> None:
+        entry = AuditEntry(self.clock.now(), self.by, str(action), queue, allowed=True, **told)
+        await asyncio.to_thread(self.audit.write, entry)
+
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def operation_id(moment: datetime, chance: bytes) -> str:
+    """Sorts by time, and can be read aloud."""
+    number = uuid7(moment, chance).int
+    return "op_" + "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def _filter(order: Order) -> str:
+    selection = order.selection
+    parts = [selection.query, f"group:{selection.group}" if selection.group else ""]
+    parts += [f"id:{id}" for id in selection.ids[:20]]
+    parts += [f"limit {selection.limit}" if selection.limit is not None else ""]
+    return " ".join(filter(None, parts))

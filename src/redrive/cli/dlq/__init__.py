@@ -1,0 +1,35 @@
+"""`redrive dlq`: look at dead letters, plan, and send them back to work.
+
+| module       | what                                                                    |
+|--------------|-------------------------------------------------------------------------|
+| `looking`    | ls, groups, peek, show, query, check                                    |
+| `redriving`  | plan, redrive                                                           |
+| `options`    | what several of them have                                               |
+"""
+
+from __future__ import annotations
+
+import click
+
+from redrive.cli.dlq.looking import check, groups, list_, peek, query, show
+from redrive.cli.dlq.redriving import plan, redrive
+
+
+@click.group()
+def dlq() -> None:
+    """Dead-letter queues: look without harm, re-drive without loss.
+
+    \b
+    redrive dlq ls                                      what is dead, and where
+    redrive dlq groups orders.dlq                       why: what failed in the same way
+    redrive dlq peek orders.dlq -q 'error:Timeout'      the messages
+    redrive dlq show orders.dlq 3f5a                    one of them, with its story
+    redrive dlq plan orders.dlq --group 3fa9            what a re-drive would do
+    redrive dlq redrive orders.dlq --ramp 1,5,20,100    do it, a few at first
+
+    Works on any RabbitMQ, over plain AMQP (--broker). With --app or --management it also finds the queues by itself.
+    """
+
+
+for command in (check, groups, list_, peek, plan, query, redrive, show):
+    dlq.add_command(command)

@@ -1,0 +1,248 @@
+"""Look at dead letters: which queues, what is in them, why. Changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from redrive.admin.service import QueueView, Service
+from redrive.cli.dlq.options import json_option, query_option, spend_option
+from redrive.cli.exits import FOUND
+from redrive.cli.places import Where, place_options
+from redrive.cli.printing import ago, as_json, counted, note, number, out, safe, table
+from redrive.cli.sources import explains_errors, run
+from redrive.recovery import search
+from redrive.recovery.bodies import show as show_body
+from redrive.recovery.dead_letter import Summary
+from redrive.recovery.durations import duration
+from redrive.recovery.redaction import REDACTION
+from redrive.recovery.timeline import explain
+from redrive.runtime.dlq.looking import By, Found
+
+
+@click.command("ls")
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@place_options
+@json_option
+@explains_errors
+def list_(where: Where, queues: tuple[str, ...], json: bool) -> None:
+    """Dead-letter queues: how many messages, since when, from where.
+
+    \b
+    redrive dlq ls --app shop.app:app
+    redrive dlq ls --broker amqp://... orders.dlq payments.dlq
+    """
+    found = run(where.service().queues, queues)
+    if json:
+        as_json([_queue_row(view) for view in found])
+        return
+    if not found:
+        note("redrive: no dead-letter queues found. Name them, or say --app or --management, by which they are found")
+        return
+    rows = [
+        (
+            safe(view.name),
+            number(view.depth),
+            ago(view.oldest),
+            safe(view.source) or "-",
+            view.type,
+            view.peek_safety,
+            f"{view.operation.id} {view.operation.state}" if view.operation is not None else "",
+        )
+        for view in found
+    ]
+    columns = ("QUEUE", "MESSAGES", "OLDEST", "SOURCE", "TYPE", "LOOKING", "OPERATION")
+    table(columns, rows, right=("MESSAGES",))
+    for view in found:
+        if view.peek_note and view.peek_safety != "safe":
+            note(f"{view.name}: {view.peek_note}")
+
+
+def _queue_row(view: QueueView) -> dict[str, Any]:
+    return asdict(view) | {"operation": view.operation.id if view.operation is not None else None}
+
+
+@click.command()
+@click.argument("queue")
+@query_option
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option(
+    "--from", "start", type=click.IntRange(1), default=1, help="The position to begin at, as told by the page before."
+)
+@spend_option
+@place_options
+@json_option
+@explains_errors
+def peek(where: Where, queue: str, query: str, limit: int, start: int, spend: bool, json: bool) -> None:
+    """The messages of a queue, oldest first. They stay where they are.
+
+    \b
+    redrive dlq peek orders.dlq
+    redrive dlq peek orders.dlq -q 'error:Timeout since:2h -redriven:>0' --limit 50
+    """
+    page = run(where.service().peek, queue, query, limit=limit, start=start, spend=spend)
+    if json:
+        as_json(page)
+        return
+    _letters(page.letters)
+    more = f"; go on with --from {page.next}" if page.next is not None else ""
+    note(f"{counted(len(page.letters), 'message')} of {number(page.depth)} in {safe(queue)}{more}")
+
+
+def _letters(letters: tuple[Summary, ...]) -> None:
+    rows = [
+        (
+            number(letter.position),
+            safe(letter.id),
+            ago(letter.dead_at),
+            safe(letter.source) or "-",
+            safe(letter.type) or "-",
+            letter.reason,
+            str(letter.attempts),
+            str(letter.redriven),
+            safe(": ".join(filter(None, (letter.error, letter.error_message)))),
+        )
+        for letter in letters
+    ]
+    columns = ("#", "ID", "DIED", "SOURCE", "TYPE", "REASON", "TRIES", "RE-DRIVEN", "ERROR")
+    if rows:
+        table(columns, rows, right=("#", "TRIES", "RE-DRIVEN"))
+
+
+@click.command()
+@click.argument("queue")
+@click.option("--by", type=click.Choice([str(by) for by in By]), default=str(By.FINGERPRINT), show_default=True)
+@query_option
+@spend_option
+@place_options
+@json_option
+@explains_errors
+def groups(where: Where, queue: str, by: str, query: str, spend: bool, json: bool) -> None:
+    """What failed in the same way, over the whole queue, the largest group first.
+
+    \b
+    redrive dlq groups orders.dlq
+    redrive dlq groups orders.dlq --by source -q since:1d
+    """
+    found = run(where.service().groups, queue, By(by), query, spend=spend)
+    if json:
+        as_json(found)
+        return
+    rows = [
+        (
+            safe(group.key, 40) or "-",
+            number(group.count),
+            ago(group.oldest),
+            ago(group.newest),
+            safe(", ".join(source or "?" for source in group.sources), 40),
+            safe(": ".join(filter(None, (group.error, group.error_message)))),
+        )
+        for group in found.groups
+    ]
+    if rows:
+        table((by.upper(), "MESSAGES", "OLDEST", "NEWEST", "SOURCE", "ERROR"), rows, right=("MESSAGES",))
+    note(f"{counted(len(found.groups), 'group')}, {number(found.matched)} of {counted(found.depth, 'message')}")
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("id")
+@click.option("--reveal", is_flag=True, help="Show what looks like a secret, too. Goes into the audit.")
+@click.option("--headers", is_flag=True, help="All headers.")
+@spend_option
+@place_options
+@json_option
+@explains_errors
+def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, spend: bool, json: bool) -> None:
+    """One message in full: its story, its stack, its body. ID is its id, message_id, or the beginning of its id.
+
+    \b
+    redrive dlq show orders.dlq 3f5a
+    """
+    found = run(_found, where.service(), queue, id, reveal, spend)
+    letter = found.letter
+    redaction = None if reveal else REDACTION
+    body = show_body(found.body, letter.content_type, letter.headers, redaction=redaction)
+    if json:
+        as_json(_message_row(found, body.text))
+        return
+    out().print(f"[bold]{safe(letter.id)}[/]  in {safe(queue)}, position {letter.position}", markup=True)
+    facts = {
+        "message_id": letter.message_id,
+        "correlation": letter.correlation_id,
+        "type": letter.type,
+        "source": letter.source,
+        "error": ": ".join(filter(None, (letter.error, letter.error_message))),
+        "group": letter.fingerprint,
+        "re-driven": str(letter.redriven) if letter.redriven else None,
+    }
+    for name, value in facts.items():
+        if value:
+            click.echo(f"{name:<12} {safe(value)}")
+    click.echo()
+    for line in explain(letter):
+        click.echo(f"  {line}")
+    if letter.stack:
+        click.echo("\n" + "\n".join(safe(line) for line in letter.stack.splitlines()))
+    if headers:
+        click.echo("\nheaders")
+        for name, header in letter.headers.items():
+            click.echo(f"  {safe(name)}: {safe(str(header), 500)}")
+    click.echo(f"\nbody  {counted(letter.size, 'byte')}, {safe(letter.content_type) or 'no content type'}, {body.kind}")
+    click.echo(body.text)
+    if body.note:
+        note(f"redrive: {body.note}")
+
+
+async def _found(service: Service, queue: str, id: str, reveal: bool, spend: bool) -> Found:
+    if reveal:
+        await service.record("reveal", queue, filter=f"id:{id}")
+    return await service.message(queue, id, spend=spend)
+
+
+def _message_row(found: Found, text: str) -> dict[str, Any]:
+    row = {key: value for key, value in asdict(found.letter).items() if key != "headers"}
+    return row | {"timeline": explain(found.letter), "body": text, "delivered_key": found.routing_key}
+
+
+@click.command()
+def query() -> None:
+    """How to say which messages are meant (-q, --query)."""
+    click.echo(search.__doc__)
+
+
+@click.command()
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@click.option(
+    "--max", "most", type=click.IntRange(0), default=0, show_default=True, help="So many dead letters are fine."
+)
+@click.option("--older-than", metavar="TIME", help="And so are those younger than this: 15m.")
+@place_options
+@json_option
+@explains_errors
+def check(where: Where, queues: tuple[str, ...], most: int, older_than: str | None, json: bool) -> None:
+    """Exit with 9 if there are dead letters: for cron and for alerting.
+
+    \b
+    redrive dlq check --app shop.app:app
+    redrive dlq check orders.dlq --max 0 --older-than 15m
+    """
+    age = duration(older_than, "--older-than") if older_than is not None else None
+    service = where.service()
+    found = run(service.queues, queues, oldest=age is not None)
+    now = service.clock.now()
+    bad = [
+        view for view in found if view.depth > most and (age is None or view.oldest is None or now - view.oldest > age)
+    ]
+    if json:
+        as_json([_queue_row(view) for view in bad])
+    for view in bad:
+        since = f", the oldest died {ago(view.oldest, now)}" if view.oldest is not None else ""
+        if not json:
+            click.echo(f"{safe(view.name)}: {counted(view.depth, 'dead letter')}{since}")
+    if bad:
+        sys.exit(FOUND)
+    note(f"{counted(len(found), 'queue')} checked, no dead letters to worry about")

@@ -1,0 +1,242 @@
+"""Plan, and send messages back to work."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from redrive.admin.service import Service
+from redrive.cli.dlq.options import F, json_option, query_option, spend_option
+from redrive.cli.exits import GUARDED, NOT_FOUND, PARTIAL, USAGE
+from redrive.cli.places import Where, place_options
+from redrive.cli.printing import Progress, as_json, counted, note, number, safe
+from redrive.cli.signals import stop_on_signals
+from redrive.cli.sources import explains_errors, run
+from redrive.errors import ConfigurationError
+from redrive.recovery.durations import duration
+from redrive.runtime.dlq.moving import Mover
+from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, Selection, State
+from redrive.runtime.dlq.planning import Plan
+
+
+def selection_options(command: F) -> F:
+    options = [
+        query_option,
+        click.option("--id", "ids", multiple=True, metavar="ID", help="This message; may be said several times."),
+        click.option("--group", default="", metavar="FINGERPRINT", help="This group; the beginning is enough."),
+        click.option("--limit", type=click.IntRange(1), help="At most so many."),
+        spend_option,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def redrive_options(command: F) -> F:
+    options = [
+        click.option(
+            "--to",
+            default="own",
+            metavar="WHERE",
+            help="own: the queue each failed in. retry: its retry exchange. original: the exchange it was published "
+            "to, and everybody bound there. exchange:NAME:KEY. Or the name of a queue.  [default: own]",
+        ),
+        click.option("--rate", type=float, metavar="N", help="At most N messages a second."),
+        click.option("--ramp", metavar="1,5,20,100", help="A canary: so many first, then the rest, if all goes well."),
+        click.option("--stop-if", "stop_if", type=float, default=10, show_default=True, metavar="PERCENT",
+                     help="Stop the canary when more than this many of a hundred come back."),
+        click.option("--step-wait", metavar="TIME", help="How long a canary waits for failures after each "
+                     "step.  [default: 30s]"),
+        click.option("--reason", default="", help="For the audit and the messages' lineage: INC-42."),
+        click.option("--most-redrives", type=int, default=3, show_default=True,
+                     help="Skip messages that were re-driven so often already; 0: none."),
+        click.option("--keep-counters", is_flag=True, help="Go on counting attempts instead of starting anew."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _order(queue: str, **said: Any) -> Order:
+    ramp = None
+    if said["ramp"]:
+        wait = duration(said["step_wait"], "--step-wait").total_seconds() if said["step_wait"] else Ramp().wait
+        ramp = Ramp(_steps(said["ramp"]), said["stop_if"], wait)
+    return Order(
+        Kind.REDRIVE,
+        queue,
+        _selection(**said),
+        Destination.parse(said["to"]),
+        said["rate"],
+        ramp,
+        reason=said["reason"],
+        keep_counters=said["keep_counters"],
+        most_redrives=said["most_redrives"] or None,
+        spend_deliveries=said["spend"],
+    )
+
+
+def _selection(*, query: str, ids: tuple[str, ...], group: str, limit: int | None, **_: Any) -> Selection:
+    return Selection(query, None, ids, group, limit)
+
+
+def _steps(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(step) for step in text.split(","))
+    except ValueError:
+        raise ConfigurationError(f"--ramp {text!r}: want growing numbers, as 1,5,20,100") from None
+
+
+@click.command()
+@click.argument("queue")
+@selection_options
+@redrive_options
+@place_options
+@json_option
+@explains_errors
+def plan(where: Where, queue: str, json: bool, **said: Any) -> None:
+    """What a re-drive would do. Changes nothing.
+
+    \b
+    redrive dlq plan orders.dlq --group 3fa9
+    redrive dlq plan orders.dlq -q 'error:Timeout' --to original
+    """
+    made = run(where.service().plan, _order(queue, **said))
+    if json:
+        as_json(plan_row(made))
+    else:
+        print_plan(made)
+    if not made.eligible:
+        sys.exit(NOT_FOUND)
+
+
+def plan_row(made: Plan) -> dict[str, Any]:
+    ineligible = [{"reason": why, "count": count} for why, count in made.ineligible]
+    return asdict(made) | {"ineligible": ineligible, "sample": [letter._asdict() for letter in made.sample]}
+
+
+def print_plan(made: Plan) -> None:
+    more = "" if made.is_complete else f" among the first {number(made.scanned)} of {number(made.depth)}"
+    skipped = [f"{number(count)} skipped ({why})" for why, count in made.ineligible]
+    note(" · ".join([f"Plan   {number(made.matched)} match{more}", f"{number(made.eligible)} eligible", *skipped]))
+    if made.order.kind is not Kind.DISCARD:
+        for target in made.targets[:10]:
+            consumers = f" ({counted(target.consumers, 'consumer')})" if target.consumers is not None else ""
+            note(f"       {number(target.count)} → {safe(str(target))}{consumers}")
+        if made.also_receives == ():
+            note("       nobody else receives these messages")
+    for warning in made.warnings:
+        note(f"       ! {safe(warning)}")
+
+
+@click.command()
+@click.argument("queue")
+@selection_options
+@redrive_options
+@click.option("--dry-run", is_flag=True, help="Plan, and stop there.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
+@place_options
+@json_option
+@explains_errors
+def redrive(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, json: bool, **said: Any) -> None:
+    """Send messages back to work: published, confirmed, and only then taken out of the queue.
+
+    \b
+    redrive dlq redrive orders.dlq --limit 10
+    redrive dlq redrive orders.dlq --group 3fa9 --ramp 1,5,20,100 --reason INC-42
+    redrive dlq redrive orders.dlq -q 'error:Timeout since:2h' --rate 50 --yes
+
+    Ctrl-C finishes what is under way, gives back the rest, and says what was done. It can be watched and steered from
+    elsewhere: redrive ops.
+    """
+    service = where.service()
+    order = _order(queue, **said)
+    made = run(service.plan, order)
+    print_plan(made)
+    if not made.eligible:
+        note("redrive: nothing to re-drive")
+        sys.exit(NOT_FOUND)
+    if dry_run:
+        if json:
+            as_json(plan_row(made))
+        return
+    where_to = safe(str(made.targets[0])) if len(made.targets) == 1 else f"{len(made.targets)} destinations"
+    confirm(f"Re-drive {counted(made.eligible, 'message')} to {where_to}?", yes, no_input)
+    finish(run(carry_out, service, made), json)
+
+
+def confirm(question: str, yes: bool, no_input: bool) -> None:
+    """Go on, or leave."""
+    if yes:
+        return
+    if no_input or not sys.stdin.isatty():
+        note("redrive: this needs a confirmation: say --yes")
+        sys.exit(USAGE)
+    if not click.confirm(question, err=True):
+        note("redrive: nothing was done")
+        sys.exit(USAGE)
+
+
+async def carry_out(service: Service, made: Plan) -> Operation:
+    operation = await service.begin(made.order, planned=made.eligible)
+    return await watched(lambda changed, started: service.run(operation, changed=changed, started=started))
+
+
+async def watched(runs: Callable[..., Any]) -> Operation:
+    """Run an operation with its progress shown, until it is over or Ctrl-C ends it."""
+    progress = Progress()
+    stop = stop_on_signals("finishing what is under way; once more to quit at once")
+    movers: list[Mover] = []
+
+    async def cancel() -> None:
+        await stop.wait()
+        for mover in movers:
+            mover.steering.cancel()
+
+    loop = asyncio.get_running_loop()
+    cancelling = asyncio.create_task(cancel())
+    try:
+        over: Operation = await runs(lambda operation: progress.show(operation, loop.time()), movers.append)
+        return over
+    finally:
+        cancelling.cancel()
+        progress.end()
+
+
+def finish(over: Operation, json: bool) -> None:
+    """Say how it ended, and leave with the code for it."""
+    counts = over.counts
+    if json:
+        as_json(operation_row(over))
+    parts = [f"{number(counts.moved)} moved"]
+    parts += [
+        f"{number(count)} {name}" for name, count in (("skipped", counts.skipped), ("failed", counts.failed)) if count
+    ]
+    if counts.returned:
+        parts.append(f"{number(counts.returned)} came back")
+    note(f"{over.id} {over.state}: {', '.join(parts)}" + (f". {safe(over.note)}" if over.note else ""))
+    if over.state is State.CANCELLED:
+        note(f"to go on: redrive dlq redrive {over.order.queue} (the same selection finds what is left)")
+    code = exit_of(over)
+    if code:
+        sys.exit(code)
+
+
+def exit_of(over: Operation) -> int:
+    match over.state:
+        case State.SUCCEEDED:
+            return 0
+        case State.STOPPED_BY_GUARD:
+            return GUARDED
+        case _:
+            return PARTIAL
+
+
+def operation_row(operation: Operation) -> dict[str, Any]:
+    return asdict(operation) | {"counts": operation.counts.as_dict()}

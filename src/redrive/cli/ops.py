@@ -1,0 +1,212 @@
+"""`redrive ops`: the operations on dead letters, wherever they run. `redrive audit`: who did what."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+
+import click
+
+from redrive.admin.service import Service
+from redrive.cli.dlq.options import json_option
+from redrive.cli.dlq.redriving import finish, operation_row, watched
+from redrive.cli.places import Where, place_options
+from redrive.cli.printing import Progress, ago, as_json, counted, note, number, safe, table
+from redrive.cli.sources import explains_errors, run
+from redrive.runtime.dlq.operation import Operation, Outcome, State, Wish
+
+
+@click.group()
+def ops() -> None:
+    """Operations on dead letters: see them, watch them, steer them.
+
+    \b
+    redrive ops ls                   what ran, what runs
+    redrive ops show op_01j8         how it ended, and what became of each message
+    redrive ops watch op_01j8        follow it
+    redrive ops rate op_01j8 50      slower, or faster
+    redrive ops pause op_01j8        and resume, and cancel
+    """
+
+
+@ops.command("ls")
+@click.option("--queue", help="Only of this queue.")
+@click.option("--running", is_flag=True, help="Only those that are not over.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@place_options
+@json_option
+@explains_errors
+def list_(where: Where, queue: str | None, running: bool, limit: int, json: bool) -> None:
+    """The newest first."""
+    states = [state for state in State if not state.is_over] if running else None
+    service = where.service()
+    found = run(service.operations, queue, states, limit)
+    if json:
+        as_json([operation_row(each) for each in found])
+        return
+    rows = [
+        (
+            each.id,
+            _state(service, each),
+            each.order.kind,
+            safe(each.order.queue),
+            number(each.counts.moved),
+            number(each.counts.failed),
+            number(each.counts.returned),
+            ago(each.created_at),
+            safe(each.order.by),
+            safe(each.order.reason),
+        )
+        for each in found
+    ]
+    if rows:
+        columns = ("ID", "STATE", "KIND", "QUEUE", "MOVED", "FAILED", "RETURNED", "BEGAN", "BY", "REASON")
+        table(columns, rows, right=("MOVED", "FAILED", "RETURNED"))
+    else:
+        note("redrive: no operations")
+
+
+def _state(service: Service, operation: Operation) -> str:
+    return f"{operation.state} (interrupted)" if service.is_interrupted(operation) else operation.state
+
+
+@ops.command()
+@click.argument("id")
+@click.option("--items", type=click.Choice([str(outcome) for outcome in Outcome]), help="Messages with this outcome.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="So many messages.")
+@place_options
+@json_option
+@explains_errors
+def show(where: Where, id: str, items: str | None, limit: int, json: bool) -> None:
+    """One operation: how far it is or how it ended, and what became of its messages."""
+    service = where.service()
+    operation = run(service.operation, id)
+    outcome = Outcome(items) if items is not None else None
+    found = [item for _, item in run(service.items, operation.id, outcome, limit)]
+    if json:
+        as_json(operation_row(operation) | {"items": [asdict(item) for item in found]})
+        return
+    order, counts = operation.order, operation.counts
+    click.echo(f"{operation.id}  {order.kind} of {safe(order.queue)} to {order.to}")
+    click.echo(f"state     {_state(service, operation)}{f': {safe(operation.note)}' if operation.note else ''}")
+    click.echo("counts    " + ", ".join(f"{name} {number(count)}" for name, count in counts.as_dict().items() if count))
+    click.echo(
+        f"by        {safe(order.by)}, {ago(operation.created_at)}{f', {safe(order.reason)}' if order.reason else ''}"
+    )
+    if service.is_interrupted(operation):
+        click.echo(f"          its process is gone; nothing is lost. To go on: redrive ops resume {operation.id}")
+    if found:
+        click.echo()
+        rows = [(safe(item.id), item.outcome, safe(item.to), safe(item.why)) for item in found]
+        table(("ID", "OUTCOME", "TO", "WHY"), rows)
+
+
+@ops.command()
+@click.argument("id")
+@place_options
+@explains_errors
+def watch(where: Where, id: str) -> None:
+    """Follow an operation until it is over. Ctrl-C stops watching, not the operation."""
+    finish(run(_watch, where.service(), id), False)
+
+
+async def _watch(service: Service, id: str) -> Operation:
+    progress = Progress()
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            operation = await service.operation(id)
+            progress.show(operation, loop.time())
+            if operation.state.is_over:
+                return operation
+            if service.is_interrupted(operation):
+                note(f"\nredrive: its process is gone. To go on: redrive ops resume {operation.id}")
+                return operation
+            await asyncio.sleep(0.5)
+    finally:
+        progress.end()
+
+
+@ops.command()
+@click.argument("id")
+@place_options
+@explains_errors
+def cancel(where: Where, id: str) -> None:
+    """Stop it. What was moved stays moved, the rest stays in the queue."""
+    _wish(where, id, Wish(State.CANCELLING), "will stop; what was moved stays moved")
+
+
+@ops.command()
+@click.argument("id")
+@place_options
+@explains_errors
+def pause(where: Where, id: str) -> None:
+    """Let it wait. It keeps the queue to itself, and gives its messages back meanwhile."""
+    _wish(where, id, Wish(State.PAUSED), "will pause")
+
+
+@ops.command()
+@click.argument("id")
+@click.argument("rate", type=float)
+@place_options
+@explains_errors
+def rate(where: Where, id: str, rate: float) -> None:
+    """At most RATE messages a second from now on."""
+    _wish(where, id, Wish(rate=rate), f"will go on with {rate:g} messages a second")
+
+
+def _wish(where: Where, id: str, wish: Wish, told: str) -> None:
+    operation = run(where.service().wish, id, wish)
+    click.echo(f"{operation.id} {told}")
+
+
+@ops.command()
+@click.argument("id")
+@place_options
+@json_option
+@explains_errors
+def resume(where: Where, id: str, json: bool) -> None:
+    """Go on with one that is paused, or whose process is gone: then it runs here."""
+    service = where.service()
+    operation = run(service.operation, id)
+    if service.is_interrupted(operation):
+        over = run(watched, lambda changed, started: service.resume(id, changed=changed, started=started))
+        finish(over, json)
+        return
+    _wish(where, id, Wish(State.RUNNING), "will go on")
+
+
+@click.command()
+@click.option("--queue", help="Only of this queue.")
+@click.option("--by", help="Only what this person did.")
+@click.option("--action", help="Only this: re-drive, discard, reveal, ...")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@place_options
+@json_option
+@explains_errors
+def audit(where: Where, queue: str | None, by: str | None, action: str | None, limit: int, json: bool) -> None:
+    """Who did what to dead letters, the newest first.
+
+    \b
+    redrive audit
+    redrive audit --queue orders.dlq --action re-drive
+    """
+    entries = where.service().audit.listed(queue, by, action, limit)
+    if json:
+        as_json([asdict(entry) | {"number": number_} for number_, entry in entries])
+        return
+    rows = [
+        (
+            f"{entry.at:%Y-%m-%d %H:%M:%S}",
+            safe(entry.by),
+            entry.action if entry.allowed else f"{entry.action} (refused)",
+            safe(entry.queue),
+            entry.operation,
+            ", ".join(f"{name} {count}" for name, count in entry.counts.items() if count),
+            safe(" ".join(filter(None, (entry.filter, entry.reason, entry.detail)))),
+        )
+        for _, entry in entries
+    ]
+    if rows:
+        table(("AT (UTC)", "BY", "ACTION", "QUEUE", "OPERATION", "COUNTS", "WHAT"), rows)
+    note(counted(len(rows), "entry").replace("entrys", "entries"))

@@ -1,0 +1,129 @@
+"""How the operators' commands print: tables for people, JSON for scripts, progress for whoever watches.
+
+Everything that comes out of messages goes through `safe`: nothing in it moves a cursor, turns the direction of writing
+or hides.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from redrive.recovery.bodies import visible
+from redrive.recovery.durations import brief
+from redrive.runtime.dlq.canary import how_many
+from redrive.runtime.dlq.operation import Operation, State
+
+# A narrow space groups digits in every language, and a script never sees it.
+_GROUPS = " "
+
+
+def out() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def as_json(value: Any) -> None:
+    click.echo(msgspec.json.encode(value))
+
+
+def safe(text: str | None, most: int | None = None) -> str:
+    shown = visible((text or "").replace("\n", " "))
+    return shown if most is None or len(shown) <= most else shown[: most - 1] + "…"
+
+
+def number(value: int) -> str:
+    return f"{value:,}".replace(",", _GROUPS)
+
+
+def counted(value: int, what: str) -> str:
+    return f"{number(value)} {what}" if value == 1 else f"{number(value)} {what}s"
+
+
+def ago(moment: datetime | None, now: datetime | None = None) -> str:
+    if moment is None:
+        return "-"
+    age = (now or datetime.now(UTC)) - moment
+    return f"{brief(age)} ago" if age.total_seconds() >= 0 else "in the future"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    """Columns of plain text, as wide as they must be; the last one takes what is left of the terminal."""
+    made = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=1000)
+    console.print(made)
+
+
+class Progress:
+    """One line on stderr that tells how far an operation is; lines of its own where nobody can see it change."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._last = ""
+        self._began: tuple[float, int] | None = None
+        self._state: State | None = None
+
+    def show(self, operation: Operation, now: float) -> None:
+        line = self._line(operation, now)
+        if self._live:
+            click.echo(f"\r\x1b[2K{line}", nl=False, err=True)
+        elif operation.state is not self._state:
+            click.echo(line, err=True)
+        self._state = operation.state
+
+    def end(self) -> None:
+        if self._live and self._state is not None:
+            click.echo(err=True)
+
+    def _line(self, operation: Operation, now: float) -> str:
+        counts, order = operation.counts, operation.order
+        total = counts.planned if counts.planned is not None else operation.scope
+        if self._began is None:
+            self._began = now, counts.moved
+        seconds, moved = now - self._began[0], counts.moved - self._began[1]
+        rate = moved / seconds if seconds > 0.5 else None
+        parts = [f"{operation.id[:11]}…"]
+        if order.ramp is not None:
+            parts.append(f"step {operation.step}/{how_many(order.ramp)}")
+        parts.append(_bar(counts.moved, total))
+        parts.append(f"{number(counts.moved)}/{number(total)}" if total is not None else number(counts.moved))
+        for name, count in (("skipped", counts.skipped), ("failed", counts.failed)):
+            if count:
+                parts.append(f"{name} {number(count)}")
+        if order.ramp is not None:
+            parts.append(f"returned {number(counts.returned)}")
+        if operation.state is not State.RUNNING:
+            parts.append(operation.state)
+        elif rate:
+            parts.append(f"{number(round(rate))}/s")
+            if total is not None and total > counts.moved:
+                parts.append(f"{_left((total - counts.moved) / rate)} left")
+        return "  ".join(parts)
+
+
+def _left(seconds: float) -> str:
+    return f"{seconds:.0f}s" if seconds < 90 else f"{seconds / 60:.0f}min"
+
+
+def _bar(done: int, total: int | None, width: int = 20) -> str:
+    if not total:
+        return ""
+    full = min(width, done * width // total)
+    return "━" * full + "─" * (width - full)

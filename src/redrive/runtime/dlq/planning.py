@@ -1,0 +1,150 @@
+"""What an operation would do, before anybody does it: how many, where to, who else gets them, what to mind.
+
+A plan looks at the queue and changes nothing. It goes through all of it, or until as many messages are found as the
+operation is allowed to move.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from redrive.protocol.content import Delivery
+from redrive.recovery.dead_letter import Summary
+from redrive.recovery.durations import brief
+from redrive.runtime.dlq.choosing import Chooser, Route, Verdict
+from redrive.runtime.dlq.looking import visit
+from redrive.runtime.dlq.operation import Kind, Order, Way
+from redrive.runtime.dlq.ports import Looks
+from redrive.topology.routing import targets as queues_reached
+from redrive.topology.survey import Survey
+
+MOST_SAMPLES = 5
+MOST_TARGETS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    exchange: str
+    routing_key: str
+    count: int
+    exists: bool | None = None  # None: could not be seen
+    consumers: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.exchange} ({self.routing_key})" if self.exchange else self.routing_key
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    order: Order
+    made_at: datetime
+    depth: int
+    scanned: int
+    matched: int  # of those that were looked at
+    eligible: int
+    ineligible: tuple[tuple[str, int], ...]  # reason and count, the most frequent first
+    targets: tuple[Target, ...]
+    also_receives: tuple[str, ...] | None  # other queues that get a copy; None: not known
+    sample: tuple[Summary, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        return self.scanned >= self.depth
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was found in the queue."""
+
+    depth: int
+    scanned: int
+    matched: int
+    eligible: int
+    ineligible: Counter[str]
+    routes: Counter[Route]
+    sources: Counter[str]
+    sample: tuple[Summary, ...]
+    oldest: datetime | None
+
+
+async def tally(broker: Looks, order: Order, chooser: Chooser) -> Tally:
+    ineligible: Counter[str] = Counter()
+    routes: Counter[Route] = Counter()
+    sources: Counter[str] = Counter()
+    sample: list[Summary] = []
+    oldest: datetime | None = None
+    limit = order.selection.limit
+
+    def see(delivery: Delivery, letter: Summary) -> bool:
+        nonlocal oldest
+        choice = chooser.choose(letter, delivery.body, delivery.raw_properties)
+        if choice.verdict is Verdict.PASS:
+            return False
+        if choice.verdict is Verdict.SKIP:
+            ineligible[choice.why] += 1
+            return False
+        route = choice.exchange, choice.routing_key
+        routes[route if len(routes) < MOST_TARGETS or route in routes else ("", "(others)")] += 1
+        if letter.source:
+            sources[letter.source] += 1
+        if letter.dead_at is not None and (oldest is None or letter.dead_at < oldest):
+            oldest = letter.dead_at
+        if len(sample) < MOST_SAMPLES:
+            sample.append(letter)
+        return limit is not None and routes.total() >= limit
+
+    scanned, depth = await visit(broker, order.queue, see)
+    eligible, skipped = routes.total(), ineligible.total()
+    return Tally(depth, scanned, eligible + skipped, eligible, ineligible, routes, sources, tuple(sample), oldest)
+
+
+def also_receiving(found: Tally, order: Order, survey: Survey) -> tuple[str, ...] | None:
+    """Who gets a copy although the message did not fail there."""
+    if order.kind is Kind.DISCARD or order.to.way in (Way.OWN, Way.QUEUE):
+        return ()
+    if not survey.complete:
+        return None
+    reached: set[str] = set()
+    for exchange, key in found.routes:
+        reached |= queues_reached(survey.definitions, exchange, key)
+    if order.to.way is Way.ORIGINAL:
+        reached -= set(found.sources)
+    elif order.to.way is Way.RETRY:
+        return ()
+    return tuple(sorted(reached))
+
+
+def warnings(
+    found: Tally,
+    order: Order,
+    *,
+    targets: tuple[Target, ...],
+    also: tuple[str, ...] | None,
+    consumers: int,  # of the dead-letter queue
+    inbox_windows: dict[str, timedelta],  # how long a duplicate is recognised, by queue
+    now: datetime,
+) -> tuple[str, ...]:
+    told = []
+    for target in targets:
+        if target.exists is False:
+            told.append(f"{target} does not exist: nothing can be moved there")
+        elif target.consumers == 0 and not target.exchange:
+            told.append(f"{target} has no consumer: messages will wait there")
+    if also:
+        told.append(f"{', '.join(also[:10])} will receive these messages, too, although they did not fail there")
+    if also is None:
+        told.append("who else receives these messages cannot be seen without the management API")
+    if consumers:
+        many = "a consumer takes" if consumers == 1 else f"{consumers} consumers take"
+        told.append(f"{many} messages out of {order.queue} at the same time: not all may be found")
+    age = now - found.oldest if found.oldest is not None else None
+    for queue, window in inbox_windows.items():
+        if found.sources[queue] and age is not None and age > window:
+            told.append(
+                f"the oldest died {brief(age)} ago, and the inbox of {queue} remembers {brief(window)}: "
+                "a message that was processed in part before may be processed twice"
+            )
+    return tuple(told)
