@@ -10,19 +10,23 @@ import asyncio
 import inspect
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
 from redrive import environment
 from redrive.broker.host import SharedBroker
+from redrive.broker.storage import StorageError
+from redrive.broker.storage.census import count_unserved
 from redrive.client import BrokerURL, Connection, State
 from redrive.errors import Closed, ConfigurationError, NotFound, ResourceLocked
 from redrive.reach import recognise, survey
+from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import duration
 from redrive.router import Router
 from redrive.runtime.clock import Clock, SystemClock
@@ -41,6 +45,7 @@ from redrive.store.outbox import Outbox, OutboxPolicy
 from redrive.store.schema import Schema, channel_of
 from redrive.store.tables import OutboxNames
 from redrive.store.transactions import SESSION_TYPES, StoreTransactions
+from redrive.store.transport import Transport, arrange, stranded
 from redrive.store.waking import Waker
 from redrive.topology import Naming, QueueType, Server, Topology, expand
 from redrive.topology.expansion import Expanded
@@ -53,6 +58,8 @@ _FRAME_OVERHEAD = 64
 
 # A relay that has claimed rows does not wait long for a broker: whoever else could publish them is kept from it.
 _RELAY_PATIENCE = timedelta(seconds=5)
+_CHANGING_HANDS = timedelta(seconds=10)  # the embedded broker's host ends, and another process takes over
+_AGAIN = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds=30), jitter=0)
 _STANDBY = 1.0  # seconds between the tries of a relay that waits for its turn
 
 
@@ -81,11 +88,17 @@ class App(Router):
         if not name or not isinstance(name, str):
             raise ConfigurationError(f"app name {name!r}: want a text, it stands in logs and messages")
         self.name = name
-        self.broker = broker or environment.broker()
-        self.management = management or environment.management()
+        policy = outbox_policy or OutboxPolicy()
+        self.transport = Transport.of(policy.transport or environment.outbox_transport() or Transport.RABBIT)
+        self._named_broker = broker or environment.broker()
+        if self._named_broker is not None:
+            BrokerURL.parse(self._named_broker)
+        self._arranged = arrange(
+            self.transport, broker=self._named_broker, management=management or environment.management()
+        )
+        self.broker = self._arranged.broker
+        self.management = self._arranged.management
         self.data = Path(data) if data is not None else environment.data()
-        if self.broker is not None:
-            BrokerURL.parse(self.broker)
         self.codecs = Codecs(codecs)
         self.observers: list[Observer] = list(observers)
         self._naming = naming or Naming()
@@ -99,7 +112,7 @@ class App(Router):
         url = database or environment.database()
         self.owns_database = url is None
         self.database = self._database(url)
-        self.outbox = Outbox(self.schema.outbox, app=name, codecs=self.codecs, policy=outbox_policy or OutboxPolicy())
+        self.outbox = Outbox(self.schema.outbox, app=name, codecs=self.codecs, policy=policy)
         self.inbox = Inbox(self.database, inbox_table)
 
     def _database(self, url: str | None) -> Database:
@@ -125,14 +138,23 @@ class App(Router):
         if any(spec.inbox for spec in self.consumers):
             await self._ready_database(self.inbox.table.name)
         async with AsyncExitStack() as stack:
-            url = self.broker
-            if url is None:
-                url = (await stack.enter_async_context(SharedBroker(self.data))).url
-            consuming = await stack.enter_async_context(Connection(url, name=f"{self.name} consuming"))
-            publishing = await stack.enter_async_context(Connection(url, name=f"{self.name} publishing"))
-            settling = await stack.enter_async_context(Connection(url, name=f"{self.name} settling"))
+            connect = await self._reach(stack)
+            consuming, publishing, settling = [await connect(what) for what in ("consuming", "publishing", "settling")]
             running = Running(self, consuming, publishing, settling, await self._bring(consuming))
             yield running
+
+    async def _reach(self, stack: AsyncExitStack) -> Callable[..., Awaitable[Connection]]:
+        """How to connect to the broker, for as long as the stack lasts."""
+        url, wait = self.broker, None
+        if url is None:
+            url, wait = (await stack.enter_async_context(SharedBroker(self.data))).url, _CHANGING_HANDS
+
+        async def connect(what: str, **options: Any) -> Connection:
+            connection = await Connection(url, name=f"{self.name} {what}", **options).open(wait=wait)
+            stack.push_async_callback(connection.close)
+            return connection
+
+        return connect
 
     async def _bring(self, connection: Connection) -> Server:
         """Make what is missing of the topology."""
@@ -179,38 +201,103 @@ class App(Router):
 
         `relay`: publish the rows of the outbox, too.
         """
+        await self._tell_where_messages_are()
         async with self.running() as running, AsyncExitStack() as stack:
-            self._running = running
+            before, self._running = self._running, running
             worker = running.worker(self.chosen(queues))
             if any(spec.inbox for spec in self.chosen(queues)):
                 await stack.enter_async_context(tidying(self.forget_processed, "old entries of the inbox"))
-            relaying = asyncio.create_task(self.relay(stop, standby=True)) if relay else None
+            relaying = asyncio.create_task(self._publish_rows(stop, standby=True)) if relay else None
             try:
                 await worker.start()
                 if ready is not None:
                     ready(running)
                 await _first(stop, relaying)
             finally:
+                if relaying is not None and not stop.is_set():  # something went wrong: nobody is to outlive it
+                    relaying.cancel()
+                    await asyncio.wait([relaying])
                 finished = await worker.stop(within)
-                self._running = None
+                self._running = before
         if relaying is not None:
             await relaying
         return finished
 
-    async def relay(
+    @asynccontextmanager
+    async def listening(self, *, within: timedelta = timedelta(seconds=30)) -> AsyncIterator[bool]:
+        """For an API's process, as long as it lives: with the transport LOCAL the outbox's events are handled in it.
+
+        With RABBIT they are not: `redrive worker` handles them, and nobody a second time. Gives whether it listens.
+        At the end it drains, `within` that time.
+        """
+        if not self._arranged.listens:
+            log.info(
+                "the outbox's transport is RABBIT: this process handles no messages, so that none is handled twice; "
+                "`redrive worker --relay` publishes the events and handles them"
+            )
+            await self._tell_where_messages_are()
+            yield False
+            return
+        if not self.consumers:
+            raise ConfigurationError(
+                "the outbox's transport is LOCAL, and the application has no consumers here: import the modules that "
+                "declare them, or include their routers"
+            )
+        stop, ready = asyncio.Event(), asyncio.Event()
+        listening = asyncio.create_task(self._keep_working(stop, within, ready), name="redrive-listening")
+        try:
+            await _first(ready, listening)
+            yield True
+        finally:
+            stop.set()
+            await listening
+
+    async def _keep_working(self, stop: asyncio.Event, within: timedelta, ready: asyncio.Event) -> None:
+        """Handle the outbox's events beside an API, which goes on whatever happens here: so this does as well."""
+        for attempt in count(1):
+            try:
+                await self.work(stop=stop, within=within, relay=True, ready=lambda _: ready.set())
+                return
+            except Exception as error:
+                if stop.is_set() or not ready.is_set():  # who cannot even begin tells his caller
+                    raise
+                log.exception("the outbox's events are not handled now, and soon will be again: %s", error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), _AGAIN.delay(attempt, 0).total_seconds())
+            if stop.is_set():
+                return
+
+    async def _tell_where_messages_are(self) -> None:
+        """Which broker is not the one that somebody may think of."""
+        if self.transport is Transport.LOCAL:
+            unused = f"; {BrokerURL.parse(self._named_broker)} is not used" if self._named_broker is not None else ""
+            log.info("the outbox's transport is LOCAL: messages stay in the broker in %s%s", self.data, unused)
+        if self.broker is None:
+            return
+        try:
+            held = await asyncio.to_thread(count_unserved, self.data)
+        except StorageError as error:
+            log.warning("whether messages are left in the embedded broker cannot be told: %s", error)
+            return
+        own = {queue.name for queue in expand(self.topology, Server(embedded=True, delayed_exchanges=True)).queues}
+        if said := stranded(held, own, self.data):
+            log.warning("%s", said)
+
+    async def relay(self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None) -> Relay:
+        """Publish the rows of the outbox until `stop` is set. On SQLite there can be one relay: the next is refused."""
+        if self._arranged.no_relay is not None:
+            raise ConfigurationError(self._arranged.no_relay)
+        await self._tell_where_messages_are()
+        return await self._publish_rows(stop, ready=ready)
+
+    async def _publish_rows(
         self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None, standby: bool = False
     ) -> Relay:
-        """Publish the rows of the outbox until `stop` is set.
-
-        On SQLite there can be one relay: the next is refused, or with `standby` waits until its turn comes.
-        """
+        """With `standby` a second relay on SQLite waits until its turn comes."""
         await self._ready_database(self.outbox.table.name)
         async with AsyncExitStack() as stack:
-            url = self.broker
-            if url is None:
-                url = (await stack.enter_async_context(SharedBroker(self.data))).url
-            connection = Connection(url, name=f"{self.name} relay", patience=_RELAY_PATIENCE, window=5000)
-            await stack.enter_async_context(connection)
+            connect = await self._reach(stack)
+            connection = await connect("relay", patience=_RELAY_PATIENCE, window=5000)
             if not self.database.is_postgresql:
                 await self._alone(connection, stop, standby=standby)
             waker = await stack.enter_async_context(Waker(self.database, channel_of(self.schema.outbox.table)))
@@ -396,7 +483,7 @@ class Running:
 
 
 async def _first(stop: asyncio.Event, relaying: asyncio.Task[Any] | None) -> None:
-    """Wait for the end; a relay that dies is one."""
+    """Wait for the event, or for the end of the task; if it died, its error is raised."""
     waiting = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait(

@@ -1,12 +1,13 @@
 """The environment variables that Redrive reads, all of them, and nowhere else.
 
-| variable             | means                                                                            |
-|----------------------|----------------------------------------------------------------------------------|
-| `REDRIVE_BROKER`     | the broker's URL, where the program does not say one                             |
-| `REDRIVE_MANAGEMENT` | the URL of RabbitMQ's management API, for what plain AMQP cannot tell            |
-| `REDRIVE_DATABASE`   | the database's URL, where the program does not say one                           |
-| `REDRIVE_DATA`       | the folder of the embedded broker and database (`.redrive`)                      |
-| `REDRIVE_USER`       | who is acting, in the audit and in the lineage of messages (the system's user)   |
+| variable                   | means                                                                      |
+|----------------------------|----------------------------------------------------------------------------|
+| `REDRIVE_BROKER`           | the broker's URL, where the program does not say one                       |
+| `REDRIVE_MANAGEMENT`       | the URL of RabbitMQ's management API, for what plain AMQP cannot tell      |
+| `REDRIVE_DATABASE`         | the database's URL, where the program does not say one                     |
+| `REDRIVE_DATA`             | the folder of the embedded broker and database (`.redrive`)                |
+| `REDRIVE_USER`             | who is acting, in the audit and in the lineage of messages                 |
+| `REDRIVE_OUTBOX_TRANSPORT` | RABBIT or LOCAL, where the program does not say one (RABBIT)               |
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ MANAGEMENT = "REDRIVE_MANAGEMENT"
 DATABASE = "REDRIVE_DATABASE"
 DATA = "REDRIVE_DATA"
 USER = "REDRIVE_USER"
+OUTBOX_TRANSPORT = "REDRIVE_OUTBOX_TRANSPORT"
 
 
 def broker() -> str | None:
@@ -39,3 +41,7 @@ def data() -> Path:
 
 def user() -> str | None:
     return os.environ.get(USER) or None
+
+
+def outbox_transport() -> str | None:
+    return os.environ.get(OUTBOX_TRANSPORT) or None

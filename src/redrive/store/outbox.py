@@ -30,6 +30,7 @@ from redrive.runtime.message import current_message
 from redrive.runtime.publishing import uuid7
 from redrive.store.envelope import Envelope
 from redrive.store.tables import OutboxNames, outbox_table
+from redrive.store.transport import Transport
 from redrive.topology.declared import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
 
@@ -43,12 +44,18 @@ AsyncPlace = AsyncSession | AsyncConnection
 @dataclass(frozen=True, slots=True)
 class OutboxPolicy:
     """`attempts`: how often a row that the broker refuses is tried before it is parked. `keep`: published rows are
-    kept for so long; None deletes them at once.
+    kept for so long; None deletes them at once. `transport`: RABBIT, for a relay and a worker, or LOCAL, for consumers
+    in the application's own process; None asks the environment.
     """
 
     attempts: int = 10
     keep: str | None = None
     largest_body: int = LARGEST_BODY
+    transport: Transport | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.transport is not None:
+            Transport.of(self.transport)
 
 
 class Outbox:

@@ -143,6 +143,10 @@ class DataFile:
         [(id,)] = self._select(_HIGHEST_ID)
         return int(id)
 
+    def counts(self) -> dict[int, int]:
+        """How many messages each queue has."""
+        return dict(self._select("SELECT queue, count(*) FROM message GROUP BY queue"))
+
     def messages(self) -> Iterator[StoredMessage]:
         """Each queue's by position. In most queues that is the order of ids, in which they are read at no cost."""
         disordered = self._disordered()

@@ -38,6 +38,7 @@ from redrive.errors import Closed
 
 log = logging.getLogger("redrive.broker")
 
+FILE_NAME = "broker.sqlite3"
 LINGER = timedelta(milliseconds=50)
 
 
@@ -51,7 +52,7 @@ class SQLiteJournal:
         on_failure: Callable[[StorageError], None] | None = None,
         linger: timedelta = LINGER,
     ) -> None:
-        self._path = directory / "broker.sqlite3"
+        self._path = directory / FILE_NAME
         self._on_failure = on_failure
         self._linger = linger.total_seconds()
         self._loop = asyncio.get_running_loop()
