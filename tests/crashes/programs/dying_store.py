@@ -35,6 +35,7 @@ from redrive.client.publisher import AnyPublish
 from redrive.runtime.observing import Observer, Outcome, Settled
 from redrive.runtime.relaying import Relay
 from redrive.store.claims import Claims, Refused
+from redrive.store.outbox import OutboxPolicy
 from working import Watcher
 
 _PATIENCE = 40  # seconds for one life: nothing here takes so long unless it hangs
@@ -214,13 +215,19 @@ class Play:
 # A life -------------------------------------------------------------------------------------------------
 
 
-def live(scenario: str, broker: str, database: str, queue: str, journal: Path, die_before: int) -> None:
-    """Work until nothing is left to do, or until the side effect before which to die."""
-    asyncio.run(_live(SCENARIOS[scenario], broker, database, queue, Fate(journal, die_before)))
+def live(scenario: str, broker: str | Path, database: str, queue: str, journal: Path, die_before: int) -> None:
+    """Work until nothing is left to do, or until the side effect before which to die.
+
+    A folder for a broker: the transport is LOCAL, and the broker in the folder dies together with this life.
+    """
+    if isinstance(broker, Path):
+        app = App("mortal", data=broker, database=database, outbox_policy=OutboxPolicy(transport="LOCAL"))
+    else:
+        app = App("mortal", broker=broker, database=database)
+    asyncio.run(_live(SCENARIOS[scenario], app, queue, Fate(journal, die_before)))
 
 
-async def _live(scenario: Scenario, broker: str, database: str, queue: str, fate: Fate) -> None:
-    app = App("mortal", broker=broker, database=database)
+async def _live(scenario: Scenario, app: App, queue: str, fate: Fate) -> None:
     app.observers.append(Teller(fate))
     make_mortal(app.database.engine, fate)
     make_mortal(app.database.async_engine.sync_engine, fate)
