@@ -39,7 +39,11 @@ def outbox() -> None:
 @click.option("--health-host", default="127.0.0.1", show_default=True, help="The address for that.")
 @explains_errors
 def relay(app: str, health_port: int | None, health_host: str) -> None:
-    """Publish the rows of the outbox until told to stop. Several may run at once on PostgreSQL."""
+    """Publish the rows of the outbox until told to stop. Several may run at once on PostgreSQL.
+
+    Refused with the transport LOCAL (REDRIVE_OUTBOX_TRANSPORT): then the rows are handled by the application's own
+    process, within `async with app.listening()`, and are published nowhere.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     done = asyncio.run(_Relaying(load_app(app)).run(health_host, health_port))
     click.echo(f"published {done.published}, parked {done.parked}")

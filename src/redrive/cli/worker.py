@@ -72,6 +72,9 @@ def worker(
 
     SIGTERM and SIGINT drain: no more messages are taken, what is being handled is finished and settled. A second
     signal quits at once; what was not settled comes back.
+
+    With the outbox's transport LOCAL (REDRIVE_OUTBOX_TRANSPORT) these are the messages in the embedded broker of this
+    machine's data folder, shared with the application's own process.
     """
     duration(drain, "--drain")
     if processes < 1:
