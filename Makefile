@@ -47,6 +47,8 @@ bench: .venv/.bench servers ## throughput and CPU per message, side by side with
 	$(PYTHON) -m bench
 	$(PYTHON) -m bench.embedded
 	$(PYTHON) -m bench.workers --json bench/results/workers.json
+	$(PYTHON) -m bench.retries
+	$(PYTHON) -m bench.outbox --json bench/results/outbox.json
 
 pins: ## write constraints.txt from what is installed in .venv
 	echo "# Exact versions of everything in .venv, written by make pins." > constraints.txt
