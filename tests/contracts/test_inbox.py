@@ -10,12 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
+from prometheus_client import CollectorRegistry
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from redrive import App, Batch, Retry
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, NotFound
+from redrive.integrations.logs import LogObserver
+from redrive.integrations.prometheus import PrometheusObserver, exposition
 from redrive.runtime.observing import Outcome
 from redrive.runtime.transactions import InboxPolicy
 from redrive.store.claims import Claims
@@ -182,6 +185,22 @@ async def test_a_duplicate_has_no_second_effect(app: App) -> None:
         await watcher.seen(Outcome.DONE, 2)
         await watcher.seen(Outcome.DUPLICATE, 2)
     assert effects(app) == [1, 2]
+
+
+async def test_a_duplicate_is_counted_and_logged(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), inbox=True)
+    async def handle(order: Order) -> None: ...
+
+    registry = CollectorRegistry()
+    app.observers += [LogObserver("shop"), PrometheusObserver(registry, queues=["orders"])]
+    with caplog.at_level("INFO", "redrive"):
+        async with working(app) as (_, watcher):
+            for _ in range(2):
+                await app.publish("", "orders", Order(1), message_id="m-1")
+            await watcher.seen(Outcome.DUPLICATE)
+    assert 'redrive_processed_total{outcome="duplicate",queue="orders"} 1.0' in exposition(registry).decode()
+    assert "orders: duplicate (processed before)" in caplog.text
+    assert "m-1" in caplog.text
 
 
 async def test_a_plain_function_has_a_plain_session(app: App) -> None:

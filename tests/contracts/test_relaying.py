@@ -84,6 +84,14 @@ async def test_a_row_that_cannot_be_published_is_parked_with_the_reason_and_the_
     assert await published(connection) == {b"0", b"2", b"3"}
 
 
+async def test_a_body_of_five_megabytes_arrives_whole(app: App, connection: Connection) -> None:
+    body = bytes(range(256)) * 20_000
+    async with app:
+        add(app, {"body": body})
+        assert await relayed(app) == {}
+    assert await published(connection) == {body}
+
+
 async def test_all_kinds_of_bad_rows_together_hold_up_nobody(app: App, connection: Connection) -> None:
     await connection.declare_exchange("closed", internal=True)
     bad = [{"exchange": "closed"}, {"exchange": "missing"}, {"routing_key": "nowhere"}, {"properties": b"\xff\xff"}]

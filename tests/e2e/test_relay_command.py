@@ -173,6 +173,16 @@ def test_a_worker_can_relay_too(start: Start, shop: App) -> None:
     assert worker.end(signal.SIGTERM) == 0
 
 
+def test_a_database_that_is_not_there_is_exit_code_7_for_a_worker_with_an_inbox(start: Start, tmp_path: Path) -> None:
+    url = "postgresql+psycopg://me:secret@127.0.0.1:1/shop"
+    (tmp_path / "shop.py").write_text(PROGRAM.replace('App("shop"', f'App("shop", database="{url}"'))
+    worker = start("worker", "shop:app")
+    assert worker.process.wait(60) == 7
+    errors = worker.errors()
+    assert "127.0.0.1" in errors
+    assert "secret" not in errors
+
+
 def test_a_broker_that_is_not_there_is_exit_code_7(start: Start, shop: App, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM.replace('App("shop"', 'App("shop", broker="amqp://127.0.0.1:1/"'))
     add(shop, "orders")
