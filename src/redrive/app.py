@@ -279,8 +279,10 @@ class App(Router):
         except StorageError as error:
             log.warning("whether messages are left in the embedded broker cannot be told: %s", error)
             return
-        own = {queue.name for queue in expand(self.topology, Server(embedded=True, delayed_exchanges=True)).queues}
-        if said := stranded(held, own, self.data):
+        server = Server(embedded=True, delayed_exchanges=True)
+        own = {queue.name for queue in expand(self.topology, server).queues}
+        dead = {name for queue in self.queues for name in Expanded(self.topology, queue, server).dead_letter_queues}
+        if said := stranded(held, own, dead, self.data):
             log.warning("%s", said)
 
     async def relay(self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None) -> Relay:

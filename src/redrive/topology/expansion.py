@@ -162,6 +162,10 @@ class Expanded:
             return ()
         return tuple(self.rung(rung).queue for rung in retry.rungs)
 
+    @property
+    def dead_letter_queues(self) -> tuple[str, ...]:
+        return (self.dlq_queue, *self.queue.dead_ends) if self.has_dlq else ()
+
     # Definitions --------------------------------------------------------------------------------------
 
     def definitions(self) -> Iterator[Definition]:
