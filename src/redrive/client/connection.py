@@ -39,6 +39,7 @@ from redrive.errors import (
 )
 from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff
+from redrive.runtime.ports import Waiter
 from redrive.version import __version__
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicGet, BasicGetOk
@@ -497,6 +498,16 @@ class Connection:
         what became of its message: that is a `PublishUnknown` of its own making.
         """
         await self._publishing().publish(exchange, routing_key, body, properties, mandatory)
+
+    def publish_now(
+        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: Waiter
+    ) -> bool:
+        """Publish without waiting, if a message may be sent at this moment: connected, not blocked, room in the window.
+
+        If so, `waiter` (a future is one) is told what became of it; it is called in the middle of reading what the
+        broker says, so it must be brief and not raise. If not, nothing was sent: `await publish`, which waits its turn.
+        """
+        return self._publishing().publish_now(exchange, routing_key, body, properties, waiter)
 
     async def publish_many(self, messages: Iterable[AnyPublish]) -> int:
         """Publish a stream of messages, pipelined, and wait for all confirms. Gives their number.

@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from redrive.client.channel import Channel
 from redrive.client.link import Link
@@ -38,6 +38,7 @@ from redrive.errors import (
 )
 from redrive.protocol.confirms import ConfirmLedger, Pending
 from redrive.protocol.content import Incoming
+from redrive.runtime.ports import Waiter
 from redrive.wire.frames import publish_frame
 from redrive.wire.methods.basic import BasicAck, BasicNack, BasicPublish, BasicReturn
 from redrive.wire.methods.confirm import ConfirmSelect, ConfirmSelectOk
@@ -66,16 +67,6 @@ class Publish(NamedTuple):
 AnyPublish: TypeAlias = "tuple[str, str, bytes, Properties | bytes, bool]"
 
 
-class _Waiter(Protocol):
-    """Who wants to know: a future, or a place in a pipeline."""
-
-    def done(self) -> bool: ...
-
-    def set_result(self, _: None, /) -> None: ...
-
-    def set_exception(self, exception: Any, /) -> None: ...
-
-
 class _Life:
     """The publisher's channel, its ledger, and the frames it has made for known routes."""
 
@@ -83,7 +74,7 @@ class _Life:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.ledger: ConfirmLedger[_Waiter] = ConfirmLedger()
+        self.ledger: ConfirmLedger[Waiter] = ConfirmLedger()
         self.routes: dict[tuple[str, str, bool], bytes] = {}
         self.unconfirmed_bytes = 0
 
@@ -129,6 +120,14 @@ class Publisher:
             await self._send_in_turn(exchange, routing_key, body, properties, mandatory, confirmed)
         await confirmed
 
+    def publish_now(
+        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: Waiter
+    ) -> bool:
+        if self._open:
+            self._send(exchange, routing_key, body, properties, True, waiter)
+            return True
+        return False
+
     async def publish_many(self, messages: Iterable[AnyPublish]) -> int:
         pipeline = _Pipeline(self._loop)
         gave_up: NotPublished | None = None
@@ -166,7 +165,7 @@ class Publisher:
         body: bytes,
         properties: Properties | bytes | None,
         mandatory: bool,
-        waiter: _Waiter,
+        waiter: Waiter,
     ) -> None:
         body = _as_bytes(body)
         await self._turn(exchange, routing_key, len(body))
@@ -232,7 +231,7 @@ class Publisher:
         body: bytes,
         properties: Properties | bytes | None,
         mandatory: bool,
-        waiter: _Waiter,
+        waiter: Waiter,
     ) -> None:
         life = self._life
         assert life is not None
@@ -370,7 +369,7 @@ def _as_bytes(body: object) -> bytes:
     raise TypeError(f"the body of a message must be bytes, not {type(body).__name__}: encode it first")
 
 
-def _fate(pending: Pending[_Waiter], reason: RedriveError, *, alone: bool) -> PublishError:
+def _fate(pending: Pending[Waiter], reason: RedriveError, *, alone: bool) -> PublishError:
     """What became of an unconfirmed message when its channel ended.
 
     RabbitMQ says that it objects to a publish, and seldom to which. When only one was under way, it is that one.

@@ -48,7 +48,7 @@ class Batching:
         try:
             body = walk.handler.read(delivery.body, delivery.raw_properties)
         except Malformed as error:
-            walk.settle_soon(walk.bury(delivery, error, ParkReason.MALFORMED))
+            walk.bury(delivery, error, ParkReason.MALFORMED)
             return
         item = Item(body, Message(delivery, walk.queue, walk.read_history), delivery)
         try:

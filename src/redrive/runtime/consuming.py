@@ -6,15 +6,14 @@
     settle     ack; or decide, and carry the verdict out
 
 A message that fails is settled beside the handling of the next one: a retry costs a publish and its confirm, and nobody
-should wait for that. At most `prefetch` deliveries are unsettled at any time, so that is bounded too.
+should wait for that (see `settling`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -40,8 +39,6 @@ from redrive.runtime.observing import BreakerChanged, Observer
 from redrive.runtime.settling import Case, Settlement
 from redrive.runtime.specs import ConsumerSpec
 from redrive.runtime.transactions import NoMessageId, Transaction, Transactions
-
-log = logging.getLogger("redrive.runtime")
 
 T = TypeVar("T")
 
@@ -89,7 +86,6 @@ class Walk:
         self.breaker = breaker
         self.rate = RateLimit(spec.rate) if spec.rate is not None else None
         self._timeout = duration(spec.timeout).total_seconds() if spec.timeout is not None else None
-        self._settling: set[asyncio.Task[None]] = set()
         self._counts_deliveries = quorum
         self._is_gated = self.breaker is not None or self.rate is not None
         self._inbox = spec.inbox_policy
@@ -117,7 +113,7 @@ class Walk:
         try:
             body = self.handler.read(delivery.body, delivery.raw_properties)
         except Malformed as error:
-            self.settle_soon(self.bury(delivery, error, ParkReason.MALFORMED))
+            self.bury(delivery, error, ParkReason.MALFORMED)
             return
         current_message.set(message)
         try:
@@ -204,7 +200,7 @@ class Walk:
         now = self.clock.now()
         history = self.read_history(delivery)
         if self.spec.for_dead_letters:
-            self.settle_soon(self.settlement.put_back(Case(delivery, history, describe(error, now), error, seconds)))
+            self.settlement.put_back(Case(delivery, history, describe(error, now), error, seconds))
             return
         classified = PERMANENT if isinstance(error, NoMessageId) else classify(error, self.spec.retry, now)
         verdict = decide(classified, history, self.spec.retry, now, random.random())
@@ -216,15 +212,15 @@ class Walk:
         if isinstance(error, HandlerDied) and history.crashes + 1 >= (self.spec.crash_limit or 1 << 30):
             verdict = Bury(ParkReason.CRASHED)
         failure = describe(error, now, stack=isinstance(verdict, Bury))
-        self.settle_soon(self.settlement.settle(Case(delivery, history, failure, error, seconds), verdict))
+        self.settlement.settle(Case(delivery, history, failure, error, seconds), verdict)
 
-    async def bury(self, delivery: Delivery, error: BaseException, reason: ParkReason) -> None:
+    def bury(self, delivery: Delivery, error: BaseException, reason: ParkReason) -> None:
         failure = describe(error.__cause__ or error, self.clock.now())
         case = Case(delivery, self.read_history(delivery), failure, error)
         if self.spec.for_dead_letters:
-            await self.settlement.put_back(case)
+            self.settlement.put_back(case)
         else:
-            await self.settlement.settle(case, Bury(reason))
+            self.settlement.settle(case, Bury(reason))
 
     def read_history(self, delivery: Delivery) -> History:
         try:
@@ -265,19 +261,19 @@ class Walk:
         crashes = self._deliveries(delivery) if self._counts_deliveries else history.crashes + 1
         if crashes >= limit:
             case = Case(delivery, replace(history, crashes=crashes), None, None)
-            self.settle_soon(self.settlement.settle(case, Bury(ParkReason.CRASHED)))
+            self.settlement.settle(case, Bury(ParkReason.CRASHED))
             return True
         if self._counts_deliveries:
             return False
-        self.settle_soon(self.settlement.count_crash(Case(delivery, history, None, None)))
+        self.settlement.count_crash(Case(delivery, history, None, None))
         return True
 
     async def _before_a_suspect(self) -> None:
         """What is being settled should be, with its ack written, before a message is handled that may kill us; above
         all the one of which it is the copy: else both would come back, and there would be one more with every death.
         """
-        if self._settling:
-            await asyncio.wait(self._settling)
+        if self.settlement.under_way:
+            await self.settlement.catch_up()
             await asyncio.sleep(0)
 
     @staticmethod
@@ -298,7 +294,7 @@ class Walk:
         if verdict is None:
             return False
         verdict = Again(verdict.rung, history.not_before, counts=False)
-        self.settle_soon(self.settlement.settle(Case(delivery, history, None, None), verdict))
+        self.settlement.settle(Case(delivery, history, None, None), verdict)
         return True
 
     async def _pass_gates(self) -> None:
@@ -329,29 +325,17 @@ class Walk:
             name = self.spec.depends_on or self.queue
             self.observer.breaker(BreakerChanged(name, self.queue, state, self.breaker.failure_rate))
 
-    # Settling beside ----------------------------------------------------------------------------------
-
-    def settle_soon(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=f"redrive-settle-{self.queue}")
-        self._settling.add(task)
-        task.add_done_callback(self._settled)
-
-    def _settled(self, task: asyncio.Task[None]) -> None:
-        self._settling.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("settling a message of %s failed: a bug", self.queue, exc_info=error)
+    # The end ------------------------------------------------------------------------------------------
 
     async def drained(self) -> None:
         """Wait for what is being settled."""
-        while self._settling:
-            await asyncio.gather(*self._settling, return_exceptions=True)
+        await self.settlement.drained()
 
     def abandon(self) -> None:
-        for task in self._settling:
-            task.cancel()
+        self.settlement.abandon()
 
     def __repr__(self) -> str:
-        return f"<Walk {self.queue} {self.handler!r} settling={len(self._settling)}>"
+        return f"<Walk {self.queue} {self.handler!r} settling={self.settlement.under_way}>"
 
 
 def limit_of(spec: ConsumerSpec) -> timedelta | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from redrive.errors import PublishError
 from redrive.protocol.content import Delivery
 from redrive.wire.properties import Properties
 from redrive.wire.values import FieldValue
@@ -21,6 +22,26 @@ class Publishes(Protocol):
         mandatory: bool = ...,
     ) -> None:
         """Returns when the broker has the message, and raises a `PublishError` otherwise."""
+
+
+class Waiter(Protocol):
+    """Who wants to know what became of a publish: a future, or anything that can be told in the same way."""
+
+    def done(self) -> bool:
+        """Is it too late to tell?"""
+
+    def set_result(self, _: None, /) -> None:
+        """The broker has it."""
+
+    def set_exception(self, error: PublishError, /) -> None:
+        """It has not, or nobody knows."""
+
+
+class HandsOver(Publishes, Protocol):
+    def publish_now(
+        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: Waiter
+    ) -> bool:
+        """Send it, if that is possible without waiting, and tell the waiter later. False: nothing was sent."""
 
 
 class Consuming(Protocol):

@@ -7,6 +7,10 @@ Every hand-over is *publish (mandatory) → confirm → ack*. What can die in be
     before the ack          the copy exists: the message comes again, and there are two
 
 A publish that fails leaves the message in its queue: it is given back, after a pause that grows while it goes on.
+
+Nobody waits for any of this: a message is settled beside the handling of the next one. At most `prefetch` deliveries
+are unsettled at any time, so that is bounded too. A copy that can be sent at once costs no task: its confirm finds a
+`HandOver`, which has the rest done. Tasks are for what must wait for something else first: a turn to publish, a pause.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 from redrive.errors import PublishError, RedriveError
 from redrive.protocol.content import Delivery
@@ -30,7 +35,7 @@ from redrive.recovery.story import Origin, ParkReason, countable, parking, retry
 from redrive.recovery.verdict import Again, Bury, Drop, Verdict
 from redrive.runtime.clock import Clock
 from redrive.runtime.observing import Observer, Outcome, Settled
-from redrive.runtime.ports import Publishes
+from redrive.runtime.ports import HandsOver
 from redrive.runtime.specs import ConsumerSpec
 from redrive.topology import ladder
 from redrive.topology.expansion import Expanded
@@ -75,7 +80,7 @@ class Settlement:
         self,
         spec: ConsumerSpec,
         names: Expanded,
-        publisher: Publishes,
+        publisher: HandsOver,
         observer: Observer,
         clock: Clock,
         *,
@@ -92,39 +97,49 @@ class Settlement:
         self._budget = budget  # how large the properties of a message may be
         self._rungs: dict[str, Destination] = {}  # those of the policy, by label
         self._failures_in_a_row = 0
+        self._copies: set[HandOver] = set()  # that the broker has not answered for
+        self._tasks: set[asyncio.Task[None]] = set()  # that wait for something else
 
-    async def settle(self, case: Case, verdict: Verdict) -> None:
+    def settle(self, case: Case, verdict: Verdict) -> None:
+        """Begin to. Whoever wants to know the end asks `drained`, or observes."""
+        try:
+            self._carry_out(case, verdict)
+        except Exception as bug:  # the delivery stays unsettled: it comes again when its channel has ended
+            self.report(bug)
+
+    def _carry_out(self, case: Case, verdict: Verdict) -> None:
         match verdict:
             case Drop():
                 case.delivery.ack()
-                self._tell(case, Outcome.DISCARDED, "discarded")
+                self._observer.settled(self._event(case, Outcome.DISCARDED, "discarded"))
             case Again():
-                await self._again(case, verdict)
+                self._again(case, verdict)
             case Bury():
-                await self._bury(case, verdict)
+                self._bury(case, verdict)
             case _:
                 assert_never(verdict)
 
     def skip(self, delivery: Delivery, history: History) -> None:
         """It was processed before: done with it."""
         delivery.ack()
-        self._tell(Case(delivery, history, None, None), Outcome.DUPLICATE, "processed before")
+        self._observer.settled(self._event(Case(delivery, history, None, None), Outcome.DUPLICATE, "processed before"))
 
     # Again --------------------------------------------------------------------------------------------
 
-    async def _again(self, case: Case, verdict: Again) -> None:
-        outcome = Outcome.RETRIED if verdict.counts else Outcome.SNOOZED
+    def _again(self, case: Case, verdict: Again) -> None:
+        outcome, reason = (Outcome.RETRIED, "failed") if verdict.counts else (Outcome.SNOOZED, "snoozed")
+        event = self._event(case, outcome, reason, verdict.rung.delay)
         route = self._spec.retry.via
         if route is Route.QUORUM:
             case.delivery.reject(requeue=True) if verdict.counts else case.delivery.nack(requeue=True)
+            self._observer.settled(event)
         elif route is Route.REJECT and verdict.counts and verdict.not_before is None and not self._counts_itself(case):
             case.delivery.reject(requeue=False)
+            self._observer.settled(event)
         elif not countable(case.delivery.raw_properties, names=self._spec.headers, budget=self._budget()):
-            await self._bury(case, Bury(ParkReason.EXHAUSTED))  # what cannot be counted would never end
-            return
-        elif not await self._copy(case, self._waiting_place(case, verdict), self._retried(case, verdict)):
-            return
-        self._tell(case, outcome, "failed" if verdict.counts else "snoozed", verdict.rung.delay)
+            self._bury(case, Bury(ParkReason.EXHAUSTED))  # what cannot be counted would never end
+        else:
+            self._hand_over(case, self._waiting_place(case, verdict), self._retried(case, verdict), event)
 
     def _counts_itself(self, case: Case) -> bool:
         """Does the message carry a count of ours? With the copy that brought it (a snooze, a crash) the broker's count
@@ -163,10 +178,16 @@ class Settlement:
             budget=self._budget(),
         )
 
-    async def count_crash(self, case: Case) -> None:
+    def count_crash(self, case: Case) -> None:
         """A delivery that may have killed whoever handled it before: put it back with that counted, and handle the
         copy. On a quorum queue the broker counts.
         """
+        try:
+            self._count_crash(case)
+        except Exception as bug:
+            self.report(bug)
+
+    def _count_crash(self, case: Case) -> None:
         raw = retrying(
             case.delivery.raw_properties,
             case.history.with_another_crash(),
@@ -179,17 +200,21 @@ class Settlement:
             budget=self._budget(),
         )
         if _CRASHES not in raw:
-            await self._bury(case, Bury(ParkReason.CRASHED))  # no room for the count: it would never end
-        elif await self._copy(case, Destination("", self._names.queue.name), raw):
-            self._tell(case, Outcome.RELEASED, "redelivered")
+            self._bury(case, Bury(ParkReason.CRASHED))  # no room for the count: it would never end
+        else:
+            event = self._event(case, Outcome.RELEASED, "redelivered")
+            self._hand_over(case, Destination("", self._names.queue.name), raw, event)
 
     # The end ------------------------------------------------------------------------------------------
 
-    async def _bury(self, case: Case, verdict: Bury) -> None:
+    def _bury(self, case: Case, verdict: Bury) -> None:
+        event = self._event(case, Outcome.PARKED, str(verdict.reason))
         if not self._names.has_dlq and self._spec.rejects_to_retry:
             case.delivery.ack()  # there is no place for it, and a reject would be one more retry
+            self._observer.settled(event)
         elif self._spec.park == "reject" or not self._names.has_dlq:
             case.delivery.reject(requeue=False)
+            self._observer.settled(event)
         else:
             raw = parking(
                 case.delivery.raw_properties,
@@ -202,9 +227,7 @@ class Settlement:
                 names=self._spec.headers,
                 budget=self._budget(),
             )
-            if not await self._copy(case, self._dead_end(case.error), raw):
-                return
-        self._tell(case, Outcome.PARKED, str(verdict.reason))
+            self._hand_over(case, self._dead_end(case.error), raw, event)
 
     def _dead_end(self, error: BaseException | None) -> Destination:
         for kind, queue in self._spec.dead_ends.items():
@@ -214,41 +237,102 @@ class Settlement:
 
     # Handing over -------------------------------------------------------------------------------------
 
-    async def _copy(self, case: Case, to: Destination, raw: bytes) -> bool:
-        """Publish, wait for the confirm, ack. Whether that worked; if not, the message is in its queue again."""
+    def _hand_over(self, case: Case, to: Destination, raw: bytes, event: Settled) -> None:
+        """Publish; `answered` goes on when the broker has answered."""
         if to.x_delay is not None:
             raw = patch_properties(raw, set_headers={b"x-delay": raw_long(to.x_delay)})
-        try:
-            await self._publisher.publish(to.exchange, to.routing_key, case.delivery.body, raw)
-        except PublishError as error:
-            await self._keep(case, error)
-            return False
-        self.went_well()
-        case.delivery.ack()
-        return True
+        delivery = case.delivery
+        copy = HandOver(self, delivery, event)
+        if self._publisher.publish_now(to.exchange, to.routing_key, delivery.body, raw, copy):
+            self._copies.add(copy)
+        else:
+            self._beside(self._publish_in_turn(to, raw, delivery, event))
 
-    async def _keep(self, case: Case, error: RedriveError) -> None:
+    async def _publish_in_turn(self, to: Destination, raw: bytes, delivery: Delivery, event: Settled) -> None:
+        try:
+            await self._publisher.publish(to.exchange, to.routing_key, delivery.body, raw)
+        except PublishError as error:
+            self._kept(delivery, event, error)
+        else:
+            self._handed_over(delivery, event)
+
+    def answered(self, copy: HandOver, error: PublishError | None) -> None:
+        """The broker has the copy, or has it not."""
+        if copy not in self._copies:
+            return  # abandoned: the original is not ours any more
+        self._copies.remove(copy)
+        if error is None:
+            self._handed_over(copy.delivery, copy.event)
+        else:
+            self._kept(copy.delivery, copy.event, error)
+
+    def _handed_over(self, delivery: Delivery, event: Settled) -> None:
+        self.went_well()
+        delivery.ack()
+        self._observer.settled(event)
+
+    def _kept(self, delivery: Delivery, event: Settled, error: PublishError) -> None:
         """It could not be handed over: after a pause, back into its queue."""
         log.error("a message of %s stays where it is: %s", self._names.queue.name, error)
-        self._tell(case, Outcome.RELEASED, f"not handed over: {error}")
-        await self._back_after_a_pause(case)
+        reason = f"not handed over: {error}"
+        self._observer.settled(replace(event, outcome=Outcome.RELEASED, reason=reason, delay=None))
+        self._beside(self._back_after_a_pause(delivery))
 
-    async def put_back(self, case: Case) -> None:
+    def put_back(self, case: Case) -> None:
         """A dead letter that could not be handled either: after a pause, back into its queue."""
-        self._tell(case, Outcome.RELEASED, "failed as a dead letter")
-        await self._back_after_a_pause(case)
+        self._observer.settled(self._event(case, Outcome.RELEASED, "failed as a dead letter"))
+        self._beside(self._back_after_a_pause(case.delivery))
 
     def went_well(self) -> None:
         """Pauses begin anew."""
         self._failures_in_a_row = 0
 
-    async def _back_after_a_pause(self, case: Case) -> None:
+    async def _back_after_a_pause(self, delivery: Delivery) -> None:
         self._failures_in_a_row += 1
         try:
             await asyncio.sleep(_PAUSES.delay(self._failures_in_a_row, random.random()).total_seconds())
         finally:
-            if not case.delivery.settled:
-                case.delivery.nack(requeue=True)
+            if not delivery.settled:
+                delivery.nack(requeue=True)
+
+    # Beside -------------------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> int:
+        return len(self._copies) + len(self._tasks)
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"redrive-settle-{self._names.queue.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.report(error)
+
+    def report(self, error: BaseException) -> None:
+        log.critical("settling a message of %s failed: a bug", self._names.queue.name, exc_info=error)
+
+    async def catch_up(self) -> None:
+        """Wait for all that is being settled now."""
+        if self._copies or self._tasks:
+            await asyncio.wait([*self._tasks, *(copy.end() for copy in self._copies)])
+
+    async def drained(self) -> None:
+        """Wait until nothing is being settled."""
+        while self._copies or self._tasks:
+            await self.catch_up()
+
+    def abandon(self) -> None:
+        """What the broker has not answered for by now stays where it is."""
+        for task in self._tasks:
+            task.cancel()
+        copies, self._copies = self._copies, set()
+        for copy in copies:
+            copy.over()
+
+    # Telling ------------------------------------------------------------------------------------------
 
     def _origin(self, case: Case) -> Origin:
         history, delivery = case.history, case.delivery
@@ -260,26 +344,69 @@ class Settlement:
             host=self._host,
         )
 
-    def _tell(self, case: Case, outcome: Outcome, reason: str, delay: timedelta | None = None) -> None:
+    def _event(self, case: Case, outcome: Outcome, reason: str, delay: timedelta | None = None) -> Settled:
         properties = _readable_properties(case.delivery)
         failure = case.failure
-        self._observer.settled(
-            Settled(
-                queue=self._names.queue.name,
-                outcome=outcome,
-                attempt=case.attempt,
-                max_attempts=self._spec.retry.attempts,
-                reason=reason,
-                message_id=properties.message_id if properties else None,
-                correlation_id=properties.correlation_id if properties else None,
-                message_type=properties.type if properties else None,
-                routing_key=case.history.routing_key or case.delivery.routing_key,
-                delay=delay,
-                error=f"{failure.error_type}: {failure.message}" if failure else None,
-                fingerprint=failure.fingerprint if failure else None,
-                seconds=case.seconds,
-            )
+        return Settled(
+            queue=self._names.queue.name,
+            outcome=outcome,
+            attempt=case.attempt,
+            max_attempts=self._spec.retry.attempts,
+            reason=reason,
+            message_id=properties.message_id if properties else None,
+            correlation_id=properties.correlation_id if properties else None,
+            message_type=properties.type if properties else None,
+            routing_key=case.history.routing_key or case.delivery.routing_key,
+            delay=delay,
+            error=f"{failure.error_type}: {failure.message}" if failure else None,
+            fingerprint=failure.fingerprint if failure else None,
+            seconds=case.seconds,
         )
+
+
+class HandOver:
+    """A copy that the broker has not answered for: what a publisher tells instead of a future, and what is done then.
+
+    That still belongs to the message that failed: observers find the context in which it was handled. The error is let
+    go, and with it all that the handler had in its hands.
+    """
+
+    __slots__ = ("_context", "_end", "_settlement", "delivery", "event")
+
+    def __init__(self, settlement: Settlement, delivery: Delivery, event: Settled) -> None:
+        """`event`: what is told when the copy is there and the original acked."""
+        self.delivery = delivery
+        self.event = event
+        self._settlement = settlement
+        self._context = copy_context()
+        self._end: asyncio.Future[None] | None = None
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, _: None, /) -> None:
+        self._answered(None)
+
+    def set_exception(self, error: PublishError, /) -> None:
+        self._answered(error)
+
+    def _answered(self, error: PublishError | None) -> None:
+        try:
+            self._context.run(self._settlement.answered, self, error)
+        except Exception as bug:  # it must not end the connection, which is in the middle of reading
+            self._settlement.report(bug)
+        finally:
+            self.over()
+
+    def end(self) -> asyncio.Future[None]:
+        """Done when nothing is left to do: made for the few who wait."""
+        if self._end is None:
+            self._end = asyncio.get_running_loop().create_future()
+        return self._end
+
+    def over(self) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
 
 
 def _readable_properties(delivery: Delivery) -> Properties | None:

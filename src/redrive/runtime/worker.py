@@ -23,7 +23,7 @@ from redrive.runtime.codecs import Codecs
 from redrive.runtime.consuming import Walk
 from redrive.runtime.handlers import Handler
 from redrive.runtime.observing import Observer
-from redrive.runtime.ports import Consumes, Consuming, Publishes
+from redrive.runtime.ports import Consumes, Consuming, HandsOver
 from redrive.runtime.settling import Settlement
 from redrive.runtime.specs import ConsumerSpec
 from redrive.runtime.transactions import Transactions
@@ -60,7 +60,7 @@ class Surroundings:
 
 class Worker:
     def __init__(
-        self, specs: Sequence[ConsumerSpec], consumes: Consumes, publishes: Publishes, around: Surroundings
+        self, specs: Sequence[ConsumerSpec], consumes: Consumes, publishes: HandsOver, around: Surroundings
     ) -> None:
         self.state = State.STARTING
         self._consumes = consumes
@@ -72,7 +72,7 @@ class Worker:
         }
         self._consuming: list[Consuming] = []
 
-    def _walk(self, spec: ConsumerSpec, publishes: Publishes) -> Walk:
+    def _walk(self, spec: ConsumerSpec, publishes: HandsOver) -> Walk:
         around = self._around
         handler = Handler(
             spec.function,

@@ -25,9 +25,11 @@ from typing import Any
 from redrive import App, Batch, Message, Retry
 from redrive.app import Running
 from redrive.client import Connection, Delivery
+from redrive.errors import PublishError
 from redrive.protocol.content import Settler
 from redrive.recovery.retry import Route
 from redrive.runtime.batch import Item
+from redrive.runtime.ports import Waiter
 
 DELAY, NATIVE_DELAY = "30ms", "1s"
 _PATIENCE = 25  # seconds for one life: nothing here takes so long unless it hangs
@@ -65,10 +67,10 @@ SCENARIOS = {
     "park the malformed": Scenario(HANDED_OVER, bodies=[b"[1]"]),
     "batch, all done": Scenario("handle ack ack ack ack", bodies=FOUR, batch="fine"),
     "batch, one failed": Scenario(
-        "handle ack ack ack " + HANDED_OVER + "handle ack", bodies=FOUR, fails=1, culprit=2, batch="marks"
+        "handle ack publish ack ack confirm ack handle ack", bodies=FOUR, fails=1, culprit=2, batch="marks"
     ),
     "batch, the culprit found by halves": Scenario(
-        "handle ack ack handle ack " + HANDED_OVER * 2,
+        "handle ack ack publish handle ack confirm ack " + HANDED_OVER,
         bodies=FOUR,
         attempts=2,
         fails=2,
@@ -130,16 +132,32 @@ class MortalPublishes:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def publish(self, exchange: str, routing_key: str, body: bytes, *properties: Any) -> None:
-        if is_probe(body):
-            await self._inner.publish(exchange, routing_key, body, *properties)
-            return
-        self._fate.before("publish", id_of(body))
-        publishing = asyncio.ensure_future(self._inner.publish(exchange, routing_key, body, *properties))
-        for _ in range(2):  # one turn of the loop for the task, one for what it has written
-            await asyncio.sleep(0)
-        self._fate.before("confirm", id_of(body))
-        await publishing
+    def publish_now(self, exchange: str, routing_key: str, body: bytes, properties: Any, waiter: Waiter) -> bool:
+        if not is_probe(body):
+            self._fate.before("publish", id_of(body))
+            waiter = MortalWaiter(waiter, self._fate, id_of(body))
+        sent = self._inner.publish_now(exchange, routing_key, body, properties, waiter)
+        assert sent, "there is room for these few"
+        return True
+
+
+class MortalWaiter:
+    """Dies when the confirm has been read and nobody has been told."""
+
+    def __init__(self, inner: Waiter, fate: Fate, number: int) -> None:
+        self._inner = inner
+        self._fate = fate
+        self._number = number
+
+    def done(self) -> bool:
+        return self._inner.done()
+
+    def set_result(self, _: None, /) -> None:
+        self._fate.before("confirm", self._number)
+        self._inner.set_result(None)
+
+    def set_exception(self, error: PublishError, /) -> None:
+        self._inner.set_exception(error)
 
 
 class MortalConsumes:
