@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from redrive.recovery.retry import Errors, Retry
-from redrive.recovery.signals import Discard, Park, RetryLater, Snooze
+from redrive.recovery.signals import Discard, Park, RetryLater, Signal, Snooze
 
 
 class Kind(StrEnum):
@@ -56,19 +57,26 @@ _LONGEST_WAIT = timedelta(days=1)
 
 
 def classify(error: BaseException, policy: Retry, now: datetime) -> Classified:
-    match error:
-        case RetryLater():
-            return Classified(Kind.TRANSIENT, error.after)
-        case Snooze():
-            return Classified(Kind.SNOOZED, error.after)
-        case Park():
-            return Classified(Kind.REQUESTED)
-        case Discard():
-            return Classified(Kind.DISCARDED)
+    if isinstance(error, Signal) and (own := _by_itself(error)) is not None:
+        return own
     said = _by_policy(error, policy)
     if said is None:
         return _by_nature(error, now)
     return Classified(Kind.TRANSIENT, _retry_after(error, now)) if said else PERMANENT
+
+
+def _by_itself(signal: Signal) -> Classified | None:
+    match signal:
+        case RetryLater():
+            return Classified(Kind.TRANSIENT, signal.after)
+        case Snooze():
+            return Classified(Kind.SNOOZED, signal.after)
+        case Park():
+            return Classified(Kind.REQUESTED)
+        case Discard():
+            return Classified(Kind.DISCARDED)
+        case _:
+            return None
 
 
 def _by_policy(error: BaseException, policy: Retry) -> bool | None:
@@ -88,7 +96,7 @@ def is_one_of(error: BaseException, errors: Errors) -> bool:
 
 
 def _by_nature(error: BaseException, now: datetime) -> Classified:
-    if any(base.__name__ in _NEVER for base in type(error).__mro__):
+    if _never_passes(type(error)):  # type: ignore[arg-type]  # the hash of a class, not of its instances
         return PERMANENT
     status = http_status(error)
     if status is not None and 400 <= status < 500 and status not in _MAY_PASS:
@@ -96,16 +104,20 @@ def _by_nature(error: BaseException, now: datetime) -> Classified:
     return Classified(Kind.TRANSIENT, _retry_after(error, now)) if status is not None else TRANSIENT
 
 
+@lru_cache(1024)
+def _never_passes(kind: type) -> bool:
+    return any(base.__name__ in _NEVER for base in kind.__mro__)
+
+
 def http_status(error: BaseException) -> int | None:
     """The HTTP status that an error of a common client carries: httpx, requests, aiohttp, urllib."""
     response = getattr(error, "response", None)
-    for holder, name in (
-        (response, "status_code"),
-        (response, "status"),
-        (error, "status_code"),
-        (error, "status"),
-        (error, "code"),
-    ):
+    found = _status_in(response, ("status_code", "status")) if response is not None else None
+    return _status_in(error, ("status_code", "status", "code")) if found is None else found
+
+
+def _status_in(holder: object, names: tuple[str, ...]) -> int | None:
+    for name in names:
         status = getattr(holder, name, None)
         if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
             return int(status)

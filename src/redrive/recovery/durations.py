@@ -20,6 +20,7 @@ _UNITS = {
     "h": timedelta(hours=1),
     "d": timedelta(days=1),
 }
+_MILLISECOND = timedelta(milliseconds=1)
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", re.ASCII)
 _EXAMPLES = "write it like '15s', '500ms', '1m30s', '2h' or '1d'"
 
@@ -53,4 +54,4 @@ def brief(length: timedelta) -> str:
 
 
 def milliseconds(length: timedelta) -> int:
-    return length // timedelta(milliseconds=1)
+    return length // _MILLISECOND

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 
@@ -31,6 +32,8 @@ _FUNCTIONS = 5  # the innermost ones: enough to tell callers of a shared functio
 _MOST_FRAMES = 1_000  # innermost, in which the functions are looked for
 _MOST_KIN = 16  # causes and members that are looked at
 _MOST_NORMALISED = 200
+_MOST_KNOWN = 1_000  # ways to a raise that are remembered
+_LONGEST_KNOWN = 50  # frames of one
 
 _MACHINERY = {"redrive", "asyncio", "concurrent", "contextlib", "threading"}
 _INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own up to Python 3.11, not from 3.12 on
@@ -52,14 +55,44 @@ _UNPRINTABLE = {
 }  # NULs, which PostgreSQL refuses, and escape sequences, which terminals obey
 
 
+# Where something fails, it fails again and again: fingerprints by the identities of all that they are made of, together
+# with all that, so that nothing else can have these identities.
+_known: dict[tuple[int, ...], tuple[str, list[object]]] = {}
+
+
 def fingerprint(error: BaseException) -> str:
     """Twelve hex digits: the same for the same kind of failure."""
     try:
+        if error.__cause__ is None and not isinstance(error, BaseExceptionGroup):
+            return _fingerprint_of_one(error)
         own, *others = map(_kind, _kin(error))
         parts = [own, *sorted(set(others))]  # which member of a group came first is chance
     except BaseException:  # an error whose attributes raise still has a type
         parts = [type_name(error)]
-    return blake2b("\n".join(parts).encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
+    return _digest("\n".join(parts))
+
+
+def _fingerprint_of_one(error: BaseException) -> str:
+    """Of an error with no other behind it, which are most."""
+    way: list[object] = [type(error)]
+    step = error.__traceback__
+    while step is not None:
+        frame = step.tb_frame
+        way += (frame.f_code, frame.f_globals.get("__name__"))
+        step = step.tb_next
+    key = tuple(map(id, way))
+    if (known := _known.get(key)) is not None:
+        return known[0]
+    found = _digest(_kind(error))
+    if len(way) <= 2 * _LONGEST_KNOWN and _functions(error):  # else its words count, which are not on the way
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = found, way
+    return found
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
 
 
 def _kin(error: BaseException) -> Iterator[BaseException]:
@@ -108,10 +141,15 @@ def normalised(text: str) -> str:
 def type_name(error: BaseException) -> str:
     """Qualified: "json.decoder.JSONDecodeError"; but "ValueError", which everybody knows."""
     try:
-        module, name = type(error).__module__, type(error).__qualname__
-        return legible(name if module == "builtins" else f"{module}.{name}", _MOST_NAME)
+        return _name_of(type(error))  # type: ignore[arg-type]  # the hash of a class, not of its instances
     except BaseException:  # a metaclass can make even that fail
         return "an error without a name"
+
+
+@lru_cache(1024)
+def _name_of(kind: type) -> str:
+    module, name = kind.__module__, kind.__qualname__
+    return legible(name if module == "builtins" else f"{module}.{name}", _MOST_NAME)
 
 
 def words(error: BaseException) -> str:

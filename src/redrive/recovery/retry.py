@@ -143,7 +143,8 @@ class Retry:
 
     def rung(self, retry: int, chance: float = 0.0) -> Rung:
         """Where retry number `retry` (the first is 1) waits; `chance`, from 0 to below 1, picks the shard."""
-        return self._shards(self._whole(retry))[int(chance * self._shard_count)]
+        whole = self._whole(retry)
+        return self._shards(whole)[int(chance * _SHARDS)] if self.jitter else whole
 
     def delay_after(self, attempt: int, chance: float = 0.0) -> timedelta:
         """How long to wait when attempt number `attempt` has failed."""
@@ -163,10 +164,6 @@ class Retry:
             if self._is_last(retry):
                 break
         return tuple(found.values())
-
-    @property
-    def _shard_count(self) -> int:
-        return _SHARDS if self.jitter else 1
 
     def _shards(self, rung: Rung) -> tuple[Rung, ...]:
         if not self.jitter:

@@ -43,16 +43,18 @@ from redrive.errors import RemoteProtocolError
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure, cut_in_the_middle
 from redrive.recovery.fingerprint import legible
-from redrive.recovery.history import MOST, MOST_ATTEMPTS, Attempt, History
+from redrive.recovery.history import MOST, MOST_ATTEMPTS, NO_HISTORY, Attempt, History
 from redrive.recovery.history import HeaderNames as HeaderNames
 from redrive.wire.patch import (
     RawValue,
     check_properties,
+    named,
     patch_properties,
     raw_array,
     raw_long,
     raw_text,
     read_user_id,
+    with_new_headers,
 )
 from redrive.wire.properties import PERSISTENT, Properties
 from redrive.wire.values import encode_value
@@ -74,6 +76,7 @@ _HARMFUL = (
     *(b"x-last-death-queue", b"x-last-death-reason", b"x-last-death-exchange"),
     *(b"x-delivery-count", b"x-acquired-count", b"CC", b"BCC"),
 )
+_TRACES = (b"-death", b"x-delivery-count", b"x-acquired-count", b"CC", b"x-redrive-")  # all these names, in a few
 _HISTORY = HeaderNames.HISTORY.encode()
 _DROPPED = HeaderNames.DROPPED.encode()
 _SNOOZES = HeaderNames.SNOOZES.encode()
@@ -97,6 +100,9 @@ _STORY = (
     *(_HISTORY, _DROPPED, _SNOOZES, _CRASHES, _FIRST_FAILED_AT, _NOT_BEFORE, _EXCHANGE, _ROUTING_KEY, _QUEUE),
     *(_ERROR, _MESSAGE, _STACK, _FINGERPRINT, _HOST, _APP, _PARKED_AT),
 )
+
+_FIELD_FIRST_FAILED_AT = named(_FIRST_FAILED_AT)
+_FIELD_HISTORY = named(_HISTORY)
 
 _INT = Struct(">ci")
 _SIZED = Struct(">cI")
@@ -141,6 +147,10 @@ def retrying(
     `attempt` is the number of the one that ended in `failure`. Without a failure nothing is counted here: it is a
     snooze or a crash, and `history` is the one `with_another_snooze` or `with_another_crash`.
     """
+    if history is NO_HISTORY and failure is not None and not_before is None:
+        first = _first_retry(raw, failure, origin, attempt, delay, names)
+        if first is not None and len(first) <= budget:
+            return first
     attempts, dropped = _attempts(history, failure, attempt, delay)
     telling = _Telling(
         failed={names.attempts.encode(): _number(_failed(history, failure, attempt))},
@@ -196,6 +206,53 @@ def countable(raw: bytes, *, names: HeaderNames = NAMES, budget: int = BUDGET) -
     except RemoteProtocolError:
         return True
     return len(_patched(raw, {names.attempts.encode(): _number(MOST)}, names)) <= budget
+
+
+# The first time -------------------------------------------------------------------------------------
+
+
+def _first_retry(
+    raw: bytes, failure: Failure, origin: Origin, attempt: int, delay: timedelta | None, names: HeaderNames
+) -> bytes | None:
+    """What fails for the first time, as most do that fail: there is no older story, so the new one is written in one
+    go, byte for byte what all of the below would come to. None if there is more to do than that.
+    """
+    try:
+        check_properties(raw)
+    except RemoteProtocolError:
+        return None
+    raw_names = _raw_names(names)
+    message, at = legible(failure.message, _ATTEMPT_WORDS), _moment(failure.at)
+    newest = _attempt_of(attempt, failure.error_type, message, failure.fingerprint, at, delay)
+    story = (
+        *(raw_names.attempts, _number(attempt), _FIELD_FIRST_FAILED_AT, at),
+        _origin_fields(origin.exchange, origin.routing_key, origin.queue),
+        *(raw_names.reason, _words(f"{failure.error_type}: {message}"), _FIELD_HISTORY, raw_array((newest,))),
+    )
+    return with_new_headers(raw, b"".join(story), unless=raw_names.traces)
+
+
+@lru_cache(256)
+def _origin_fields(exchange: str, routing_key: str, queue: str) -> bytes:
+    return b"".join(
+        (
+            named(_EXCHANGE, raw_text(exchange)),
+            named(_ROUTING_KEY, raw_text(routing_key)),
+            named(_QUEUE, raw_text(queue)),
+        )
+    )
+
+
+class _RawNames(NamedTuple):
+    attempts: bytes  # as it stands before its value
+    reason: bytes
+    traces: tuple[bytes, ...]  # where none of these is found, nothing is superseded
+
+
+@lru_cache(64)
+def _raw_names(names: HeaderNames) -> _RawNames:
+    attempts, reason = names.attempts.encode(), names.reason.encode()
+    return _RawNames(named(attempts), named(reason), (*_TRACES, attempts, reason))
 
 
 # What there is to tell ------------------------------------------------------------------------------
@@ -365,15 +422,22 @@ def _size(headers: Mapping[bytes, RawValue]) -> int:
 
 
 def _attempt(attempt: Attempt) -> RawValue:
+    at = _moment(attempt.at) if attempt.at is not None else None
+    return _attempt_of(attempt.number, attempt.error_type, attempt.message, attempt.fingerprint, at, attempt.delay)
+
+
+def _attempt_of(
+    number: int, error_type: str, message: str, fingerprint: str, at: RawValue | None, delay: timedelta | None
+) -> RawValue:
     """One table of the history. There are as many as the message has failed, so it is put together by hand."""
     parts = [
-        *(b"\x06number", _number(attempt.number), b"\x05error", _words(attempt.error_type)),
-        *(b"\x07message", _words(attempt.message), b"\x0bfingerprint", _words(attempt.fingerprint)),
+        *(b"\x06number", _number(number), b"\x05error", _words(error_type)),
+        *(b"\x07message", _words(message), b"\x0bfingerprint", _words(fingerprint)),
     ]
-    if attempt.at is not None:
-        parts += (b"\x02at", _moment(attempt.at))
-    if attempt.delay is not None:
-        parts += (b"\x08delay-ms", raw_long(max(0, milliseconds(attempt.delay))))
+    if at is not None:
+        parts += (b"\x02at", at)
+    if delay is not None:
+        parts += (b"\x08delay-ms", raw_long(max(0, milliseconds(delay))))
     body = b"".join(parts)
     return _SIZED.pack(b"F", len(body)) + body
 

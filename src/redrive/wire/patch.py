@@ -40,6 +40,7 @@ _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY, _CORRELAT
 # The second, of which two bits mean nothing.
 _MESSAGE_ID, _TIMESTAMP, _TYPE, _USER_ID, _APP_ID, _CLUSTER_ID = (1 << bit for bit in range(7, 1, -1))
 
+_OCTETS = [bytes((number,)) for number in range(256)]
 _LENGTH = Struct(">I")
 _SIZED = Struct(">cI")
 _LONG = Struct(">cq")
@@ -243,6 +244,28 @@ def patch_properties(
     return b"".join((bytes((raw[0] | _HEADERS,)), raw[1:at], join_table(fields), raw[after:]))
 
 
+def with_new_headers(raw: bytes, fields: bytes, unless: Collection[bytes]) -> bytes | None:
+    """The same properties with more headers, given as they lie in a table, behind those there are. It saves taking a
+    table apart, so it is for names that are not in it: None if any of `unless` occurs in it, or if there is an
+    `expiration` or `user_id`, since who adds headers like this would drop those.
+    """
+    if len(raw) < 2 or raw[0] & _EXPIRATION or raw[1] & _USER_ID:
+        return None
+    at = _where_headers_go(raw)
+    if not raw[0] & _HEADERS:
+        return b"".join((_OCTETS[raw[0] | _HEADERS], raw[1:at], _LENGTH.pack(len(fields)), fields, raw[at:]))
+    after = _skip_table(raw, at)
+    table = raw[at + 4 : after]
+    if any(trace in table for trace in unless):
+        return None
+    return b"".join((raw[:at], _LENGTH.pack(len(table) + len(fields)), table, fields, raw[after:]))
+
+
+def named(name: bytes, value: RawValue = b"") -> bytes:
+    """A field as it lies in a table, or what stands before its value there."""
+    return _OCTETS[len(name)] + name + value
+
+
 def _patched(fields: RawFields, setting: Mapping[bytes, RawValue], removing: Collection[bytes]) -> RawFields:
     waiting = dict(setting)
     patched: RawFields = []
@@ -322,7 +345,7 @@ def split_table(raw: bytes) -> RawFields:
 def join_table(fields: Iterable[tuple[bytes, RawValue]]) -> bytes:
     parts: list[bytes] = []
     for name, value in fields:
-        parts += (bytes((len(name),)), name, value)
+        parts += (_OCTETS[len(name)], name, value)
     body = b"".join(parts)
     return _LENGTH.pack(len(body)) + body
 
