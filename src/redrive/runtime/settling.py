@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from redrive.errors import PublishError, RedriveError
 from redrive.protocol.content import Delivery
@@ -58,8 +58,7 @@ class Destination:
     x_delay: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """A delivery whose handler did not simply return, with what is known about it."""
 
     delivery: Delivery

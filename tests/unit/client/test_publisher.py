@@ -172,6 +172,32 @@ async def test_a_publish_returns_when_the_broker_has_confirmed_and_not_before(pr
     assert await outcome(publishing) is None
 
 
+async def test_publishing_now_tells_the_waiter_what_became_of_it(press: Press) -> None:
+    waiters = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    raw = Properties(message_id="m", delivery_mode=PERSISTENT).encode()
+
+    for waiter in waiters:
+        assert press.publisher.publish_now("", "orders", b"now", raw, waiter)
+    await settle_down()
+    (publication, _) = press.session.heard(Publication)
+    assert (publication.mandatory, publication.raw_properties) == (True, raw)
+    assert not any(waiter.done() for waiter in waiters)
+    press.say(BasicAck(delivery_tag=1), BasicNack(delivery_tag=2))
+
+    assert [await outcome(waiter) for waiter in waiters] == [None, PublishRefused]
+
+
+async def test_publishing_now_sends_nothing_where_others_would_wait(press: Press) -> None:
+    press.session.say(0, ConnectionBlocked(reason="low on memory"))
+    waiter = asyncio.get_running_loop().create_future()
+
+    assert not press.publisher.publish_now("", "orders", b"now", b"\0\0", waiter)
+    await settle_down()
+
+    assert press.printed == []
+    assert not waiter.done()
+
+
 async def test_confirms_may_come_in_any_order(press: Press) -> None:
     first, second, third = await press.print(b"1", b"2", b"3")
 

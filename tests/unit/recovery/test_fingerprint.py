@@ -126,6 +126,25 @@ def test_the_order_of_a_groups_members_does_not_matter_nor_how_many_are_of_a_kin
 # Whoever meets another one ------------------------------------------------------------------------------
 
 
+def test_the_same_way_with_other_words_is_the_same_kind_and_with_another_cause_is_not() -> None:
+    def handle(number: int, cause: Exception | None = None) -> None:
+        raise ValueError(f"order {number}") from cause
+
+    first = fingerprint(caught(handle, 1))
+
+    assert fingerprint(caught(handle, 2)) == first
+    assert fingerprint(caught(handle, 1, OSError())) != first
+
+
+def test_more_kinds_than_are_remembered_keep_theirs() -> None:
+    ways = [module(f"def f{number}():\n    raise ValueError")[f"f{number}"] for number in range(1_100)]
+
+    once, again = ([fingerprint(caught(way)) for way in ways] for _ in range(2))
+
+    assert len(set(once)) == len(ways)
+    assert [*again] == once
+
+
 def test_another_type_is_another_kind() -> None:
     assert fingerprint(raised(ValueError())) != fingerprint(raised(TypeError()))
 

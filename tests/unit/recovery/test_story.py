@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.recovery.failure import Failure, describe
-from redrive.recovery.history import MOST, MOST_ATTEMPTS, Attempt, History, read_history
-from redrive.recovery.story import BUDGET, HeaderNames, Origin, ParkReason, countable, parking, retrying
+from redrive.recovery.history import MOST, MOST_ATTEMPTS, NO_HISTORY, Attempt, History, read_history
+from redrive.recovery.story import _TRACES, BUDGET, HeaderNames, Origin, ParkReason, countable, parking, retrying
 from redrive.wire.patch import find_header, join_table, raw_long, raw_text, split_table
 from redrive.wire.properties import Properties, decode_properties
 
@@ -25,7 +25,7 @@ SMALL = Properties(content_type="application/json", headers={"tenant": "a"}, del
 
 def retried(raw: bytes = SMALL.encode(), history: History | None = None, **other: Any) -> bytes:
     given: dict[str, Any] = {"origin": ORIGIN, "attempt": 1, "delay": 15 * SECOND, "failure": FAILURE, **other}
-    return retrying(raw, history or History(), given.pop("failure"), **given)
+    return retrying(raw, History() if history is None else history, given.pop("failure"), **given)
 
 
 def parked(raw: bytes = SMALL.encode(), history: History | None = None, **other: Any) -> bytes:
@@ -326,6 +326,30 @@ def foreign_fields(raw: bytes, names: HeaderNames) -> list[tuple[bytes, bytes]]:
     fields = split_table(raw[at:]) if flags & 0x20 else []
     told = {names.attempts.encode(), names.reason.encode(), *(name.encode() for name in HARMFUL)}
     return [(name, value) for name, value in fields if name not in told and not name.startswith(b"x-redrive-")]
+
+
+@settings(max_examples=300)
+@given(properties, failures, all_names, budgets)
+def test_the_short_way_of_a_first_retry_leads_to_the_same_bytes(
+    original: Properties, failure: Failure | None, names: HeaderNames, budget: int
+) -> None:
+    """An equal history that is not the very one of messages without goes the long way."""
+    given: dict[str, Any] = {"origin": ORIGIN, "attempt": 1, "delay": SECOND, "names": names, "budget": budget}
+
+    short = retrying(original.encode(), NO_HISTORY, failure, **given)
+
+    assert short == retrying(original.encode(), History(), failure, **given)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x80", b"\x20\x00\x00\x00\x00\x09", b"\x00\x00trailing"])
+def test_the_short_way_is_not_for_properties_that_cannot_be_read(raw: bytes) -> None:
+    assert retried(raw, NO_HISTORY) == retried(raw, History())
+
+
+def test_every_header_that_goes_leaves_a_trace() -> None:
+    told = [name for key, name in vars(HeaderNames).items() if key.isupper() and name.startswith("x-redrive-")]
+
+    assert all(any(trace in name.encode() for trace in _TRACES) for name in [*HARMFUL, *told])
 
 
 @settings(max_examples=300)

@@ -17,6 +17,7 @@ from redrive.wire.patch import (
     find_header,
     has_header,
     join_table,
+    named,
     patch_properties,
     raw_array,
     raw_long,
@@ -30,6 +31,7 @@ from redrive.wire.patch import (
     split_array,
     split_table,
     with_expiration,
+    with_new_headers,
     without_empty_headers,
 )
 from redrive.wire.properties import Properties, decode_properties
@@ -421,3 +423,30 @@ def test_raw_text_gives_foreign_bytes_back() -> None:
 
 def test_a_small_number_is_long_all_the_same() -> None:
     assert raw_long(1) == b"l\x00\x00\x00\x00\x00\x00\x00\x01"
+
+
+# New headers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"tenant": "a", "n": 1}])
+def test_new_headers_come_behind_those_there_are(headers: dict[str, str | int] | None) -> None:
+    raw = Properties(content_type="text/plain", headers=headers, priority=3, message_id="m").encode()
+    value = raw_text("new")
+
+    made = with_new_headers(raw, named(b"x-new", value), unless=[b"x-"])
+
+    assert made == patch_properties(raw, set_headers={b"x-new": value})
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        Properties(headers={"x-old": 1}),
+        Properties(headers={"tenant": "has x- in it"}),
+        Properties(expiration="1000"),
+        Properties(user_id="guest"),
+    ],
+    ids=["name", "value", "expiration", "user_id"],
+)
+def test_new_headers_are_not_simply_added_where_more_is_to_be_done(properties: Properties) -> None:
+    assert with_new_headers(properties.encode(), named(b"x-new", raw_text("new")), unless=[b"x-"]) is None

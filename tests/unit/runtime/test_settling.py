@@ -1,0 +1,381 @@
+"""Verdicts carried out: what leaves the worker, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from struct import pack
+from typing import Any
+
+import pytest
+
+from redrive import App, Retry
+from redrive.errors import ConfigurationError, PublishRefused
+from redrive.protocol.content import Delivery
+from redrive.recovery.backoff import Backoff
+from redrive.recovery.history import HeaderNames
+from redrive.recovery.retry import Route
+from redrive.runtime.clock import SystemClock
+from redrive.runtime.codecs import Codecs
+from redrive.runtime.consuming import Walk
+from redrive.runtime.handlers import Handler
+from redrive.runtime.message import current_message
+from redrive.runtime.observing import Observer, Observers, Outcome, Settled
+from redrive.runtime.ports import Waiter
+from redrive.runtime.settling import Settlement
+from redrive.topology.expansion import Expanded
+from redrive.topology.server import Server
+from redrive.wire.properties import Properties, decode_properties
+from redrive.wire.values import encode_short_string
+
+NAMES = HeaderNames()
+BUDGET = 4096
+
+
+class Broker:
+    """Remembers what it is told, and answers for what it gets: at once, unless it is told to hold back."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.published: list[tuple[str, str, Properties]] = []
+        self.has_room = True
+        self.holds_back = False
+        self.refuses = False
+        self._unanswered: list[Waiter] = []
+
+    def publish_now(self, exchange: str, routing_key: str, body: bytes, properties: Any, waiter: Waiter) -> bool:  # noqa: ARG002
+        if self.has_room:
+            self.told.append("publish")
+            self.published.append((exchange, routing_key, decode_properties(properties)))
+            self._unanswered.append(waiter)
+            if not self.holds_back:
+                asyncio.get_running_loop().call_soon(self.answer)
+        return self.has_room
+
+    async def publish(
+        self, exchange: str, routing_key: str, body: bytes, properties: Any = None, *, mandatory: bool = True
+    ) -> None:
+        assert mandatory
+        self.told.append("wait")
+        await asyncio.sleep(0)
+        self.has_room = True
+        confirmed = asyncio.get_running_loop().create_future()
+        self.publish_now(exchange, routing_key, body, properties, confirmed)
+        await confirmed
+
+    def answer(self) -> None:
+        waiters, self._unanswered = self._unanswered, []
+        for waiter in waiters:
+            if self.refuses:
+                waiter.set_exception(PublishRefused("", "", "full"))
+            else:
+                waiter.set_result(None)
+
+    def ack(self, _: int) -> bool:
+        self.told.append("ack")
+        return True
+
+    def nack(self, _: int, requeue: bool) -> bool:
+        self.told.append(f"nack requeue={requeue}")
+        return True
+
+    def reject(self, _: int, requeue: bool) -> bool:
+        self.told.append(f"reject requeue={requeue}")
+        return True
+
+    def delivers(
+        self, properties: Properties | None = None, *, body: bytes = b"{}", redelivered: bool = False
+    ) -> Delivery:
+        route = encode_short_string("") + encode_short_string("orders")
+        payload = pack(">HH", 60, 60) + encode_short_string("tag") + pack(">QB", 1, redelivered) + route
+        delivery = Delivery(1, payload, (properties or Properties()).encode(), body)
+        delivery.entrust(self)
+        return delivery
+
+
+@pytest.fixture
+async def broker() -> Broker:
+    return Broker()
+
+
+async def busy() -> None:
+    raise OSError("busy")
+
+
+async def fine() -> None: ...
+
+
+class Watcher(Observer):
+    """Sees what is told, and which message is handled then."""
+
+    def __init__(self) -> None:
+        self.events: list[Settled] = []
+        self.bodies: list[bytes | None] = []
+
+    def settled(self, event: Settled) -> None:
+        message = current_message.get()
+        self.events.append(event)
+        self.bodies.append(message.body if message is not None else None)
+
+
+def walk_of(broker: Broker, function: Any = busy, watcher: Observer | None = None, **options: Any) -> Walk:
+    app = App("shop", broker="amqp://nowhere")
+    app.consumer("orders", **options)(function)
+    (spec,) = app.consumers
+    observer, clock = Observers([watcher] if watcher is not None else []), SystemClock()
+    names = Expanded(app.topology, spec.queue, Server((3, 10, 8)))
+    settlement = Settlement(spec, names, broker, observer, clock, app="shop", host="here", budget=lambda: BUDGET)
+    handler = Handler(spec.function, codecs=Codecs(), given={}, threads=1)
+    return Walk(spec, handler, settlement, observer, clock, quorum=False)
+
+
+async def settle(walk: Walk, *deliveries: Delivery) -> None:
+    for delivery in deliveries:
+        await walk(delivery)
+    await walk.drained()
+
+
+def headers(broker: Broker) -> dict[str, Any]:
+    return dict(broker.published[-1][2].headers or {})
+
+
+# Retries ------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_tells_what_happened_but_no_stack(broker: Broker) -> None:
+    await settle(walk_of(broker, retry=Retry(attempts=2, delay="1s")), broker.delivers())
+
+    assert broker.told == ["publish", "ack"]
+    assert broker.published[0][:2] == ("retry.orders", "retry")
+    assert headers(broker)[NAMES.reason] == "OSError: busy"
+    assert NAMES.STACK not in headers(broker)
+
+
+async def test_the_rung_is_that_of_the_attempt(broker: Broker) -> None:
+    walk = walk_of(broker, retry=Retry(steps=["1s", "2s"]))
+    counted = [Properties(headers={NAMES.attempts: count}) for count in (0, 1, 0)]
+
+    await settle(walk, *(broker.delivers(properties) for properties in counted))
+
+    assert [key for _, key, _ in broker.published] == ["retry.1s", "retry.2s", "retry.1s"]
+
+
+async def test_a_parked_message_tells_its_stack(broker: Broker) -> None:
+    await settle(walk_of(broker, retry=None), broker.delivers())
+
+    assert broker.published[0][0] == "dlq.orders"
+    assert "in busy\nOSError: busy" in headers(broker)[NAMES.STACK]
+
+
+# Handing over -------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_acked_before_its_copy_is_confirmed(broker: Broker) -> None:
+    walk, broker.holds_back = walk_of(broker), True
+
+    await walk(broker.delivers())
+    await turns()
+    assert broker.told == ["publish"]
+    broker.answer()
+
+    assert broker.told == ["publish", "ack"]
+
+
+async def test_the_next_message_does_not_wait_for_the_confirm_and_draining_does(broker: Broker) -> None:
+    walk, broker.holds_back = walk_of(broker), True
+
+    await walk(broker.delivers())
+    await walk(broker.delivers())
+    drained = asyncio.create_task(walk.drained())
+    await turns()
+    assert broker.told == ["publish", "publish"]
+    assert not drained.done()
+    assert "settling=2" in repr(walk)
+    broker.answer()
+    await drained
+
+    assert broker.told == ["publish", "publish", "ack", "ack"]
+
+
+async def test_a_copy_that_cannot_be_sent_at_once_waits_its_turn(broker: Broker) -> None:
+    walk, broker.has_room = walk_of(broker), False
+
+    await settle(walk, broker.delivers())
+
+    assert broker.told == ["wait", "publish", "ack"]
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_what_the_broker_refuses_goes_back_to_its_queue(
+    broker: Broker, has_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.settling._PAUSES", Backoff(first=timedelta(milliseconds=1)))
+    watcher = Watcher()
+    walk, broker.has_room, broker.refuses = walk_of(broker, watcher=watcher), has_room, True
+
+    await settle(walk, broker.delivers())
+
+    assert broker.told[-2:] == ["publish", "nack requeue=True"]
+    (event,) = watcher.events
+    assert (event.outcome, event.delay) == (Outcome.RELEASED, None)
+    assert event.reason.startswith("not handed over: ")
+    assert event.error == "OSError: busy"
+
+
+async def test_what_was_abandoned_is_not_acked_by_a_late_confirm(broker: Broker) -> None:
+    watcher = Watcher()
+    walk, broker.holds_back = walk_of(broker, watcher=watcher), True
+
+    await walk(broker.delivers())
+    drained = asyncio.create_task(walk.drained())
+    await turns()
+    walk.abandon()
+    await drained
+    broker.answer()
+
+    assert broker.told == ["publish"]
+    assert watcher.events == []
+
+
+async def test_what_waits_its_turn_can_be_abandoned(broker: Broker) -> None:
+    walk, broker.has_room, broker.holds_back = walk_of(broker), False, True
+
+    await walk(broker.delivers())
+    await turns()
+    walk.abandon()
+    await walk.drained()
+
+    assert broker.told == ["wait", "publish"]
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_observers_hear_of_it_in_the_context_of_the_message_that_failed(broker: Broker, has_room: bool) -> None:
+    watcher = Watcher()
+    walk, broker.has_room, broker.holds_back = walk_of(broker, watcher=watcher), has_room, True
+
+    await walk(broker.delivers(body=b"1"))
+    await walk(broker.delivers(body=b"2"))
+    await turns()
+    broker.answer()
+    await walk.drained()
+
+    assert sorted(body or b"" for body in watcher.bodies) == [b"1", b"2"]
+
+
+async def test_a_bug_is_reported_and_harms_neither_the_connection_nor_the_others(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    walk, broker.holds_back = walk_of(broker), True
+    first, second = broker.delivers(), broker.delivers()
+
+    await walk(first)
+    await walk(second)
+    first.ack()  # which nobody should do
+    broker.answer()
+    await walk.drained()
+
+    assert broker.told == ["publish", "publish", "ack", "ack"]
+    assert "settling a message of orders failed: a bug" in caplog.text
+
+
+@pytest.mark.parametrize("redelivered", [False, True])
+async def test_a_copy_that_cannot_be_made_is_reported_and_its_original_left_alone(
+    broker: Broker, redelivered: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("redrive.runtime.settling.retrying", lambda *_, **__: 1 / 0)
+
+    await settle(walk_of(broker), broker.delivers(redelivered=redelivered))
+
+    assert broker.told == []
+    assert "ZeroDivisionError" in caplog.text
+
+
+# By reject ----------------------------------------------------------------------------------------
+
+
+BY_REJECT = Retry(attempts=3, delay="1s", via=Route.REJECT)
+
+
+async def test_a_retry_by_reject_is_one_word(broker: Broker) -> None:
+    await settle(walk_of(broker, retry=BY_REJECT), broker.delivers())
+
+    assert broker.told == ["reject requeue=False"]
+
+
+async def test_once_the_worker_has_counted_it_goes_on_counting(broker: Broker) -> None:
+    """A copy begins the broker's count anew: were it believed, attempts would be forgotten."""
+    known = Properties(headers={NAMES.attempts: 1, NAMES.CRASHES: 1})
+
+    await settle(walk_of(broker, retry=BY_REJECT), broker.delivers(known))
+
+    assert broker.told == ["publish", "ack"]
+    assert broker.published[0][:2] == ("retry.orders", "retry")
+    assert headers(broker)[NAMES.attempts] == 2
+
+
+async def test_the_last_attempt_of_a_queue_without_dead_letters_is_the_end(broker: Broker) -> None:
+    """A reject would lead back into the loop."""
+    last = Properties(headers={"x-death": [{"queue": "orders", "reason": "rejected", "count": 2}]})
+
+    await settle(walk_of(broker, retry=BY_REJECT, dlq=False), broker.delivers(last))
+
+    assert broker.told == ["ack"]
+
+
+def test_parking_by_reject_where_a_reject_is_a_retry_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a reject is a retry, for ever"):
+        App("shop").consumer("orders", retry=BY_REJECT, park="reject")(busy)
+
+
+# Suspects -----------------------------------------------------------------------------------------
+
+
+async def test_a_message_that_comes_again_is_counted_in_a_copy(broker: Broker) -> None:
+    await settle(walk_of(broker, fine), broker.delivers(redelivered=True))
+
+    assert broker.told == ["publish", "ack"]
+    assert broker.published[0][:2] == ("", "orders")
+    assert headers(broker)[NAMES.CRASHES] == 1
+
+
+async def test_after_enough_deaths_it_is_parked_with_their_number(broker: Broker) -> None:
+    known = Properties(headers={NAMES.CRASHES: 2})
+
+    await settle(walk_of(broker, fine, crash_limit=3), broker.delivers(known, redelivered=True))
+
+    assert broker.published[0][0] == "dlq.orders"
+    assert (headers(broker)[NAMES.reason], headers(broker)[NAMES.CRASHES]) == ("crashed", 3)
+
+
+async def test_what_has_no_room_for_the_count_is_parked_at_once(broker: Broker) -> None:
+    full = Properties(headers={"padding": "x" * (BUDGET - 40)})
+
+    await settle(walk_of(broker, fine), broker.delivers(full, redelivered=True))
+
+    assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
+
+
+async def test_a_suspect_is_not_handled_before_its_original_is_acked(broker: Broker) -> None:
+    """It may kill us, and both would come back."""
+
+    async def handle() -> None:
+        broker.told.append("handle")
+
+    walk = walk_of(broker, handle)
+    broker.holds_back = True
+    await walk(broker.delivers(redelivered=True))
+    suspect = asyncio.create_task(walk(broker.delivers(Properties(headers={NAMES.CRASHES: 1}))))
+    await turns()
+    innocent = asyncio.create_task(walk(broker.delivers()))
+    await turns()
+    assert broker.told == ["publish", "handle", "ack"], "an innocent message does not wait"
+
+    broker.answer()
+    await asyncio.gather(suspect, innocent)
+
+    assert broker.told[3:] == ["ack", "handle", "ack"]
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
