@@ -76,7 +76,7 @@ def watched(*, transactions: bool) -> Iterator[Ways]:
         for kind in (Queue, QuorumQueue):
             _spy(stack, kind, "publish", lambda queue, message, *_: ways.published(queue, message))
             _spy(stack, kind, "put_back", lambda queue, entries, **_: ways.returned(queue, entries))
-        _spy(stack, VirtualHost, "dead_letter", lambda _, queue, message, reason: ways.died(queue, reason))  # noqa: ARG005
+        _spy(stack, VirtualHost, "dead_letter", lambda _, queue, message, reason, *__: ways.died(queue, reason))  # noqa: ARG005
         yield ways
 
 

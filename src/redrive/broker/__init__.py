@@ -8,6 +8,8 @@
 | `vhost`      | exchanges, queues, bindings, and the way of a message through them               |
 | `exchanges/` | who gets a message: one file for each type                                       |
 | `queue`      | messages that are ready or with consumers, and when they expire, overflow or die |
+| `quorum`     | what a quorum queue does otherwise                                               |
+| `ready`      | in which order messages are delivered                                            |
 | `deadletter` | what dying does to a message                                                     |
 | `delays`     | messages that an `x-delayed-message` exchange holds back                         |
 | `settings`   | what the arguments of a queue mean                                               |

@@ -126,7 +126,7 @@ class Broker:
     def _entry(self, stored: StoredMessage, delivered_up_to: int) -> Entry:
         deaths = decode_deaths(stored.deaths) if stored.deaths else ()
         facts = read_facts(stored.properties, self.dialect)
-        message = Message(stored.route, stored.properties, stored.body, facts, deaths)
+        message = Message(stored.route, stored.properties, stored.body, facts, deaths, stored.delivery_count)
         expires_at = None if stored.expires_at is None else stored.expires_at / 1000
         entry = Entry(stored.id, message, stored.position, expires_at)
         entry.delivery_count = stored.delivery_count

@@ -7,6 +7,7 @@ one `basic.ack` with `multiple` answers for all of it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from itertools import count
@@ -75,12 +76,24 @@ if TYPE_CHECKING:
 class ChannelConsumer:
     """A consumer on a channel, as a queue sees it."""
 
-    __slots__ = ("_encoded_tag", "active", "channel", "no_ack", "prefetch", "priority", "queue", "tag", "unacked")
+    __slots__ = (
+        "_encoded_tag",
+        "active",
+        "channel",
+        "no_ack",
+        "number",
+        "prefetch",
+        "priority",
+        "queue",
+        "tag",
+        "unacked",
+    )
 
     def __init__(self, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, prefetch: int, priority: int) -> None:
         self.channel = channel
         self.queue = queue
         self.tag = tag
+        self.number = next(channel.consumer_numbers)
         self.no_ack = no_ack
         self.prefetch = prefetch
         self.priority = priority
@@ -127,8 +140,8 @@ def outgoing_properties(queue: Queue, entry: Entry, *, got: bool = False) -> byt
     counts: dict[bytes, bytes] = {}
     if entry.delivery_count or (got and dialect.writes_zero_delivery_count):
         counts[b"x-delivery-count"] = raw_long(entry.delivery_count)
-    if entry.acquired and dialect.writes_acquired_count:
-        counts[b"x-acquired-count"] = raw_long(entry.acquired)
+    if (acquired := entry.acquired or entry.delivery_count) and dialect.writes_acquired_count:
+        counts[b"x-acquired-count"] = raw_long(acquired)
     return patch_properties(raw, set_headers=counts, sort_headers=True) if counts else raw
 
 
@@ -149,6 +162,13 @@ def _turn(tag: int, consumer: ChannelConsumer | None) -> tuple[bool, str, int]:
     return consumer is not None, consumer.tag if consumer is not None else "", tag
 
 
+def _last_turn(tag: int, consumer: ChannelConsumer | None, *, by_name: bool) -> tuple[int, str, int]:
+    """The same when a channel ends. Whoever got a message was a consumer, too, that had the delivery tag for a name."""
+    if consumer is None:
+        return 0 if by_name else sys.maxsize, str(tag), tag
+    return 0 if by_name else consumer.number, consumer.tag, tag
+
+
 class Channel:
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
@@ -160,7 +180,7 @@ class Channel:
         self.unacked: dict[int, Unacked] = {}
         self._consumer_prefetch = 0  # for consumers that come after
         self._tags = count(1)
-        self._generated = count(1)
+        self.consumer_numbers = count(1)
         self._last_queue = ""
         self._replies: ChannelConsumer | None = None
         self._confirming = False
@@ -352,7 +372,7 @@ class Channel:
         self._reply(BasicQosOk())
 
     def _consume(self, method: BasicConsume) -> None:
-        tag = method.consumer_tag or f"amq.ctag-{self.session.id}-{self.number}-{next(self._generated)}"
+        tag = method.consumer_tag or f"amq.ctag-{self.session.id}-{self.number}-{next(self.consumer_numbers)}"
         if method.queue == replies.REPLY_TO:
             self._consume_replies(method, tag)
             return
@@ -567,7 +587,7 @@ class Channel:
     # The end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Consumers go, and what they had goes back: in the order of their names, as whoever got one was one, too."""
+        """Consumers go, and what they had goes back."""
         consumers, self.consumers = list(self.consumers.values()), {}
         for consumer in consumers:
             consumer.active = False
@@ -576,8 +596,8 @@ class Channel:
             taken = self._transaction.undone(taken)
         for consumer in consumers:
             consumer.queue.remove(consumer)
-        names = {tag: consumer.tag if consumer is not None else str(tag) for tag, (_, _, consumer) in taken.items()}
-        in_order = sorted(taken, key=lambda tag: (names[tag], tag))
+        by_name = self.vhost.dialect.returns_by_name
+        in_order = sorted(taken, key=lambda tag: _last_turn(tag, taken[tag][2], by_name=by_name))
         self._give_up([taken[tag] for tag in in_order], Fate.RETURNED, by_client=False)
 
     def __repr__(self) -> str:

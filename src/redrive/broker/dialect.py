@@ -48,6 +48,13 @@ class Dialect:
     # A message given back takes the place it had. Where False, in a queue without a delivery limit, nack(requeue) and
     # reject(requeue) put it behind the others; a channel that ends gives back to the old places even then.
     keeps_order_on_return: bool = True
+    # A dead letter of a quorum queue takes the count of its failed deliveries along, a last rejection included: the
+    # queue that gets it calls it redelivered, and if it is a quorum queue, counts on.
+    remembers_failures: bool = True
+    # A channel that ends gives back each consumer's messages in turn, by the tags of the consumers; who got a message
+    # counts as a consumer whose tag is the delivery tag. Where False: in the order in which the consumers came, and
+    # then those who got one.
+    returns_by_name: bool = False
     # basic.get brings x-delivery-count at the first delivery, as 0. To consumers, and where False, it comes with the
     # second.
     writes_zero_delivery_count: bool = False
@@ -56,7 +63,8 @@ class Dialect:
     quorum_priorities: int = 32
     # x-max-length-bytes counts the properties of a message, too.
     counts_properties: bool = True
-    # x-acquired-count: every delivery that came back, whether or not it counts towards the limit.
+    # x-acquired-count: every delivery that came back, whether or not it counts towards the limit; before the first one,
+    # what a dead letter brought along.
     writes_acquired_count: bool = True
 
     # Declarations -------------------------------------------------------------------------------------
@@ -93,6 +101,8 @@ DIALECTS = {
         allows_unlimited_deliveries=False,
         nack_counts=True,
         keeps_order_on_return=False,
+        remembers_failures=False,
+        returns_by_name=True,
         writes_zero_delivery_count=True,
         quorum_priorities=1,
         counts_properties=False,
@@ -109,6 +119,7 @@ DIALECTS = {
         most_hashes=None,
         nack_counts=True,
         keeps_order_on_return=False,
+        remembers_failures=False,
         quorum_priorities=2,
         counts_properties=False,
         writes_acquired_count=False,

@@ -121,16 +121,23 @@ def _milliseconds(expiration: str) -> int:
 class Message:
     """Shared by all queues it is in, and never changed."""
 
-    __slots__ = ("body", "deaths", "facts", "raw_properties", "route")
+    __slots__ = ("body", "deaths", "facts", "failures", "raw_properties", "route")
 
     def __init__(
-        self, route: bytes, raw_properties: bytes, body: bytes, facts: Facts, deaths: tuple[Death, ...] = ()
+        self,
+        route: bytes,
+        raw_properties: bytes,
+        body: bytes,
+        facts: Facts,
+        deaths: tuple[Death, ...] = (),
+        failures: int = 0,
     ) -> None:
         self.route = route
         self.raw_properties = raw_properties
         self.body = body
         self.facts = facts
         self.deaths = deaths
+        self.failures = failures  # deliveries that failed in quorum queues in which it died
 
     @property
     def exchange(self) -> str:

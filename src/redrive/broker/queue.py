@@ -71,7 +71,9 @@ class Queue:
         self._consumers: list[Consumer] = []  # in the order of delivery: by priority, then by turn
         self._had_consumers = False
         self._ready = self._make_ready()
-        self._bytes = 0
+        self._drops = settings.overflow == "drop-head" and settings.limited
+        self._weighs = settings.max_bytes is not None
+        self._bytes = 0  # of what is ready, if anybody wants to know
         self._next_position = 1
         self._mortal = False  # was there ever a message that can expire?
         self._expiry: Alarm | None = None
@@ -114,12 +116,12 @@ class Queue:
         settings = self.settings
         if settings.overflow != "drop-head" and self._would_overflow(self._size(message)):
             if settings.overflow == "reject-publish-dlx":
-                self.vhost.dead_letter(self, message, "maxlen")
+                self.vhost.dead_letter(self, message, "maxlen", message.failures)
             return False
         self._enter(message)
         if self._consumers:
             self.dispatch()  # even what has no life at all, if somebody takes it at once
-        dropped = settings.overflow == "drop-head" and self._shorten()
+        dropped = self._drops and self._shorten()
         if self._mortal and (dropped or len(self._ready) == 1):
             # Otherwise the head is the one it was, RabbitMQ thinks; even where a message of a higher priority is now.
             # A dead letter waits for the alarm, or one that kills itself over and over would let nobody else live.
@@ -128,6 +130,8 @@ class Queue:
 
     def _enter(self, message: Message) -> None:
         entry = Entry(self.vhost.next_id(), message, self._next_position, self._deadline(message))
+        if message.failures:
+            entry.delivery_count, entry.redelivered = message.failures, True
         self._next_position += 1
         self.vhost.memory.take(len(message.body))
         if self.survives and (message.facts.persistent or self.settings.quorum):
@@ -149,11 +153,13 @@ class Queue:
         if entry.expires_at is not None:
             self._mortal = True
         self._ready.append(entry)
-        self._bytes += self._size(entry.message)
+        if self._weighs:
+            self._bytes += self._size(entry.message)
 
     def _take(self) -> Entry:
         entry = self._ready.popleft()
-        self._bytes -= self._size(entry.message)
+        if self._weighs:
+            self._bytes -= self._size(entry.message)
         return entry
 
     def _deadline(self, message: Message) -> float | None:
@@ -285,9 +291,10 @@ class Queue:
         for entry in entries:
             self.unacked -= 1
             entry.redelivered = True
-            self._bytes += self._size(entry.message)
+            if self._weighs:
+                self._bytes += self._size(entry.message)
         self._ready.insert(entries)
-        if self.settings.overflow == "drop-head":
+        if self._drops:
             self._shorten()
         if self._mortal:
             self.expire()
@@ -295,7 +302,11 @@ class Queue:
 
     def _die(self, entry: Entry, reason: str) -> None:
         self._forget(entry)
-        self.vhost.dead_letter(self, entry.message, reason)
+        self.vhost.dead_letter(self, entry.message, reason, self._failures(entry, reason))
+
+    def _failures(self, entry: Entry, reason: str) -> int:  # noqa: ARG002
+        """How many failed deliveries a dead letter takes along."""
+        return entry.message.failures
 
     def purge(self) -> int:
         self.touch()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
+from redrive.broker.deadletter import REJECTED
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Consumer, Queue
 from redrive.broker.ready import Lanes, Ready, ReturnsFirst, TwoToOne
@@ -64,7 +65,7 @@ class QuorumQueue(Queue):
     _leaving: tuple[Consumer, ...] = ()  # consumers that were cancelled and have not settled everything
 
     def _make_ready(self) -> Ready:
-        if self.settings.overflow == "reject-publish":
+        if self.settings.overflow == "reject-publish" and self.settings.limited:
             self._gate = Gate(self.settings)
         priorities = self.vhost.dialect.quorum_priorities
         return ReturnsFirst(TwoToOne() if priorities == 2 else Lanes(priorities - 1, usual=4))
@@ -97,7 +98,7 @@ class QuorumQueue(Queue):
         if self._mortal:
             self.expire()
         super().dispatch()
-        if self.settings.overflow == "drop-head" and self._shorten() and self._mortal:
+        if self._drops and self._shorten() and self._mortal:
             self._watch_head()
         self._tell_publishers()
 
@@ -161,10 +162,16 @@ class QuorumQueue(Queue):
             self.vhost.journal.returned(entry.id, entry.delivery_count)
         return True
 
+    def _failures(self, entry: Entry, reason: str) -> int:
+        if not self.vhost.dialect.remembers_failures:
+            return 0
+        return entry.delivery_count + (reason == REJECTED)
+
     def _return(self, entry: Entry, *, to_the_end: bool) -> None:
         entry.redelivered = True
         entry.acquired += 1
-        self._bytes += self._size(entry.message)
+        if self._weighs:
+            self._bytes += self._size(entry.message)
         if to_the_end:
             self._move_to_end(entry)
             self._ready.append(entry)

@@ -29,6 +29,11 @@ class QueueSettings:
     single_active_consumer: bool = False
     delivery_limit: int | None = None  # None: unlimited
 
+    @property
+    def limited(self) -> bool:
+        """Can it be full?"""
+        return self.max_length is not None or self.max_bytes is not None
+
 
 @dataclass(frozen=True, slots=True)
 class _Argument:

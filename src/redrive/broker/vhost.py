@@ -301,7 +301,7 @@ class VirtualHost:
         if if_unused and queue.consumers:
             raise precondition(f"queue '{name}' in vhost '{self.name}' in use")
         if if_empty and len(queue):
-            raise precondition(f"queue '{name}' in vhost '{self.name}' is not empty")
+            raise precondition(f"queue '{name}' in vhost '{self.name}' not empty")
         return self.remove_queue(queue)
 
     def remove_queue(self, queue: Queue) -> int:
@@ -438,7 +438,7 @@ class VirtualHost:
 
     # Dead letters -------------------------------------------------------------------------------------
 
-    def dead_letter(self, queue: Queue, message: Message, reason: str) -> None:
+    def dead_letter(self, queue: Queue, message: Message, reason: str, failures: int = 0) -> None:
         """Send a message to the dead-letter exchange of its queue; without one, or without takers, it is gone."""
         name = queue.settings.dead_letter_exchange
         if name is None or (name and name not in self.exchanges):
@@ -458,7 +458,7 @@ class VirtualHost:
         key = message.routing_key if dead_letter_key is None else dead_letter_key
         facts = facts.dead() if dead_letter_key is None else facts.dead_by_key()
         route = encode_short_string(name) + encode_short_string(key)
-        dead = Message(route, raw_properties, message.body, facts, deaths)
+        dead = Message(route, raw_properties, message.body, facts, deaths, failures)
         targets = self.targets_for_keys(name, (key, *facts.cc, *facts.bcc), raw_properties)
         for target in targets:
             if not is_cycle(deaths, reason, target.name):

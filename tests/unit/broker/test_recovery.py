@@ -90,3 +90,22 @@ async def test_topology_and_dead_letter_history_survive_and_transient_things_do_
     assert parked.properties.headers["x-first-death-queue"] == "work"
     assert left is None
     assert kept == ["parked", "work"]
+
+
+async def test_a_dead_letter_has_failed_as_often_after_a_restart(tmp_path: Path) -> None:
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    async with server(tmp_path) as first, Connection(first.url) as connection:
+        await connection.declare_queue("orders", arguments={"x-queue-type": "quorum", **dead})
+        await connection.declare_queue("dead", arguments={"x-queue-type": "quorum"})
+        await connection.publish("", "orders", b"")
+        delivery = await connection.get("orders")
+        assert delivery is not None
+        delivery.reject()
+        await connection.queue_info("orders")
+
+    async with server(tmp_path) as second, Connection(second.url) as connection:
+        letter = await connection.get("dead")
+
+    assert letter is not None
+    assert letter.redelivered
+    assert (letter.properties.headers or {})["x-delivery-count"] == 1
