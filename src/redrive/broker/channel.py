@@ -157,13 +157,26 @@ class Fate(Enum):
     RETURNED_UNCOUNTED = auto()
 
 
-def _turn(tag: int, consumer: ChannelConsumer | None) -> tuple[bool, str, int]:
-    """In which order deliveries are given up: what was got first, then each consumer's, by its tag."""
-    return consumer is not None, consumer.tag if consumer is not None else "", tag
+def _shares(taken: dict[int, Unacked]) -> Iterable[list[Unacked]]:
+    """What is given up together, one after the other: each of those that were got, then each consumer's, by its tag.
+
+    A queue hands out again what it has back before it hears of the next.
+    """
+    if len(taken) == 1:
+        return [list(taken.values())]
+    got: list[list[Unacked]] = []
+    consumed: dict[str, list[Unacked]] = {}
+    for tag in sorted(taken):
+        delivery = taken[tag]
+        if delivery[2] is None:
+            got.append([delivery])
+        else:
+            consumed.setdefault(delivery[2].tag, []).append(delivery)
+    return [*got, *(consumed[name] for name in sorted(consumed))]
 
 
 def _last_turn(tag: int, consumer: ChannelConsumer | None, *, by_name: bool) -> tuple[int, str, int]:
-    """The same when a channel ends. Whoever got a message was a consumer, too, that had the delivery tag for a name."""
+    """In which order a channel that ends gives back. Whoever got a message was a consumer, too, named by its tag."""
     if consumer is None:
         return 0 if by_name else sys.maxsize, str(tag), tag
     return 0 if by_name else consumer.number, consumer.tag, tag
@@ -516,7 +529,8 @@ class Channel:
         if fate is Fate.DONE:
             self._finish(taken.values())
         else:
-            self._give_up([taken[tag] for tag in sorted(taken, key=lambda tag: _turn(tag, taken[tag][2]))], fate)
+            for together in _shares(taken):
+                self._give_up(together, fate)
 
     def _finish(self, taken: Iterable[Unacked]) -> None:
         queues: dict[Queue, None] = {}

@@ -8,8 +8,9 @@ lane for each of 32.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from redrive.broker.message import Entry
@@ -25,7 +26,7 @@ class Ready(Protocol):
 
     def append(self, entry: Entry) -> None: ...
 
-    def insert(self, entries: Iterable[Entry]) -> None:
+    def insert(self, entries: Sequence[Entry]) -> None:
         """What was delivered and comes back."""
 
     def popleft(self) -> Entry: ...
@@ -62,10 +63,15 @@ class Lanes:
         priority = entry.message.facts.priority
         return min(self._usual if priority is None else priority, self._top)
 
-    def insert(self, entries: Iterable[Entry]) -> None:
+    def insert(self, entries: Sequence[Entry]) -> None:
         """Their old positions are mostly near the head, so the search begins there."""
+        self._count += len(entries)
+        if len(entries) == 1:
+            lane = self._lanes[self._lane(entries[0])]
+            lane.insert(_place(lane, entries[0].position), entries[0])
+            return
         lanes: dict[int, list[Entry]] = {}
-        for entry in sorted(entries, key=lambda entry: entry.position):
+        for entry in sorted(entries, key=_position):
             lanes.setdefault(self._lane(entry), []).append(entry)
         for number, returning in lanes.items():
             lane, before = self._lanes[number], []
@@ -74,7 +80,6 @@ class Lanes:
                     before.append(lane.popleft())
                 before.append(entry)
             lane.extendleft(reversed(before))
-            self._count += len(returning)
 
     def popleft(self) -> Entry:
         self._count -= 1
@@ -90,6 +95,18 @@ class Lanes:
         for lane in self._lanes:
             lane.clear()
         self._count = 0
+
+
+def _place(lane: deque[Entry], position: int) -> int:
+    """How many come before it: in steps that double, then between the last two of them."""
+    high = 1
+    while high <= len(lane) and lane[high - 1].position < position:
+        high *= 2
+    return bisect_left(lane, position, high // 2, min(high, len(lane)), key=_position)
+
+
+def _position(entry: Entry) -> int:
+    return entry.position
 
 
 class TwoToOne:
@@ -150,7 +167,7 @@ class ReturnsFirst:
     def append(self, entry: Entry) -> None:
         self._fresh.append(entry)
 
-    def insert(self, entries: Iterable[Entry]) -> None:
+    def insert(self, entries: Sequence[Entry]) -> None:
         self._returned.extend(entries)
 
     def popleft(self) -> Entry:

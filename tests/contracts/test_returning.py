@@ -1,0 +1,112 @@
+"""What is given back, and in which order it comes again; and what a message that failed takes along when it dies."""
+
+import pytest
+
+from contracts.observing import eventually, got, ready
+from redrive.client import Connection, Publish
+from redrive.client.channel import Channel
+from redrive.protocol.content import Delivery
+from redrive.wire.methods.basic import BasicCancel, BasicConsume, BasicGet, BasicGetOk, BasicNack, BasicQos, BasicRecover
+
+QUORUM = {"x-queue-type": "quorum"}
+
+
+@pytest.fixture
+async def orders(request: pytest.FixtureRequest, connection: Connection) -> str:
+    """Three numbered messages, in a classic queue unless the test wants other arguments."""
+    await connection.declare_queue("orders", arguments=getattr(request, "param", {}))
+    await connection.publish_many(Publish("", "orders", str(number).encode()) for number in range(3))
+    return "orders"
+
+
+class Inbox(list[bytes]):
+    """What a channel was delivered."""
+
+    def __init__(self, channel: Channel) -> None:
+        channel.on_delivery = self._add
+
+    def _add(self, delivery: Delivery) -> None:
+        self.append(delivery.body)
+
+    async def has(self, *bodies: bytes) -> None:
+        async def bodies_so_far() -> list[bytes]:
+            return list(self)
+
+        await eventually(bodies_so_far, list(bodies))
+
+
+async def consume(channel: Channel, queue: str, tag: str, *, prefetch: int) -> None:
+    await channel.ask(BasicQos(prefetch_count=prefetch))
+    await channel.ask(BasicConsume(queue=queue, consumer_tag=tag))
+
+
+async def get(channel: Channel, queue: str) -> bytes:
+    answer = await channel.ask(BasicGet(queue=queue))
+    assert isinstance(answer.method, BasicGetOk)
+    return answer.body
+
+
+@pytest.mark.parametrize("orders", [{}, QUORUM], indirect=True, ids=["classic", "quorum"])
+@pytest.mark.parametrize("way", [BasicRecover(requeue=True), BasicNack(multiple=True, requeue=True)])
+async def test_what_was_got_is_given_back_before_what_consumers_had_and_is_handed_out_in_between(
+    channel: Channel, orders: str, way: BasicRecover | BasicNack
+) -> None:
+    inbox = Inbox(channel)
+    await consume(channel, orders, "leaving", prefetch=1)
+    await inbox.has(b"0")
+    await channel.ask(BasicCancel(consumer_tag="leaving"))
+    assert [await get(channel, orders), await get(channel, orders)] == [b"1", b"2"]
+    await consume(channel, orders, "staying", prefetch=0)
+
+    await channel.ask(way) if isinstance(way, BasicRecover) else channel.tell(way)
+
+    await inbox.has(b"0", b"1", b"2", b"0")
+
+
+@pytest.mark.parametrize("orders", [QUORUM], indirect=True, ids=["quorum"])
+async def test_a_channel_that_ends_gives_back_to_a_quorum_queue_in_the_order_of_the_version(
+    connection: Connection, channel: Channel, orders: str
+) -> None:
+    """By the names of the consumers, of which a delivery tag is one; or by when they came, and what was got at last."""
+    inbox = Inbox(channel)
+    assert await get(channel, orders) == b"0"
+    await consume(channel, orders, "b", prefetch=1)
+    await inbox.has(b"1")
+    await consume(channel, orders, "a", prefetch=1)
+    await inbox.has(b"1", b"2")
+
+    await channel.close()
+
+    await ready(connection, orders, 3)
+    bodies = [(await got(connection, orders)).body for _ in range(3)]
+    assert bodies == ([b"1", b"2", b"0"] if connection.server_version >= (4, 0) else [b"0", b"2", b"1"])
+
+
+@pytest.mark.parametrize("orders", [QUORUM | {"x-dead-letter-exchange": "dead"}], indirect=True, ids=["quorum"])
+async def test_what_failed_in_a_quorum_queue_and_died_is_redelivered_from_4_3_on(
+    connection: Connection, orders: str
+) -> None:
+    await connection.declare_exchange("dead", "fanout")
+    await connection.declare_queue("dead")
+    await connection.bind_queue("dead", "dead")
+    (await got(connection, orders)).reject()
+
+    assert (await got(connection, "dead")).redelivered == (connection.server_version >= (4, 3))
+
+
+@pytest.mark.parametrize("orders", [QUORUM | {"x-dead-letter-exchange": "dead"}], indirect=True, ids=["quorum"])
+async def test_a_quorum_queue_counts_on_from_where_a_dead_letter_failed_in_another_from_4_3_on(
+    connection: Connection, orders: str
+) -> None:
+    if connection.server_version < (4, 3):
+        pytest.skip("3.10 begins anew, 4.0 counts the rejection alone")
+    await connection.declare_exchange("dead", "fanout")
+    await connection.declare_queue("dead", arguments=QUORUM)
+    await connection.bind_queue("dead", "dead")
+    first = await got(connection, orders)
+    first.reject(requeue=True)
+    (await got(connection, orders)).reject()
+
+    headers = (await got(connection, "dead")).properties.headers or {}
+
+    assert (headers["x-delivery-count"], headers["x-acquired-count"]) == (2, 2)
