@@ -29,6 +29,7 @@ from redrive.client import Connection
 # Seconds without news, at the first try and at each further one.
 PATIENCE = (0.0, 0.05, 0.3, 0.1, 0.3)
 QUORUM_PATIENCE = (0.03, 0.15, 0.4, 0.1, 0.3)
+LAST = Step("the last look", Stage.last_look)
 SHORT_LIFE = 0.06  # what lives for a millisecond is gone after this, on either broker
 
 
@@ -140,11 +141,12 @@ async def play(url: str, sequence: list[Step], patience: float, ways: Ways | Non
     await stage.open()
     seen: list[list[Line]] = []
     crossed: int | None = None
-    short_lived = any(step.short_lived for step in sequence)
+    short_lived = False
     try:
-        for number, act in enumerate([*(step.act for step in sequence), Stage.last_look]):
+        for number, step in enumerate([*sequence, LAST]):
+            short_lived = short_lived or step.short_lived
             async with asyncio.timeout(30):
-                await act(stage)
+                await step.act(stage)
                 if short_lived:
                     await asyncio.sleep(SHORT_LIFE)
                 await stage.look()
@@ -186,7 +188,7 @@ async def compare(real_url: str, our_url: str, sequence: list[Step], tally: Tall
 
 
 def first_difference(sequence: list[Step], wanted: Transcript, got: Transcript) -> Difference | None:
-    names = [*map(repr, sequence), "the last look"]
+    names = map(repr, [*sequence, LAST])
     for number, (name, real, ours) in enumerate(zip(names, wanted.seen, got.seen, strict=True)):
         if real != ours:
             return Difference(number, name, real, ours)

@@ -70,7 +70,7 @@ class Stage:
     async def open(self) -> None:
         url = BrokerURL.parse(self.url)
         self.link = await open_link(url, url.hosts[0], {}, lambda: None)
-        self._looker: Channel | None = None
+        self._lookers: dict[str, Channel] = {}  # by queue: asking for a missing one ends a channel
         await self._new_channel()
 
     async def close(self) -> None:
@@ -247,7 +247,8 @@ class Stage:
         loop = asyncio.get_running_loop()
         still_since = loop.time()
         while True:
-            holds = {queue: await self._count(queue) for queue in self.queues}
+            counts = await asyncio.gather(*map(self._count, self.queues))
+            holds = dict(zip(self.queues, counts, strict=True))
             await self._flush()
             sees = (holds, sum(map(len, self._arrived.values())), self.channel)
             if sees != seen:
@@ -255,7 +256,7 @@ class Stage:
             elif loop.time() - still_since >= self.patience:
                 return holds
             else:
-                await asyncio.sleep(self.patience / 10)
+                await asyncio.sleep(self.patience / 4)
 
     async def last_look(self) -> None:
         """What was not settled goes back with its channel; then everything is taken out of the queues."""
@@ -275,11 +276,12 @@ class Stage:
             await self._refused(error)
 
     async def _count(self, queue: str) -> tuple[int, int] | None:
-        """Messages and consumers, over a channel for this alone, since asking for a missing queue ends it."""
-        if self._looker is None or self._looker.closed is not None:
-            self._looker = await self.link.channel()
+        """Messages and consumers, over a channel for this queue alone."""
+        looker = self._lookers.get(queue)
+        if looker is None or looker.closed is not None:
+            looker = self._lookers[queue] = await self.link.channel()
         try:
-            answer = (await self._looker.ask(QueueDeclare(queue=queue, passive=True))).method
+            answer = (await looker.ask(QueueDeclare(queue=queue, passive=True))).method
         except BrokerError:
             return None
         return answer.message_count, answer.consumer_count  # type: ignore[attr-defined]
