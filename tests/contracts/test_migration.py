@@ -127,7 +127,7 @@ async def test_a_queue_that_may_not_be_deleted_is_not_declared_anew_either(conne
     await connection.declare_queue("queue", arguments={"x-queue-type": "classic"})
     await connection.publish("", "queue", b"still here")
 
-    with pytest.raises(PreconditionFailed, match="queue 'queue' in vhost '.*' not empty"):
+    with pytest.raises(PreconditionFailed, match=r"queue 'queue' in vhost '.*' not empty"):
         await connection.ask_together(
             QueueDelete(queue="queue", if_unused=True, if_empty=True),
             QueueDeclare(queue="another", durable=True),

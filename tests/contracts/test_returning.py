@@ -6,7 +6,15 @@ from contracts.observing import eventually, got, ready
 from redrive.client import Connection, Publish
 from redrive.client.channel import Channel
 from redrive.protocol.content import Delivery
-from redrive.wire.methods.basic import BasicCancel, BasicConsume, BasicGet, BasicGetOk, BasicNack, BasicQos, BasicRecover
+from redrive.wire.methods.basic import (
+    BasicCancel,
+    BasicConsume,
+    BasicGet,
+    BasicGetOk,
+    BasicNack,
+    BasicQos,
+    BasicRecover,
+)
 
 QUORUM = {"x-queue-type": "quorum"}
 
