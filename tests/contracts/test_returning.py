@@ -3,9 +3,8 @@
 import pytest
 
 from contracts.observing import eventually, got, ready
-from redrive.client import Connection, Publish
+from redrive.client import Connection, Delivery, Publish
 from redrive.client.channel import Channel
-from redrive.protocol.content import Delivery
 from redrive.wire.methods.basic import (
     BasicCancel,
     BasicConsume,
@@ -90,31 +89,52 @@ async def test_a_channel_that_ends_gives_back_to_a_quorum_queue_in_the_order_of_
     assert bodies == ([b"1", b"2", b"0"] if connection.server_version >= (4, 0) else [b"0", b"2", b"1"])
 
 
-@pytest.mark.parametrize("orders", [QUORUM | {"x-dead-letter-exchange": "dead"}], indirect=True, ids=["quorum"])
-async def test_what_failed_in_a_quorum_queue_and_died_is_redelivered_from_4_3_on(
-    connection: Connection, orders: str
+DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+
+
+@pytest.mark.parametrize("orders", [DEAD, DEAD | QUORUM], indirect=True, ids=["classic", "quorum"])
+@pytest.mark.parametrize(("settle", "counts"), [("reject", True), ("nack", False)])
+async def test_what_was_rejected_is_redelivered_as_a_dead_letter_from_4_3_on(
+    connection: Connection, orders: str, settle: str, counts: bool
 ) -> None:
-    await connection.declare_exchange("dead", "fanout")
     await connection.declare_queue("dead")
-    await connection.bind_queue("dead", "dead")
-    (await got(connection, orders)).reject()
+    getattr(await got(connection, orders), settle)(requeue=False)
 
-    assert (await got(connection, "dead")).redelivered == (connection.server_version >= (4, 3))
+    assert (await got(connection, "dead")).redelivered == (counts and connection.server_version >= (4, 3))
 
 
-@pytest.mark.parametrize("orders", [QUORUM | {"x-dead-letter-exchange": "dead"}], indirect=True, ids=["quorum"])
-async def test_a_quorum_queue_counts_on_from_where_a_dead_letter_failed_in_another_from_4_3_on(
-    connection: Connection, orders: str
+@pytest.mark.parametrize("orders", [DEAD, DEAD | QUORUM], indirect=True, ids=["classic", "quorum"])
+async def test_a_quorum_queue_counts_on_from_where_a_dead_letter_failed_in_another_queue_from_4_3_on(
+    connection: Connection, other: Connection, orders: str
 ) -> None:
     if connection.server_version < (4, 3):
         pytest.skip("3.10 begins anew, 4.0 counts the rejection alone")
-    await connection.declare_exchange("dead", "fanout")
     await connection.declare_queue("dead", arguments=QUORUM)
-    await connection.bind_queue("dead", "dead")
-    first = await got(connection, orders)
-    first.reject(requeue=True)
-    (await got(connection, orders)).reject()
+    assert (await got(other, orders)).body == b"0"
+    await other.close()
+    await ready(connection, orders, 3)
+    (await _first(connection, orders)).reject(requeue=True)
+    await ready(connection, orders, 3)
+    (await _first(connection, orders)).nack(requeue=False)
 
     headers = (await got(connection, "dead")).properties.headers or {}
 
     assert (headers["x-delivery-count"], headers["x-acquired-count"]) == (2, 2)
+
+
+async def _first(connection: Connection, queue: str) -> Delivery:
+    delivery = await got(connection, queue)
+    assert delivery.body == b"0"
+    return delivery
+
+
+async def test_a_quorum_queue_that_is_to_reject_and_dead_letter_drops_its_oldest_instead(
+    connection: Connection,
+) -> None:
+    limits = {"x-max-length": 2, "x-overflow": "reject-publish-dlx"}
+    await connection.declare_queue("orders", arguments=QUORUM | limits)
+    for body in (b"0", b"1", b"2"):
+        await connection.publish("", "orders", body)
+
+    await ready(connection, "orders", 2)
+    assert [(await got(connection, "orders")).body for _ in range(2)] == [b"1", b"2"]

@@ -152,8 +152,9 @@ class Fate(Enum):
     """What becomes of a delivery."""
 
     DONE = auto()
-    REJECTED = auto()
-    RETURNED = auto()  # and counted as a failure, where deliveries are counted
+    REJECTED = auto()  # and counted as a failure, where deliveries are counted
+    REJECTED_UNCOUNTED = auto()
+    RETURNED = auto()  # and counted
     RETURNED_UNCOUNTED = auto()
 
 
@@ -480,13 +481,18 @@ class Channel:
         self._decide(Fate.DONE, self._take(method.delivery_tag, method.multiple))
 
     def _nack(self, method: BasicNack) -> None:
-        fate = self._returned if method.requeue else Fate.REJECTED
+        fate = self._returned if method.requeue else self._discarded
         self._decide(fate, self._take(method.delivery_tag, method.multiple))
 
     @property
     def _returned(self) -> Fate:
         """By basic.nack and basic.recover."""
         return Fate.RETURNED if self.vhost.dialect.nack_counts else Fate.RETURNED_UNCOUNTED
+
+    @property
+    def _discarded(self) -> Fate:
+        """By basic.nack."""
+        return Fate.REJECTED if self.vhost.dialect.nack_counts else Fate.REJECTED_UNCOUNTED
 
     def _reject(self, method: BasicReject) -> None:
         fate = Fate.RETURNED if method.requeue else Fate.REJECTED
@@ -545,13 +551,14 @@ class Channel:
 
     def _give_up(self, taken: Iterable[Unacked], fate: Fate, *, by_client: bool = True) -> None:
         returned: dict[Queue, list[Entry]] = {}
+        rejected = fate in (Fate.REJECTED, Fate.REJECTED_UNCOUNTED)
         for queue, entry, consumer in taken:
             if consumer is not None:
                 consumer.unacked -= 1
             else:
                 queue.getting -= 1
-            if fate is Fate.REJECTED:
-                queue.reject(entry)
+            if rejected:
+                queue.reject(entry, counts=fate is Fate.REJECTED)
                 returned.setdefault(queue, [])
             else:
                 returned.setdefault(queue, []).append(entry)

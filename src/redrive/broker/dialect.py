@@ -43,13 +43,13 @@ class Dialect:
     default_delivery_limit: int | None = 20
     # x-delivery-limit -1 means none. Where False it is accepted, and every message is dead at its first return.
     allows_unlimited_deliveries: bool = True
-    # basic.nack(requeue) and basic.recover count towards the limit, as basic.reject(requeue) and a lost channel do.
+    # basic.nack and basic.recover count as failures, as basic.reject and a lost channel do.
     nack_counts: bool = False
     # A message given back takes the place it had. Where False, in a queue without a delivery limit, nack(requeue) and
     # reject(requeue) put it behind the others; a channel that ends gives back to the old places even then.
     keeps_order_on_return: bool = True
-    # A dead letter of a quorum queue takes the count of its failed deliveries along, a last rejection included: the
-    # queue that gets it calls it redelivered, and if it is a quorum queue, counts on.
+    # A dead letter, of a classic queue too, takes the count of its failed deliveries along, a last rejection included:
+    # the queue that gets it calls it redelivered, and if it is a quorum queue, counts on.
     remembers_failures: bool = True
     # A channel that ends gives back each consumer's messages in turn, by the tags of the consumers; who got a message
     # counts as a consumer whose tag is the delivery tag. Where False: in the order in which the consumers came, and

@@ -137,7 +137,7 @@ class Message:
         self.body = body
         self.facts = facts
         self.deaths = deaths
-        self.failures = failures  # deliveries that failed in quorum queues in which it died
+        self.failures = failures  # deliveries that failed in queues in which it died
 
     @property
     def exchange(self) -> str:

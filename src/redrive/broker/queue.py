@@ -275,15 +275,17 @@ class Queue:
         if entry.stored:
             self.vhost.journal.forget(entry.id)
 
-    def reject(self, entry: Entry) -> None:
+    def reject(self, entry: Entry, *, counts: bool) -> None:
+        """Refused. `counts`: it failed, and its dead letter may tell."""
         self.unacked -= 1
+        entry.delivery_count += counts
         if self.deleted:
             self._forget(entry)
         else:
             self._die(entry, "rejected")
 
     def put_back(self, entries: list[Entry], *, counts: bool, by_client: bool) -> None:  # noqa: ARG002
-        """Returned unsettled, to where they were. What the flags mean is told by the quorum queue."""
+        """Returned unsettled, to where they were. `counts`: they failed. `by_client` matters to a quorum queue."""
         if self.deleted:
             for entry in entries:
                 self.settle(entry)
@@ -291,6 +293,7 @@ class Queue:
         for entry in entries:
             self.unacked -= 1
             entry.redelivered = True
+            entry.delivery_count += counts
             if self._weighs:
                 self._bytes += self._size(entry.message)
         self._ready.insert(entries)
@@ -302,11 +305,11 @@ class Queue:
 
     def _die(self, entry: Entry, reason: str) -> None:
         self._forget(entry)
-        self.vhost.dead_letter(self, entry.message, reason, self._failures(entry, reason))
+        self.vhost.dead_letter(self, entry.message, reason, self._failures(entry))
 
-    def _failures(self, entry: Entry, reason: str) -> int:  # noqa: ARG002
+    def _failures(self, entry: Entry) -> int:
         """How many failed deliveries a dead letter takes along."""
-        return entry.message.failures
+        return entry.delivery_count if self.vhost.dialect.remembers_failures else 0
 
     def purge(self) -> int:
         self.touch()

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
-from redrive.broker.deadletter import REJECTED
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Consumer, Queue
 from redrive.broker.ready import Lanes, Ready, ReturnsFirst, TwoToOne
@@ -161,11 +160,6 @@ class QuorumQueue(Queue):
         if entry.stored:
             self.vhost.journal.returned(entry.id, entry.delivery_count)
         return True
-
-    def _failures(self, entry: Entry, reason: str) -> int:
-        if not self.vhost.dialect.remembers_failures:
-            return 0
-        return entry.delivery_count + (reason == REJECTED)
 
     def _return(self, entry: Entry, *, to_the_end: bool) -> None:
         entry.redelivered = True

@@ -134,13 +134,19 @@ def read_settings(queue: str, vhost: str, arguments: Table, dialect: Dialect) ->
         expires=_integer(arguments, "x-expires"),
         max_length=_integer(arguments, "x-max-length"),
         max_bytes=_integer(arguments, "x-max-length-bytes"),
-        overflow=_string(arguments, "x-overflow") or "drop-head",
+        overflow=_overflow(arguments, quorum=quorum),
         dead_letter_exchange=_string(arguments, "x-dead-letter-exchange"),
         dead_letter_key=_string(arguments, "x-dead-letter-routing-key"),
         max_priority=_integer(arguments, "x-max-priority"),
         single_active_consumer=arguments.get("x-single-active-consumer") is True,
         delivery_limit=_delivery_limit(arguments, dialect) if quorum else None,
     )
+
+
+def _overflow(arguments: Table, *, quorum: bool) -> str:
+    """A quorum queue accepts `reject-publish-dlx`, and drops at its head instead."""
+    overflow = _string(arguments, "x-overflow") or "drop-head"
+    return "drop-head" if quorum and overflow == "reject-publish-dlx" else overflow
 
 
 def _delivery_limit(arguments: Table, dialect: Dialect) -> int | None:
