@@ -448,6 +448,17 @@ async def test_a_quorum_queue_lets_a_message_die_at_its_delivery_limit(connectio
     assert deaths(await got(connection, "dead"))[0]["reason"] == "delivery_limit"
 
 
+async def test_of_each_priority_the_oldest_expires_in_a_quorum_queue_from_4_3_on(connection: Connection) -> None:
+    if connection.server_version < (4, 3):
+        pytest.skip("expires at the head of the queue alone")
+    await connection.declare_queue("orders", arguments=QUORUM)
+    await connection.publish("", "orders", b"stays", Properties(priority=9))
+    for priority in (9, 1, 2):
+        await connection.publish("", "orders", b"ends", Properties(priority=priority, expiration="1"))
+
+    await ready(connection, "orders", 2)  # of the highest, one stands behind another
+
+
 # Several consumers ------------------------------------------------------------------------------------
 
 

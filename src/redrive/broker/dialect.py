@@ -61,6 +61,8 @@ class Dialect:
     # How many priorities there are, without being asked for: 1 means none. Of two the upper one gets two thirds of the
     # deliveries; of 32 each comes before all lower ones.
     quorum_priorities: int = 32
+    # Messages expire at the head of each priority, and of those that came back. Where False, at the head of the queue.
+    expires_by_priority: bool = True
     # x-max-length-bytes counts the properties of a message, too.
     counts_properties: bool = True
     # x-acquired-count: every delivery that came back, whether or not it counts towards the limit; before the first one,
@@ -105,6 +107,7 @@ DIALECTS = {
         returns_by_name=True,
         writes_zero_delivery_count=True,
         quorum_priorities=1,
+        expires_by_priority=False,
         counts_properties=False,
         writes_acquired_count=False,
         names_default_queue_type=False,
@@ -121,6 +124,7 @@ DIALECTS = {
         keeps_order_on_return=False,
         remembers_failures=False,
         quorum_priorities=2,
+        expires_by_priority=False,
         counts_properties=False,
         writes_acquired_count=False,
         allows_global_qos=True,

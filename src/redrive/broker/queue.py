@@ -180,8 +180,7 @@ class Queue:
 
     def _watch_head(self) -> None:
         """Have the alarm set for the head of the queue, if it can expire."""
-        head = self._ready.head
-        due = None if head is None else head.expires_at
+        due = self._ready.deadline
         if due is None or (self._expiry is not None and self._expiry_due <= due):
             return
         if self._expiry is not None:
@@ -200,8 +199,10 @@ class Queue:
         if self._expiry is not None and self._expiry_due <= now:  # it is about to ring, and has nothing more to say
             self._expiry.cancel()
             self._expiry = None
-        while (head := self._ready.head) is not None and head.expires_at is not None and head.expires_at <= now:
-            self._die(self._take(), "expired")
+        while (entry := self._ready.take_expired(now)) is not None:
+            if self._weighs:
+                self._bytes -= self._size(entry.message)
+            self._die(entry, "expired")
         self._watch_head()
 
     # Out ----------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 It keeps every message, persistent or not, counts failed deliveries, and lets a message die that failed too often. What
 comes back is delivered before anything else; where a queue has no delivery limit and the dialect says so, what a client
 gives back goes to the end instead. After whatever happens to it, it does the same three things in the same order: let
-go of what has expired, hand out, drop what is too much. A life of zero is one of a millisecond.
+go of what has expired, hand out, drop what is too much. A life of zero is one of a millisecond. Where it has 32
+priorities, each of them has a head at which messages expire.
 
 It refuses publishers otherwise than a classic queue, too, and that is told by `Gate`.
 """
@@ -66,8 +67,9 @@ class QuorumQueue(Queue):
     def _make_ready(self) -> Ready:
         if self.settings.overflow == "reject-publish" and self.settings.limited:
             self._gate = Gate(self.settings)
-        priorities = self.vhost.dialect.quorum_priorities
-        return ReturnsFirst(TwoToOne() if priorities == 2 else Lanes(priorities - 1, usual=4))
+        priorities, each = self.vhost.dialect.quorum_priorities, self.vhost.dialect.expires_by_priority
+        fresh = TwoToOne() if priorities == 2 else Lanes(priorities - 1, usual=4, each_expires=each)
+        return ReturnsFirst(fresh, each_expires=each)
 
     def _size(self, message: Message) -> int:
         """Of a dead letter, without the story of its death: that is written when it is delivered."""

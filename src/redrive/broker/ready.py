@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from redrive.broker.message import Entry
@@ -21,9 +21,6 @@ class Ready(Protocol):
 
     def __iter__(self) -> Iterator[Entry]: ...
 
-    @property
-    def head(self) -> Entry | None: ...
-
     def append(self, entry: Entry) -> None: ...
 
     def insert(self, entries: Sequence[Entry]) -> None:
@@ -31,16 +28,27 @@ class Ready(Protocol):
 
     def popleft(self) -> Entry: ...
 
+    def take_expired(self, now: float) -> Entry | None:
+        """One that is at the end of its time and stands where messages expire: at the head, or at one of several."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When the next one expires, of those that stand where messages do."""
+
     def clear(self) -> None: ...
 
 
 class Lanes:
-    """By priority, then by position. Without priorities there is one lane. `usual`: the priority of who has none."""
+    """By priority, then by position. Without priorities there is one lane.
 
-    def __init__(self, top: int, usual: int = 0) -> None:
+    `usual`: the priority of who has none. `each_expires`: messages expire at the head of each lane.
+    """
+
+    def __init__(self, top: int, usual: int = 0, *, each_expires: bool = False) -> None:
         self._lanes: list[deque[Entry]] = [deque() for _ in range(top + 1)]
         self._top = top
         self._usual = usual
+        self._each_expires = each_expires
         self._count = 0
 
     def __len__(self) -> int:
@@ -49,11 +57,6 @@ class Lanes:
     def __iter__(self) -> Iterator[Entry]:
         for lane in reversed(self._lanes):
             yield from lane
-
-    @property
-    def head(self) -> Entry | None:
-        lane = self._first()
-        return lane[0] if lane else None
 
     def append(self, entry: Entry) -> None:
         self._lanes[self._lane(entry) if self._top else 0].append(entry)
@@ -91,6 +94,25 @@ class Lanes:
             return self._lanes[0]
         return next((lane for lane in reversed(self._lanes) if lane), self._lanes[0])
 
+    def take_expired(self, now: float) -> Entry | None:
+        for lane in self._expiring():
+            if lane and (due := lane[0].expires_at) is not None and due <= now:
+                self._count -= 1
+                return lane.popleft()
+        return None
+
+    @property
+    def deadline(self) -> float | None:
+        dues = [due for lane in self._expiring() if lane and (due := lane[0].expires_at) is not None]
+        return min(dues, default=None)
+
+    def _expiring(self) -> Iterable[deque[Entry]]:
+        """The lanes at whose head messages expire. Mostly all of them have the usual priority."""
+        if not self._each_expires:
+            return (self._first(),)
+        usual = self._lanes[self._usual]
+        return (usual,) if len(usual) == self._count else [lane for lane in reversed(self._lanes) if lane]
+
     def clear(self) -> None:
         for lane in self._lanes:
             lane.clear()
@@ -124,11 +146,6 @@ class TwoToOne:
         yield from self._high
         yield from self._low
 
-    @property
-    def head(self) -> Entry | None:
-        lane = self._next()
-        return lane[0] if lane else None
-
     def append(self, entry: Entry) -> None:
         (self._high if (entry.message.facts.priority or 0) > 4 else self._low).append(entry)
 
@@ -136,6 +153,15 @@ class TwoToOne:
         entry = self._next().popleft()
         self._taken = (self._taken + 1) % 3
         return entry
+
+    def take_expired(self, now: float) -> Entry | None:
+        due = self.deadline
+        return self.popleft() if due is not None and due <= now else None
+
+    @property
+    def deadline(self) -> float | None:
+        lane = self._next()
+        return lane[0].expires_at if lane else None
 
     def _next(self) -> deque[Entry]:
         turns = self._high and self._low and self._taken == 2
@@ -149,9 +175,12 @@ class TwoToOne:
 
 
 class ReturnsFirst:
-    def __init__(self, fresh: Lanes | TwoToOne) -> None:
+    """`each_expires`: fresh ones do so even while others have come back."""
+
+    def __init__(self, fresh: Lanes | TwoToOne, *, each_expires: bool = False) -> None:
         self._returned: deque[Entry] = deque()
         self._fresh = fresh
+        self._each_expires = each_expires
 
     def __len__(self) -> int:
         return len(self._returned) + len(self._fresh)
@@ -159,10 +188,6 @@ class ReturnsFirst:
     def __iter__(self) -> Iterator[Entry]:
         yield from self._returned
         yield from self._fresh
-
-    @property
-    def head(self) -> Entry | None:
-        return self._returned[0] if self._returned else self._fresh.head
 
     def append(self, entry: Entry) -> None:
         self._fresh.append(entry)
@@ -172,6 +197,23 @@ class ReturnsFirst:
 
     def popleft(self) -> Entry:
         return self._returned.popleft() if self._returned else self._fresh.popleft()
+
+    def take_expired(self, now: float) -> Entry | None:
+        if self._returned:
+            due = self._returned[0].expires_at
+            if due is not None and due <= now:
+                return self._returned.popleft()
+            if not self._each_expires:
+                return None
+        return self._fresh.take_expired(now)
+
+    @property
+    def deadline(self) -> float | None:
+        if not self._returned:
+            return self._fresh.deadline
+        due = self._returned[0].expires_at
+        fresh = self._fresh.deadline if self._each_expires else None
+        return fresh if due is None else due if fresh is None else min(due, fresh)
 
     def clear(self) -> None:
         self._returned.clear()
