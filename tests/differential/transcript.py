@@ -63,6 +63,7 @@ class Stage:
     link: Link = field(init=False)
     channel: Channel = field(init=False)
     _mode: Method = field(default_factory=ConfirmSelect)
+    _there: set[str] = field(default_factory=set)  # queues that were declared and not found missing since
     _step: int = 0
     _bodies: int = 0
     _consumed: int = 0
@@ -103,6 +104,8 @@ class Stage:
 
     async def call(self, method: Method) -> None:
         """Anything that has a reply."""
+        if isinstance(method, QueueDeclare) and not method.passive:
+            self._there.add(method.queue)
         try:
             answer = await self.channel.ask(method)
             self.lines.append(("reply", *_shown(answer.method)))
@@ -276,13 +279,16 @@ class Stage:
             await self._refused(error)
 
     async def _count(self, queue: str) -> tuple[int, int] | None:
-        """Messages and consumers, over a channel for this queue alone."""
+        """Messages and consumers, over a channel for this queue alone. One that is missing stays so until declared."""
+        if queue not in self._there:
+            return None
         looker = self._lookers.get(queue)
         if looker is None or looker.closed is not None:
             looker = self._lookers[queue] = await self.link.channel()
         try:
             answer = (await looker.ask(QueueDeclare(queue=queue, passive=True))).method
         except BrokerError:
+            self._there.discard(queue)
             return None
         return answer.message_count, answer.consumer_count  # type: ignore[attr-defined]
 
