@@ -1,0 +1,117 @@
+"""Re-drive a queue as a process of its own, which is killed before its Nth side effect.
+
+    python -m crashes.programs.redriving URL DATABASE OPERATION DIE_BEFORE
+
+Side effects are what others can see: the lock, the hold, each portion that is published, what is written down,
+each ack, the release. DIE_BEFORE 0 lives. It prints the number of its side effects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from redrive.store.operations import OperationsStore
+
+from redrive.client import Connection
+from redrive.client.dead_letters import DeadLetterBroker
+from redrive.client.holding import Hold
+from redrive.client.publisher import AnyPublish
+from redrive.protocol.content import Delivery
+from redrive.runtime.clock import SystemClock
+from redrive.runtime.dlq.acts import Redriving
+from redrive.runtime.dlq.moving import Mover
+from redrive.runtime.dlq.operation import Item, Kind, Operation, Order
+from redrive.store.database import Database
+
+DLQ = "orders.dlq"
+
+
+class Life:
+    def __init__(self, die_before: int) -> None:
+        self.effects = 0
+        self._die_before = die_before
+
+    def effect(self) -> None:
+        self.effects += 1
+        if self.effects == self._die_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MortalHold:
+    def __init__(self, hold: Hold, life: Life) -> None:
+        self._hold = hold
+        self._life = life
+
+    @property
+    def taken(self) -> int:
+        return self._hold.taken
+
+    @taken.setter
+    def taken(self, _: int) -> None:
+        raise AttributeError
+
+    async def next(self, patience: float) -> Sequence[Delivery]:
+        return await self._hold.next(patience)
+
+    def ack(self, deliveries: Iterable[Delivery]) -> bool:
+        self._life.effect()
+        return self._hold.ack(deliveries)
+
+    async def release(self) -> int:
+        self._life.effect()
+        return await self._hold.release()
+
+
+class MortalBroker(DeadLetterBroker):
+    def __init__(self, taking: Connection, publishing: Connection, life: Life) -> None:
+        super().__init__(taking, publishing)
+        self._life = life
+
+    async def lock(self, queue: str, patience: float = 5.0) -> None:
+        self._life.effect()
+        await super().lock(queue, patience)
+
+    async def hold(self, queue: str, at_most: int) -> MortalHold:  # type: ignore[override]
+        self._life.effect()
+        return MortalHold(await super().hold(queue, at_most), self._life)
+
+    async def publish_many(self, messages: Iterable[AnyPublish]) -> int:
+        self._life.effect()
+        return await super().publish_many(messages)
+
+
+class MortalStore(OperationsStore):
+    def __init__(self, database: Database, life: Life) -> None:
+        super().__init__(database)
+        self._life = life
+
+    def save(self, operation: Operation) -> None:
+        self._life.effect()
+        super().save(operation)
+
+    def add_items(self, operation: str, items: Sequence[Item]) -> None:
+        self._life.effect()
+        super().add_items(operation, items)
+
+
+async def main(url: str, database: str, id: str, die_before: int) -> None:
+    life = Life(die_before)
+    store = MortalStore(Database(database), life)
+    operation = store.get(id)
+    if operation is None:
+        operation = Operation(id, Order(Kind.REDRIVE, DLQ, by="ada"), datetime.now(UTC))
+        store.add(operation)
+    async with Connection(url) as taking, Connection(url) as publishing:
+        broker = MortalBroker(taking, publishing, life)
+        clock = SystemClock()
+        over = await Mover(operation, broker, store, Redriving(broker, clock), clock=clock).run()
+    print(life.effects, over.state, over.counts.moved)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))
