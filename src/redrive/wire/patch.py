@@ -16,7 +16,7 @@ from every function here, and never anything else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from struct import Struct
 from struct import error as StructError
 from typing import TypeAlias
@@ -41,6 +41,7 @@ _CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE, _PRIORITY, _CORRELAT
 _MESSAGE_ID, _TIMESTAMP, _TYPE, _USER_ID, _APP_ID, _CLUSTER_ID = (1 << bit for bit in range(7, 1, -1))
 
 _OCTETS = [bytes((number,)) for number in range(256)]
+_FLAGS = Struct(">H")
 _LENGTH = Struct(">I")
 _SIZED = Struct(">cI")
 _LONG = Struct(">cq")
@@ -317,6 +318,43 @@ def without_user_id(raw: bytes) -> bytes:
     if at is None:
         return raw
     return bytes((raw[0], raw[1] & ~_USER_ID)) + raw[2:at] + raw[_skip_text(raw, at) :]
+
+
+def with_property(raw: bytes, name: str, encoded: bytes | None) -> bytes:
+    """The same properties with this one, as it stands on the wire, in its place; None takes it out."""
+    if len(raw) < 2:
+        raise malformed("the property flags are cut short")
+    flags = _FLAGS.unpack_from(raw)[0]
+    wanted, at, after = _PLACES[name], 2, 2
+    for flag, skip in _LAYOUT:
+        at, after = after, skip(raw, after) if flags & flag else after
+        if flag == wanted:
+            break
+    if after > len(raw):
+        raise malformed("the properties are cut short")
+    flags = flags & ~wanted if encoded is None else flags | wanted
+    return b"".join((_FLAGS.pack(flags), raw[2:at], encoded or b"", raw[after:]))
+
+
+_LAYOUT: list[tuple[int, Callable[[bytes, int], int]]] = [  # of all fourteen, in the order of the wire
+    *((flag << 8, _skip_text) for flag in (_CONTENT_TYPE, _CONTENT_ENCODING)),
+    (_HEADERS << 8, _skip_table),
+    *((flag << 8, lambda _, at: at + 1) for flag in (_DELIVERY_MODE, _PRIORITY)),
+    *((flag << 8, _skip_text) for flag in (_CORRELATION_ID, _REPLY_TO, _EXPIRATION)),
+    (_MESSAGE_ID, _skip_text),
+    (_TIMESTAMP, lambda _, at: at + 8),
+    *((flag, _skip_text) for flag in (_TYPE, _USER_ID, _APP_ID, _CLUSTER_ID)),
+]
+_PLACES = dict(
+    zip(
+        (
+            *("content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id"),
+            *("reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id"),
+        ),
+        (flag for flag, _ in _LAYOUT),
+        strict=True,
+    )
+)
 
 
 def without_empty_headers(raw: bytes) -> bytes:

@@ -32,6 +32,7 @@ from redrive.wire.patch import (
     split_table,
     with_expiration,
     with_new_headers,
+    with_property,
     without_empty_headers,
 )
 from redrive.wire.properties import Properties, decode_properties
@@ -450,3 +451,28 @@ def test_new_headers_come_behind_those_there_are(headers: dict[str, str | int] |
 )
 def test_new_headers_are_not_simply_added_where_more_is_to_be_done(properties: Properties) -> None:
     assert with_new_headers(properties.encode(), named(b"x-new", raw_text("new")), unless=[b"x-"]) is None
+
+
+# Any property -------------------------------------------------------------------------------------------------
+
+
+def present(properties: Properties) -> dict[str, Any]:
+    return {name: value for name, value in vars(properties).items() if name != "_encoded"}
+
+
+@given(st.sets(st.sampled_from(sorted(present(ALL)))), st.sampled_from(sorted(present(ALL))))
+def test_one_property_is_set_or_taken_out_and_the_others_stay(names: set[str], name: str) -> None:
+    before = {each: value for each, value in present(ALL).items() if each in names - {name}}
+    alone = {name: present(ALL)[name]}
+    without, with_it = Properties(**before).encode(), Properties(**before, **alone).encode()
+    encoded = Properties(**alone).encode()[2:]
+
+    for raw in (without, with_it):
+        assert with_property(raw, name, encoded) == with_it
+        assert with_property(raw, name, None) == without
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x80", b"\x80\x00", b"\x80\x00\x05ab", b"\x00\x40\x00", b"\x20\x00\x00"])
+def test_no_property_is_set_in_what_is_cut_short(raw: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        with_property(raw, "timestamp", bytes(8))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown, RedriveError
+from redrive.protocol.content import Delivery
+from redrive.recovery.dead_letter import read_dead_letter
+from redrive.recovery.editing import Content
 from redrive.recovery.redriving import redriven
 from redrive.runtime.clock import Clock
+from redrive.runtime.dlq.archive import Archive
+from redrive.runtime.dlq.letters import encode_letter
 from redrive.runtime.dlq.moving import Problems, Taken
 from redrive.runtime.dlq.operation import Operation
 from redrive.runtime.dlq.ports import Message, Moves
+from redrive.runtime.dlq.transforming import Transform, TransformFailed, transformed
 
 
 class Unresolved(RedriveError):
@@ -24,12 +31,12 @@ class Redriving:
         self._clock = clock
 
     async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:
-        return await publish(self._broker, [self._message(operation, each) for each in taken])
+        return await publish(self._broker, [self._message(operation, each, each.delivery) for each in taken])
 
-    def _message(self, operation: Operation, taken: Taken) -> Message:
+    def _message(self, operation: Operation, taken: Taken, content: Delivery | Content) -> Message:
         order = operation.order
         properties = redriven(
-            taken.delivery.raw_properties,
+            content.raw_properties,
             taken.letter,
             operation=operation.id,
             by=order.by,
@@ -39,7 +46,7 @@ class Redriving:
             keep_counters=order.keep_counters,
             budget=self._broker.budget,
         )
-        return taken.choice.exchange, taken.choice.routing_key, taken.delivery.body, properties, True
+        return taken.choice.exchange, taken.choice.routing_key, content.body, properties, True
 
 
 async def publish(broker: Moves, messages: Sequence[Message]) -> Problems:
@@ -54,3 +61,55 @@ async def publish(broker: Moves, messages: Sequence[Message]) -> Problems:
             assert error.index is not None
             problems[error.index] = error.why
     return problems
+
+
+class Discarding:
+    """Write messages to an archive, and let them go."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:  # noqa: ARG002
+        await _archive(self._archive, taken)
+        return [None] * len(taken)
+
+
+class Transforming(Redriving):
+    """Send messages back to work, each changed; the originals go to an archive first."""
+
+    def __init__(self, broker: Moves, clock: Clock, transform: Transform, archive: Archive, *, force: bool) -> None:
+        super().__init__(broker, clock)
+        self._transform = transform
+        self._archive = archive
+        self._force = force
+
+    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:
+        problems: list[str | None] = []
+        changed: list[tuple[Taken, Content]] = []
+        for each in taken:
+            problem, content = self._changed(each)
+            problems.append(problem)
+            if content is not None:
+                changed.append((each, content))
+        await _archive(self._archive, [each for each, _ in changed])
+        messages = [self._message(operation, each, content) for each, content in changed]
+        published = iter(await publish(self._broker, messages))
+        return [problem if problem is not None else next(published) for problem in problems]
+
+    def _changed(self, taken: Taken) -> tuple[str | None, Content | None]:
+        """Why not, or the message as it will be."""
+        delivery = taken.delivery
+        letter = read_dead_letter(
+            delivery.raw_properties, delivery.body, queue=taken.letter.queue, position=taken.letter.position
+        )
+        try:
+            content = transformed(self._transform, delivery, letter, force=self._force)
+        except TransformFailed as error:
+            return str(error), None
+        return (None, content) if content is not None else ("the transform skipped it", None)
+
+
+async def _archive(archive: Archive, taken: Sequence[Taken]) -> None:
+    lines = [encode_letter(each.delivery, each.letter) for each in taken]
+    if lines:
+        await asyncio.to_thread(archive.write, lines)

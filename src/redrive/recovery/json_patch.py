@@ -1,0 +1,406 @@
+"""JSON Patch (RFC 6902): a list of small changes to a JSON document, and JSON that stays as it was written.
+
+    [{"op": "test",    "path": "/status",       "value": "new"},
+     {"op": "replace", "path": "/customer/id",  "value": 42},
+     {"op": "add",     "path": "/items/-",      "value": {"sku": "A"}},
+     {"op": "remove",  "path": "/debug"},
+     {"op": "move",    "path": "/total",        "from": "/sum"},
+     {"op": "copy",    "path": "/bill_to",      "from": "/ship_to"}]
+
+A path is a JSON Pointer (RFC 6901): names and places with a `/` before each, in which ~1 is a slash and ~0 a tilde. ""
+is the whole document. A place in an array is a number without leading zeros, or `-` for the one behind the last.
+
+A patch is done as a whole or not at all. No step changes what it was given: it makes new arrays and objects along its
+path and shares the rest, so a document is what it was whatever happens half-way.
+
+A message may be signed, or compared, or read by somebody who counts money. So numbers are not read at all (`Number` has
+the text of one): 1.10 stays 1.10, and an integer of thirty digits keeps them. Keys keep their order. An object with a
+key twice has no one meaning, and is refused. What is written anew is compact; a patch that changes nothing gives back
+the bytes it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from json.encoder import encode_basestring
+from typing import Any, TypeAlias
+
+from redrive.errors import ConfigurationError
+from redrive.wire.values import shown
+
+Json: TypeAlias = "bool | str | Number | list[Json] | dict[str, Json] | None"
+
+
+class PatchError(ConfigurationError):
+    """A patch that makes no sense, or does not fit the document. Says which operation, from 0, and which path."""
+
+    def __init__(self, why: str, operation: int | None = None, path: str = "") -> None:
+        where = "" if operation is None else f"operation {operation}, path {shown(path)}: "
+        super().__init__(f"JSON Patch: {where}{why}")
+        self.why = why
+        self.operation = operation
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.why, self.operation, self.path)
+
+
+class NotJson(ConfigurationError):
+    """Bytes that are no JSON document, or one without a single meaning; or a value that JSON has no form for."""
+
+
+# JSON, exactly ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number, as it was written."""
+
+    text: str
+
+    def same_as(self, other: Number) -> bool:
+        """1.0, 1 and 10e-1 are the same number."""
+        if self.text == other.text:
+            return True
+        try:
+            return Decimal(self.text) == Decimal(other.text)
+        except InvalidOperation:  # an exponent of twenty digits
+            return False
+
+
+def read_json(data: bytes | str) -> Json:
+    """The document, or NotJson. Bytes are UTF-8, as RFC 8259 has it."""
+    try:
+        text = data if isinstance(data, str) else data.decode()
+        found: Json = json.loads(
+            text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant, object_pairs_hook=_table
+        )
+        return found
+    except UnicodeDecodeError as error:
+        raise NotJson(f"it is not UTF-8: byte {error.start} is {data[error.start]!r}") from None
+    except json.JSONDecodeError as error:
+        raise NotJson(f"{error.msg} in line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise NotJson("it is nested too deep to be read") from None
+
+
+def _refuse_constant(name: str) -> Json:
+    raise NotJson(f"JSON has no {name}")
+
+
+def _table(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise NotJson(f"the key {shown(twice)} stands twice in one object: which one counts is anybody's guess")
+    return table
+
+
+def write_json(value: object) -> bytes:
+    """Compact, as UTF-8. Takes what `read_json` gives, and Python's own numbers, too."""
+    parts: list[str] = []
+    try:
+        _write(value, parts.append)
+    except RecursionError:
+        raise NotJson("it is nested too deep to be written, or holds itself") from None
+    # Half a character can be written in JSON, as an escape, and nowhere in UTF-8.
+    return "".join(parts).encode("utf-8", "backslashreplace")
+
+
+_WORDS = {None: "null", True: "true", False: "false"}
+
+
+def _write(value: object, put: Callable[[str], None]) -> None:
+    match value:
+        case str():
+            put(encode_basestring(value))
+        case Number():
+            put(value.text)
+        case None | bool():
+            put(_WORDS[value])
+        case int():
+            put(int.__repr__(value))
+        case float() | Decimal():
+            put(_finite(value))
+        case Mapping():
+            _write_table(value, put)
+        case list() | tuple():
+            opening = "["
+            for element in value:
+                put(opening)
+                _write(element, put)
+                opening = ","
+            put("]" if value else "[]")
+        case _:
+            raise NotJson(f"JSON has no form for {type(value).__name__}: {shown(value)}")
+
+
+def _write_table(table: Mapping[object, object], put: Callable[[str], None]) -> None:
+    opening = "{"
+    for name, value in table.items():
+        if not isinstance(name, str):
+            raise NotJson(f"a key in JSON is text, and {shown(name)} is {type(name).__name__}")
+        put(f"{opening}{encode_basestring(name)}:")
+        _write(value, put)
+        opening = ","
+    put("}" if table else "{}")
+
+
+def _finite(value: float | Decimal) -> str:
+    if not math.isfinite(value):
+        raise NotJson(f"JSON has no {value}")
+    return float.__repr__(value) if isinstance(value, float) else str(value)
+
+
+def same(one: Json, other: Json) -> bool:
+    """Equal as RFC 6902 has it: numbers by what they are worth, objects without regard to order."""
+    match one, other:
+        case Number(), Number():
+            return one.same_as(other)
+        case dict(), dict():
+            return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+        case list(), list():
+            return len(one) == len(other) and all(map(same, one, other))
+        case _:
+            return type(one) is type(other) and one == other
+
+
+# Pointers ---------------------------------------------------------------------------------------------
+
+_Path: TypeAlias = tuple[str, ...]
+_STRAY_TILDE = re.compile(r"~(?![01])")
+_PLACE = re.compile(r"0|[1-9][0-9]{0,17}")
+_END = "-"
+
+
+def parse_pointer(text: str) -> _Path:
+    if not text:
+        return ()
+    if not text.startswith("/"):
+        raise ValueError(f"{shown(text)} must begin with /")
+    if _STRAY_TILDE.search(text):
+        raise ValueError("a ~ in a path is written ~0, and a / in a name ~1")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/"))
+
+
+# The patch --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    op: str
+    path: str
+    to: _Path
+    source: _Path = ()  # of a move or a copy
+    value: Json = None
+
+    def apply(self, document: Json) -> Json:
+        match self.op:
+            case "add":
+                return _add(document, self.to, self.value)
+            case "remove":
+                return _remove(document, self.to)
+            case "replace":
+                _find(document, self.to)
+                return _change(document, self.to, lambda _: self.value)
+            case "move":
+                return _add(_remove(document, self.source), self.to, _find(document, self.source))
+            case "copy":
+                return _add(document, self.to, _find(document, self.source))
+            case _:
+                return _test(document, self.to, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPatch:
+    """`JsonPatch.parse(text)`, and then `apply` as often as there are documents."""
+
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> JsonPatch:
+        try:
+            steps = read_json(text)
+        except NotJson as error:
+            raise PatchError(f"the patch is no JSON: {error}") from None
+        if not isinstance(steps, list):
+            raise PatchError('a patch is an array of operations: [{"op": …, "path": …}, …]')
+        return cls(tuple(_read_step(step, index) for index, step in enumerate(steps)))
+
+    def apply(self, document: Json) -> Json:
+        """The document with all of it done. The one that was given is not changed; nor is it if this fails."""
+        for index, step in enumerate(self.steps):
+            try:
+                document = step.apply(document)
+            except _Misfit as error:
+                raise PatchError(str(error), index, step.path) from None
+            except RecursionError:
+                raise PatchError("the document is nested too deep", index, step.path) from None
+        return document
+
+    def apply_to(self, body: bytes) -> bytes:
+        """The same for a body. One that comes out as it went in comes out byte for byte."""
+        try:
+            document = read_json(body)
+        except NotJson as error:
+            raise PatchError(f"the body is no JSON: {error}") from None
+        changed = self.apply(document)
+        try:
+            return body if changed == document else write_json(changed)
+        except (RecursionError, NotJson):
+            raise PatchError("the document is nested too deep to be written") from None
+
+
+_OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")
+
+
+def _read_step(step: Json, index: int) -> Step:
+    if not isinstance(step, dict):
+        raise PatchError('an operation is an object: {"op": …, "path": …}', index)
+    op = _member(step, "op", index)
+    path = _member(step, "path", index)
+    if op not in _OPERATIONS:
+        raise PatchError(f"unknown op {shown(op)}: there are {', '.join(_OPERATIONS)}", index, path)
+    source = _member(step, "from", index, path) if op in ("move", "copy") else ""
+    if op in ("add", "replace", "test") and "value" not in step:
+        raise PatchError(f"{op} needs a value", index, path)
+    try:
+        found = Step(op, path, parse_pointer(path), parse_pointer(source), step.get("value"))
+    except ValueError as error:
+        raise PatchError(str(error), index, path) from None
+    if op == "move" and len(found.to) > len(found.source) and found.to[: len(found.source)] == found.source:
+        raise PatchError(f"{shown(source)} cannot be moved into itself", index, path)
+    if op == "remove" and not found.to:
+        raise PatchError("the whole document cannot be removed: replace it", index, path)
+    return found
+
+
+def _member(step: Mapping[str, Json], name: str, index: int, path: str = "") -> str:
+    value = step.get(name)
+    if not isinstance(value, str):
+        what = "is missing" if name not in step else "must be text"
+        raise PatchError(f'"{name}" {what}', index, path)
+    return value
+
+
+# Finding and changing ---------------------------------------------------------------------------------
+
+
+class _Misfit(Exception):
+    """A step does not fit the document."""
+
+
+def _find(document: Json, path: _Path) -> Json:
+    for depth, part in enumerate(path):
+        document = _child(document, part, path[:depth])
+    return document
+
+
+def _child(parent: Json, part: str, where: _Path) -> Json:
+    match parent:
+        case dict():
+            if part not in parent:
+                raise _Misfit(f"{_named(where)} has no {shown(part)}")
+            return parent[part]
+        case list():
+            return parent[_place(part, len(parent) - 1, where)]
+        case _:
+            raise _Misfit(f"{_named(where)} is {_kind(parent)}: there is nothing in it")
+
+
+def _change(document: Json, path: _Path, change: Callable[[Json], Json], where: _Path = ()) -> Json:
+    """The document with something else at that path. All that leads there is new, and the rest is shared."""
+    if not path:
+        return change(document)
+    part, rest = path[0], path[1:]
+    inner = _change(_child(document, part, where), rest, change, (*where, part))
+    if isinstance(document, dict):
+        return {**document, part: inner}
+    assert isinstance(document, list)
+    place = int(part)
+    return [*document[:place], inner, *document[place + 1 :]]
+
+
+def _add(document: Json, path: _Path, value: Json) -> Json:
+    if not path:
+        return value
+    *parents, part = path
+
+    def added(parent: Json) -> Json:
+        match parent:
+            case dict():
+                return {**parent, part: value}
+            case list():
+                place = len(parent) if part == _END else _place(part, len(parent), tuple(parents))
+                return [*parent[:place], value, *parent[place:]]
+            case _:
+                raise _Misfit(f"{_named(tuple(parents))} is {_kind(parent)}: nothing can be added to it")
+
+    return _change(document, tuple(parents), added)
+
+
+def _remove(document: Json, path: _Path) -> Json:
+    """Of the whole document nothing remains; that is only asked for when it is moved to where it was."""
+    if not path:
+        return None
+    *parents, part = path
+
+    def removed(parent: Json) -> Json:
+        _child(parent, part, tuple(parents))
+        if isinstance(parent, dict):
+            return {name: value for name, value in parent.items() if name != part}
+        assert isinstance(parent, list)
+        place = int(part)
+        return parent[:place] + parent[place + 1 :]
+
+    return _change(document, tuple(parents), removed)
+
+
+def _test(document: Json, path: _Path, wanted: Json) -> Json:
+    found = _find(document, path)
+    if not same(found, wanted):
+        raise _Misfit(f"the test failed: it is {_brief(found)}, not {_brief(wanted)}")
+    return document
+
+
+def _place(part: str, last: int, where: _Path) -> int:
+    if part == _END:
+        raise _Misfit(f"{_END} is the place behind the last one of {_named(where)}: there is nothing yet")
+    if _PLACE.fullmatch(part) is None:
+        raise _Misfit(f"{_named(where)} is an array: {shown(part)} is no place in it")
+    if int(part) > last:
+        raise _Misfit(f"{_named(where)} has no place {part}: the last is {last}" if last >= 0 else "the array is empty")
+    return int(part)
+
+
+def _named(path: _Path) -> str:
+    text = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
+    return shown(text) if path else "the document"
+
+
+def _kind(value: Json) -> str:
+    match value:
+        case Number():
+            return "a number"
+        case str():
+            return "text"
+        case _:
+            return _brief(value)
+
+
+def _brief(value: Json) -> str:
+    match value:
+        case Number():
+            return value.text[:40]
+        case dict() | list():
+            return "an object" if isinstance(value, dict) else "an array"
+        case str():
+            return shown(value)
+        case _:
+            return _WORDS[value]
