@@ -297,9 +297,10 @@ def _short_lines(lines: Sequence[str]) -> _Lines:
 
 def _hex_lines(data: bytes, redaction: Redaction | None) -> _Lines:
     """Without the offsets of a hex dump: these would make all lines differ behind the first that does."""
+    data = data[:_MOST_SHOWN]
     if redaction is not None:
         data = mask(data, redaction)
-    return [_hex_line(data[at : at + _HEX]) for at in range(0, min(len(data), _MOST_SHOWN), _HEX)]
+    return [_hex_line(data[at : at + _HEX]) for at in range(0, len(data), _HEX)]
 
 
 def _hex_line(data: bytes) -> str:

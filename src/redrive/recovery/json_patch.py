@@ -298,68 +298,70 @@ class _Misfit(Exception):
 
 def _find(document: Json, path: _Path) -> Json:
     for depth, part in enumerate(path):
-        document = _child(document, part, path[:depth])
+        document = _child(document, part, path, depth)
     return document
 
 
-def _child(parent: Json, part: str, where: _Path) -> Json:
+def _child(parent: Json, part: str, path: _Path, depth: int) -> Json:
     match parent:
         case dict():
             if part not in parent:
-                raise _Misfit(f"{_named(where)} has no {shown(part)}")
+                raise _Misfit(f"{_named(path[:depth])} has no {shown(part)}")
             return parent[part]
         case list():
-            return parent[_place(part, len(parent) - 1, where)]
+            return parent[_place(part, len(parent) - 1, path, depth)]
         case _:
-            raise _Misfit(f"{_named(where)} is {_kind(parent)}: there is nothing in it")
+            raise _Misfit(f"{_named(path[:depth])} is {_kind(parent)}: there is nothing in it")
 
 
-def _change(document: Json, path: _Path, change: Callable[[Json], Json], where: _Path = ()) -> Json:
+def _change(document: Json, path: _Path, change: Callable[[Json], Json]) -> Json:
     """The document with something else at that path. All that leads there is new, and the rest is shared."""
-    if not path:
-        return change(document)
-    part, rest = path[0], path[1:]
-    inner = _change(_child(document, part, where), rest, change, (*where, part))
-    if isinstance(document, dict):
-        return {**document, part: inner}
-    assert isinstance(document, list)
-    place = int(part)
-    return [*document[:place], inner, *document[place + 1 :]]
+    parents: list[Json] = []
+    for depth, part in enumerate(path):
+        parents.append(document)
+        document = _child(document, part, path, depth)
+    document = change(document)
+    for parent, part in zip(reversed(parents), reversed(path), strict=True):
+        if isinstance(parent, dict):
+            document = {**parent, part: document}
+        elif isinstance(parent, list):
+            document = [*parent[: int(part)], document, *parent[int(part) + 1 :]]
+    return document
 
 
 def _add(document: Json, path: _Path, value: Json) -> Json:
     if not path:
         return value
-    *parents, part = path
+    parents, part = path[:-1], path[-1]
 
     def added(parent: Json) -> Json:
         match parent:
             case dict():
                 return {**parent, part: value}
             case list():
-                place = len(parent) if part == _END else _place(part, len(parent), tuple(parents))
+                place = len(parent) if part == _END else _place(part, len(parent), path, len(parents))
                 return [*parent[:place], value, *parent[place:]]
             case _:
-                raise _Misfit(f"{_named(tuple(parents))} is {_kind(parent)}: nothing can be added to it")
+                raise _Misfit(f"{_named(parents)} is {_kind(parent)}: nothing can be added to it")
 
-    return _change(document, tuple(parents), added)
+    return _change(document, parents, added)
 
 
 def _remove(document: Json, path: _Path) -> Json:
     """Of the whole document nothing remains; that is only asked for when it is moved to where it was."""
     if not path:
         return None
-    *parents, part = path
+    parents, part = path[:-1], path[-1]
 
     def removed(parent: Json) -> Json:
-        _child(parent, part, tuple(parents))
+        _child(parent, part, path, len(parents))
         if isinstance(parent, dict):
             return {name: value for name, value in parent.items() if name != part}
         assert isinstance(parent, list)
         place = int(part)
         return parent[:place] + parent[place + 1 :]
 
-    return _change(document, tuple(parents), removed)
+    return _change(document, parents, removed)
 
 
 def _test(document: Json, path: _Path, wanted: Json) -> Json:
@@ -369,13 +371,14 @@ def _test(document: Json, path: _Path, wanted: Json) -> Json:
     return document
 
 
-def _place(part: str, last: int, where: _Path) -> int:
+def _place(part: str, last: int, path: _Path, depth: int) -> int:
+    array = _named(path[:depth])
     if part == _END:
-        raise _Misfit(f"{_END} is the place behind the last one of {_named(where)}: there is nothing yet")
+        raise _Misfit(f"{_END} is the place behind the last one of {array}: there is nothing yet")
     if _PLACE.fullmatch(part) is None:
-        raise _Misfit(f"{_named(where)} is an array: {shown(part)} is no place in it")
+        raise _Misfit(f"{array} is an array: {shown(part)} is no place in it")
     if int(part) > last:
-        raise _Misfit(f"{_named(where)} has no place {part}: the last is {last}" if last >= 0 else "the array is empty")
+        raise _Misfit(f"{array} has no place {part}: the last is {last}" if last >= 0 else f"{array} is empty")
     return int(part)
 
 

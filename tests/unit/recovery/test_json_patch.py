@@ -18,6 +18,7 @@ from redrive.recovery.json_patch import (
     NotJson,
     Number,
     PatchError,
+    Step,
     parse_pointer,
     read_json,
     same,
@@ -117,6 +118,7 @@ def test_an_operation_with_two_ops_is_refused() -> None:  # A.13
         ('{"a":{"b":1}}', [step("move", "", **{"from": "/a"})], '{"b":1}'),
         ('{"a":null}', [step("test", "/a", value=None), step("remove", "/a")], "{}"),
         ('{"a":[1]}', [step("move", "/a/-", **{"from": "/a/0"})], '{"a":[1]}'),
+        ('{"a":[1,[{"b":1}],3]}', [step("replace", "/a/1/0/b", value=2)], '{"a":[1,[{"b":2}],3]}'),
     ],
 )
 def test_corners(document: str, steps: list[dict[str, Any]], wanted: str) -> None:
@@ -128,7 +130,7 @@ def test_corners(document: str, steps: list[dict[str, Any]], wanted: str) -> Non
     [
         ('{"a":[1]}', step("add", "/a/2", value=1), "'/a' has no place 2: the last is 1"),
         ('{"a":[1]}', step("replace", "/a/1", value=1), "has no place 1: the last is 0"),
-        ('{"a":[]}', step("remove", "/a/0"), "the array is empty"),
+        ('{"a":[]}', step("remove", "/a/0"), "'/a' is empty"),
         ('{"a":[1]}', step("remove", "/a/-"), "there is nothing yet"),
         ('{"a":[1]}', step("add", "/a/01", value=1), "'01' is no place in it"),
         ('{"a":[1]}', step("add", "/a/-1", value=1), "'-1' is no place in it"),
@@ -188,10 +190,21 @@ def test_what_is_nested_too_deep_is_refused(deep: str) -> None:
 
 
 def test_a_document_that_a_patch_makes_too_deep_is_refused() -> None:
-    steps = [step("add", "/a" * (depth + 1), value={}) for depth in range(1500)]
+    hundred = json.loads('{"a":' * 100 + "{}" + "}" * 100)
+    steps = [step("add", "/a" * (100 * depth + 1), value=hundred) for depth in range(20)]
 
     with pytest.raises(PatchError, match="too deep"):
         patched("{}", *steps)
+
+
+def test_documents_that_are_too_deep_to_be_compared_are_refused() -> None:
+    deep = json.loads("[" * 400 + "]" * 400)
+    steps = [step("add", "/0" * 399 + "/-", value=deep), step("copy", "/-", **{"from": "/0"})]
+    patch = JsonPatch.parse(json.dumps(steps))
+    document = patch.apply(read_json(json.dumps(deep)))
+
+    with pytest.raises(PatchError, match="operation 0, path '': the document is nested too deep"):
+        JsonPatch((Step("test", "", (), (), patch.apply(document)),)).apply(patch.apply(document))
 
 
 def test_a_pointer_is_read_as_names() -> None:

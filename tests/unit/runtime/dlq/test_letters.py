@@ -155,8 +155,10 @@ def test_nothing_in_a_line_acts(hostile: str) -> None:
     assert decode_letter(line, 1) == before
 
 
-def test_a_message_whose_properties_cannot_be_read_is_written_and_not_read_back() -> None:
-    line = written(message(raw=b"\xff\xff\x01"))
+@pytest.mark.parametrize("full", [True, False])
+def test_a_message_whose_properties_cannot_be_read_is_written_and_not_read_back(full: bool) -> None:
+    unreadable = message(raw=b"\xff\xff\x01")
+    line = encode_letter(unreadable, letter_of(unreadable, full=full))
 
     assert json.loads(line)["unreadable"] is True
     assert base64.b64decode(json.loads(line)["properties"]) == b"\xff\xff\x01"
