@@ -220,8 +220,11 @@ def _set_aside(fd: int, path: Path) -> Torn | None:
         return None
     torn = path.with_name(f"{path.name}.torn")
     try:
-        aside = os.open(torn, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        aside = os.open(torn, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
+            there = os.fstat(aside).st_size
+            if _last_break(aside, there) != there:  # whoever did this last died of it, too
+                _write_all(aside, b"\n")
             for at in range(whole, size, _BLOCK):
                 _write_all(aside, os.pread(fd, min(_BLOCK, size - at), at))
             _write_all(aside, b"\n")

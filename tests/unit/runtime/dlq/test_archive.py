@@ -15,6 +15,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -192,6 +193,59 @@ def test_wherever_a_crash_cuts_it_whole_lines_stay(
     torn = path.with_name("a.torn")
     assert path.read_bytes() == whole
     assert (torn.read_bytes() if torn.exists() else b"\n") == data[len(whole) :] + b"\n"
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+_ACTS = ("open", "write", "fsync", "ftruncate", "fchmod")
+
+
+def dying(patch: pytest.MonkeyPatch, before: int) -> list[str]:
+    """Die before this act on the disk. The acts that were done are in the list."""
+    done: list[str] = []
+
+    def mortal(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def doing(*args: Any) -> Any:
+            if len(done) == before:
+                raise Death
+            done.append(name)
+            return act(*args)
+
+        return doing
+
+    for name in _ACTS:
+        patch.setattr(os, name, mortal(name, getattr(os, name)))
+    return done
+
+
+def test_wherever_it_dies_nothing_that_was_written_is_lost_and_half_a_line_is_kept(tmp_path: Path) -> None:
+    deaths = 0
+    for before in range(100):
+        path = tmp_path / str(before) / "a"
+        path.parent.mkdir()
+        path.write_bytes(b"one\nhalf")
+        written = False
+        with pytest.MonkeyPatch.context() as patch:
+            dying(patch, before)
+            try:
+                with Archive(path) as archive:
+                    archive.write([b"two\n"])
+                    written = True
+            except Death:
+                deaths += 1
+        Archive(path).close()
+
+        lines = path.read_bytes().split(b"\n")
+        torn = path.with_name("a.torn").read_bytes().split(b"\n")
+        assert lines[0] == b"one"
+        assert b"two" in lines or not written
+        assert b"half" in torn
+        if written:
+            break
+
+    assert deaths > 8
 
 
 # Failing disks ---------------------------------------------------------------------------------------------
