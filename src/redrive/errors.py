@@ -46,8 +46,6 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
-_AROUND = 40  # characters that are shown on either side of a mistake in a text
-
 
 class ReplyCode(IntEnum):
     """AMQP 0-9-1 reply codes (section 1.2, constants)."""
@@ -86,6 +84,9 @@ class ConfigurationError(RedriveError):
 
 class InvalidURL(ConfigurationError):
     """A broker URL that cannot be understood. The message never holds the password."""
+
+
+_AROUND = 40  # characters that are shown on either side of a mistake
 
 
 class SearchError(ConfigurationError):
@@ -193,7 +194,7 @@ class OperationNotFound(RedriveError):
 
 
 class PeekUnsafe(RedriveError):
-    """Looking would count towards a queue's delivery limit, beyond which the broker drops messages. It was not done."""
+    """Looking would count towards a queue's delivery limit, and the broker drops what exceeds that. It was not done."""
 
     def __init__(self, queue: str, why: str, fix: str) -> None:
         super().__init__(f"queue {queue} was not looked into, since that could lose its messages: {why}. {fix}")

@@ -11,9 +11,13 @@ import pytest
 from redrive import errors
 from redrive.errors import (
     AccessRefused,
+    AuditUnavailable,
     ChannelClosed,
     NotFound,
     NotPublished,
+    OperationConflict,
+    OperationNotFound,
+    PeekUnsafe,
     PreconditionFailed,
     PublishError,
     PublishErrors,
@@ -22,6 +26,7 @@ from redrive.errors import (
     RemoteProtocolError,
     ReplyCode,
     ResourceLocked,
+    SearchError,
     Unroutable,
     channel_closed,
 )
@@ -106,9 +111,46 @@ def test_errors_of_a_pipeline_are_caught_like_one() -> None:
         raise group
 
 
+def test_a_conflict_names_who_holds_the_queue_and_how_to_end_that() -> None:
+    error = OperationConflict("q.dlq", "operation op_1 of ann")
+    assert (error.queue, error.holder) == ("q.dlq", "operation op_1 of ann")
+    assert str(error).startswith("queue q.dlq is held by operation op_1 of ann: wait until that is over")
+    assert "`redrive ops cancel ID`" in str(error)
+
+
+def test_a_missing_operation_is_named_with_the_way_to_those_there_are() -> None:
+    error = OperationNotFound("op_1")
+    assert error.operation == "op_1"
+    assert str(error) == "there is no operation op_1: `redrive ops ls` shows those there are"
+
+
+def test_a_look_that_would_do_harm_says_why_and_what_to_do() -> None:
+    error = PeekUnsafe("q.dlq", "each look is one of the 20 deliveries it allows", "Set x-delivery-limit to -1")
+    assert (error.queue, error.why, error.fix) == (
+        "q.dlq",
+        "each look is one of the 20 deliveries it allows",
+        "Set x-delivery-limit to -1",
+    )
+    assert str(error) == (
+        "queue q.dlq was not looked into, since that could lose its messages: "
+        "each look is one of the 20 deliveries it allows. Set x-delivery-limit to -1"
+    )
+
+
+def test_an_audit_that_cannot_be_written_says_that_nothing_was_done() -> None:
+    error = AuditUnavailable("the disk is full")
+    assert error.why == "the disk is full"
+    assert str(error) == "the audit cannot be written, so nothing was done: the disk is full"
+
+
 @pytest.mark.parametrize(
     "error",
     [
+        OperationConflict("q.dlq", "operation op_1"),
+        OperationNotFound("op_1"),
+        PeekUnsafe("q.dlq", "why", "fix"),
+        AuditUnavailable("the disk is full"),
+        SearchError("unknown field", "errro:x", 0),
         NotFound(404, "NOT_FOUND - no queue 'q'", (50, 10)),
         RemoteProtocolError(ReplyCode.FRAME_ERROR, "a frame"),
         Unroutable("exchange", "key", "no queue"),
