@@ -346,7 +346,7 @@ class App(Router):
             await asyncio.to_thread(self.schema.check, self.database, table)
 
     def upgrade_database(self) -> bool:
-        """Make the outbox and inbox tables, if they are not there. Whether anything was done."""
+        """Make the tables, or bring them to this version of Redrive. Whether anything was done."""
         return self.schema.upgrade(self.database)
 
     def outbox_facts(self) -> dict[str, float]:

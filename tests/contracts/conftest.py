@@ -3,6 +3,8 @@
 The tests know a broker by a URL (`amqp_url`, a virtual host of the test's own) and speak to it through the client. They
 assert what AMQP 0-9-1 or RabbitMQ promises and nothing more. Where RabbitMQ's versions differ, the test asks for the
 version and says what differs.
+
+What the tables promise, they promise on SQLite and on PostgreSQL (`fresh_database`).
 """
 
 import asyncio
@@ -10,6 +12,7 @@ import os
 import secrets
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from redrive.client import Connection
 from redrive.client.channel import Channel
 from redrive.client.link import open_link
 from redrive.client.url import BrokerURL
+from redrive.store.database import Database
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker
 
@@ -50,6 +54,18 @@ def amqp_url(request: pytest.FixtureRequest) -> Iterator[str]:
     else:
         broker: ThreadedBroker = request.getfixturevalue(f"{request.param}_broker")
         yield broker.add_vhost(vhost)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def fresh_database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    """Without a table in it."""
+    if request.param == "sqlite":
+        database = Database.embedded(tmp_path)
+    else:
+        url: str = request.getfixturevalue("postgres_url")
+        database = Database(url.replace("postgresql://", "postgresql+psycopg://"))
+    yield database
+    await database.close()
 
 
 @pytest.fixture

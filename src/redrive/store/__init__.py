@@ -1,12 +1,16 @@
 """What must be in the same transaction as the application's own data: messages to publish, and messages processed.
+And what must outlive a process: operations on dead-letter queues, and who did what.
 
 | module      | what                                                                                         |
 |-------------|----------------------------------------------------------------------------------------------|
-| `tables`    | the outbox and inbox tables, with names of your choice                                       |
+| `tables`    | the tables; outbox and inbox with names of your choice                                       |
+| `columns`   | moments and text that mean the same on every database                                        |
 | `database`  | engines and sessions, synchronous and not, on SQLite and PostgreSQL                          |
 | `outbox`    | `outbox.add(session, ...)`: a message that is published if, and only if, you commit          |
 | `claims`    | rows that a relay has taken: claimed, published, put off, parked                             |
 | `inbox`     | a message that was processed is not processed again                                          |
+| `operations`| operations on dead-letter queues: progress, wishes, what became of each message              |
+| `audit`     | who did what with dead letters; only ever added to                                           |
 | `waking`    | how a relay hears of new rows                                                                |
 | `schema`    | `redrive db upgrade`: the tables, made and changed by Alembic                                |
 

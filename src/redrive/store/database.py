@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +27,7 @@ from redrive.errors import ConfigurationError
 
 _AUTOCOMMIT = "AUTOCOMMIT"
 _BUSY = 30  # seconds that a writer waits for another
+_AGAIN = 0.01  # seconds
 _ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
 _SYNC_DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
 
@@ -119,7 +122,8 @@ def _set_up_sqlite(engine: sa.Engine) -> None:
     def connected(connection: Any, _: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # the driver begins nothing by itself: `begun` does
         cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={_BUSY * 1000}"):
+        _write_ahead(cursor)
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={_BUSY * 1000}"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
@@ -127,3 +131,18 @@ def _set_up_sqlite(engine: sa.Engine) -> None:
     def begun(connection: sa.Connection) -> None:
         if connection.get_execution_options().get("isolation_level") != _AUTOCOMMIT:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _write_ahead(cursor: Any) -> None:
+    """For this SQLite does not wait as for all else: of two who open a new file at the same moment, one is told at once
+    that it is locked.
+    """
+    until = monotonic() + _BUSY
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or monotonic() > until:
+                raise
+            sleep(_AGAIN)

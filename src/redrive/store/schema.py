@@ -13,14 +13,26 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from redrive.errors import ConfigurationError
+from redrive.store.audit import append_only_statements
 from redrive.store.database import Database
-from redrive.store.tables import OutboxNames, inbox_table, outbox_table
+from redrive.store.tables import (
+    OutboxNames,
+    audit_table,
+    inbox_table,
+    items_table,
+    operations_table,
+    outbox_table,
+)
 
 if TYPE_CHECKING:  # whoever works with the tables needs no Alembic, and it takes its time to load
     from alembic.operations import Operations
 
 VERSION_TABLE = "redrive_version"
-LATEST = "0001"
+STEPS = (
+    "0001",  # outbox and inbox
+    "0002",  # operations on dead-letter queues, their items, and the audit
+)
+LATEST = STEPS[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +41,30 @@ class Schema:
     inbox: str = "redrive_inbox"
 
     def upgrade(self, database: Database) -> bool:
-        """Make the tables, if they are not there. Whether anything was done."""
+        """Make the tables, or what is missing of them. Whether anything was done.
+
+        Of several processes that do so at the same moment one does it, and the others wait for it.
+        """
+        with database.looking() as connection:
+            if not _missing(connection):
+                return False
+        return self._upgrade(database)
+
+    def _upgrade(self, database: Database) -> bool:
         from alembic.migration import MigrationContext
         from alembic.operations import Operations
 
         with database.engine.begin() as connection:
-            context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-            if context.get_current_revision() == LATEST:
+            if database.is_postgresql:  # SQLite's transactions wait for each other anyway
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(VERSION_TABLE, 0))))
+            steps = _missing(connection)
+            if not steps:
                 return False
-            if context.get_current_revision() is not None:
-                version = context.get_current_revision()
-                raise ConfigurationError(
-                    f"the database was made by a newer Redrive (version {version}): upgrade Redrive"
-                )
-            self._make(Operations(context), database.kind)
+            context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
             context._ensure_version_table()
+            for step in steps:
+                self._take(step, Operations(context), database.kind)
+            connection.execute(context._version.delete())
             connection.execute(context._version.insert().values(version_num=LATEST))
         return True
 
@@ -64,19 +85,39 @@ class Schema:
 
         buffer = StringIO()
         context = MigrationContext.configure(dialect_name=kind, opts={"as_sql": True, "output_buffer": buffer})
-        self._make(Operations(context), kind)
+        for step in STEPS:
+            self._take(step, Operations(context), kind)
         return buffer.getvalue()
 
-    def _make(self, operations: Operations, kind: str) -> None:
+    def _take(self, step: str, operations: Operations, kind: str) -> None:
         metadata = sa.MetaData()
-        tables = [outbox_table(metadata, self.outbox), inbox_table(metadata, self.inbox)]
-        for table in tables:
-            operations.execute(sa.schema.CreateTable(table, if_not_exists=True))
-            for index in sorted(table.indexes, key=lambda index: str(index.name)):
-                operations.execute(sa.schema.CreateIndex(index, if_not_exists=True))
-        if kind == "postgresql":
-            for statement in notify_statements(self.outbox.table):
-                operations.execute(sa.text(statement))
+        if step == "0001":
+            _make(operations, outbox_table(metadata, self.outbox), inbox_table(metadata, self.inbox))
+            statements = notify_statements(self.outbox.table) if kind == "postgresql" else []
+        else:
+            _make(operations, operations_table(metadata), items_table(metadata), audit_table(metadata))
+            statements = append_only_statements(kind)
+        for statement in statements:
+            operations.execute(sa.text(statement))
+
+
+def _missing(connection: sa.Connection) -> tuple[str, ...]:
+    """The steps that the database has not taken."""
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return STEPS
+    version = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    if version is None:
+        return STEPS
+    if version not in STEPS:
+        raise ConfigurationError(f"the database was made by a newer Redrive (version {version}): upgrade Redrive")
+    return STEPS[STEPS.index(version) + 1 :]
+
+
+def _make(operations: Operations, *tables: sa.Table) -> None:
+    for table in tables:
+        operations.execute(sa.schema.CreateTable(table, if_not_exists=True))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            operations.execute(sa.schema.CreateIndex(index, if_not_exists=True))
 
 
 def channel_of(table: str) -> str:

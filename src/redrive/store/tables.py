@@ -1,4 +1,4 @@
-"""The outbox and inbox tables. Their names, and those of their columns, can be an application's own.
+"""The tables. The names of outbox and inbox, and those of the outbox's columns, can be an application's own.
 
 An outbox may hold 10^8 rows, of which a few are pending. Everything a relay asks goes through partial indexes that hold
 the pending rows alone, so that what was published long ago costs nothing:
@@ -6,6 +6,9 @@ the pending rows alone, so that what was published long ago costs nothing:
     ..._due     (next_attempt_at, id)   where pending: what is next
     ..._keys    (ordering_key, id)      where pending and keyed: is anything before it?
     ..._parked  (id)                    where parked: for whoever looks
+
+Of operations on dead-letter queues there are few, each with as many items as it has moved messages. The audit only
+grows (see `redrive.store.audit`). These three are of Redrive alone.
 """
 
 from __future__ import annotations
@@ -19,10 +22,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from redrive.errors import ConfigurationError
+from redrive.runtime.dlq.operation import State
+from redrive.store.columns import Moment, Words
 
 # SQLite counts rows by itself only in a column that is an INTEGER and nothing else.
 _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _MOMENT = sa.DateTime(timezone=True)
+_NAME = 255  # characters of an id, of a queue, of a person
+_SENTENCE = 1_000
+_NOTE = 10_000
 
 
 class RowState(IntEnum):
@@ -116,4 +124,86 @@ def inbox_table(metadata: sa.MetaData, name: str = "redrive_inbox") -> sa.Table:
         sa.Column("processed_at", _MOMENT, nullable=False, server_default=sa.func.current_timestamp()),
     )
     sa.Index(f"{name}_processed_at", table.c.processed_at)
+    return table
+
+
+# Operations on dead-letter queues -----------------------------------------------------------------
+
+
+def operations_table(metadata: sa.MetaData) -> sa.Table:
+    """What was asked for, as JSON; how far it is; and what somebody wants of it meanwhile."""
+    table = sa.Table(
+        "redrive_operations",
+        metadata,
+        sa.Column("id", Words(_NAME), primary_key=True),
+        sa.Column("queue", Words(_NAME), nullable=False),
+        sa.Column("asked", sa.Text, nullable=False),  # the order
+        sa.Column("created_at", Moment, nullable=False),
+        sa.Column("state", sa.String(32), nullable=False),
+        sa.Column("planned", _BIG),
+        sa.Column("moved", _BIG, nullable=False),
+        sa.Column("skipped", _BIG, nullable=False),
+        sa.Column("failed", _BIG, nullable=False),
+        sa.Column("returned", _BIG, nullable=False),
+        sa.Column("scope", _BIG),
+        sa.Column("step", sa.Integer, nullable=False),
+        sa.Column("started_at", Moment),
+        sa.Column("beat_at", Moment),
+        sa.Column("ended_at", Moment),
+        sa.Column("owner", Words(_NAME), nullable=False),
+        sa.Column("note", Words(_NOTE), nullable=False),
+        sa.Column("wanted_state", sa.String(32)),
+        sa.Column("wanted_rate", sa.Double),
+    )
+    sa.Index(f"{table.name}_created", table.c.created_at, table.c.id)
+    sa.Index(f"{table.name}_queue", table.c.queue, table.c.created_at, table.c.id)
+    _index(table, "running", [table.c.created_at], is_running(table))
+    return table
+
+
+def is_running(operations: sa.Table) -> sa.ColumnElement[bool]:
+    """As literals, not as parameters: a plan that has to serve any value cannot use an index on some."""
+    return operations.c.state.in_([sa.literal_column(f"'{state}'") for state in State if not state.is_over])
+
+
+def items_table(metadata: sa.MetaData) -> sa.Table:
+    """What became of each message, numbered in the order in which it was written down."""
+    table = sa.Table(
+        "redrive_operation_items",
+        metadata,
+        sa.Column("number", _BIG, primary_key=True, autoincrement=True),
+        sa.Column(
+            "operation", Words(_NAME), sa.ForeignKey("redrive_operations.id", ondelete="CASCADE"), nullable=False
+        ),
+        sa.Column("id", Words(_SENTENCE), nullable=False),
+        sa.Column("outcome", sa.String(32), nullable=False),
+        sa.Column("at", Moment, nullable=False),
+        sa.Column("message_id", Words(_SENTENCE)),
+        sa.Column("why", Words(_SENTENCE), nullable=False),
+        sa.Column("destination", Words(_SENTENCE), nullable=False),
+    )
+    sa.Index(f"{table.name}_order", table.c.operation, table.c.number)
+    sa.Index(f"{table.name}_outcome", table.c.operation, table.c.outcome, table.c.number)
+    return table
+
+
+def audit_table(metadata: sa.MetaData) -> sa.Table:
+    """Who did what, or was not allowed to."""
+    table = sa.Table(
+        "redrive_audit",
+        metadata,
+        sa.Column("number", _BIG, primary_key=True, autoincrement=True),
+        sa.Column("at", Moment, nullable=False),
+        sa.Column("who", Words(_NAME), nullable=False),
+        sa.Column("action", Words(_NAME), nullable=False),
+        sa.Column("queue", Words(_NAME), nullable=False),
+        sa.Column("allowed", sa.Boolean, nullable=False),
+        sa.Column("operation", Words(_NAME), nullable=False),
+        sa.Column("filter", Words(_NOTE), nullable=False),
+        sa.Column("counts", sa.Text, nullable=False),  # JSON
+        sa.Column("reason", Words(_NOTE), nullable=False),
+        sa.Column("detail", Words(_NOTE), nullable=False),
+    )
+    sa.Index(f"{table.name}_queue", table.c.queue, table.c.number)
+    sa.Index(f"{table.name}_who", table.c.who, table.c.number)
     return table

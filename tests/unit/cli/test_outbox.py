@@ -226,7 +226,13 @@ def test_db_sql_prints_what_a_database_can_run() -> None:
         connection.executescript(sql)
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     connection.close()
-    assert {"redrive_outbox", "redrive_inbox"} <= tables
+    assert {
+        "redrive_outbox",
+        "redrive_inbox",
+        "redrive_operations",
+        "redrive_operation_items",
+        "redrive_audit",
+    } <= tables
     assert not Path("shop.db").exists()
 
 

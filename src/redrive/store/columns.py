@@ -1,0 +1,49 @@
+"""Kinds of columns that mean the same on SQLite and on PostgreSQL.
+
+SQLite keeps no time zone, and PostgreSQL answers in that of the session: a `Moment` goes in and comes out in UTC.
+
+Names, ids and errors come from brokers and from messages of anybody, and hold what a database refuses: NUL (PostgreSQL
+has no such character) and bytes that are no UTF-8 (which Redrive carries as surrogate escapes). A record must not fail
+for that, so a `Words` column writes them as `\\x00` and `\\udcff`, and cuts what is too long.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+
+class Moment(sa.TypeDecorator[datetime]):
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone: which moment is that?")
+        moment = value.astimezone(UTC)
+        return moment if dialect.name == "postgresql" else moment.replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
+        if value is None:
+            return None
+        return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+class Words(sa.TypeDecorator[str]):
+    """Text of at most so many characters, whatever they are."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
+        if value is None:
+            return None
+        text = value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+        return text if len(text) <= self.most else text[: self.most - 1] + "…"

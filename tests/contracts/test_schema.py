@@ -1,0 +1,139 @@
+"""The tables are made, and changed step by step, on SQLite and on PostgreSQL."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from redrive.errors import ConfigurationError
+from redrive.store.database import Database
+from redrive.store.schema import LATEST, VERSION_TABLE, Schema
+from redrive.store.tables import inbox_table, outbox_table
+
+FIRST = {"redrive_outbox", "redrive_inbox"}
+SECOND = {"redrive_operations", "redrive_operation_items", "redrive_audit"}
+
+UPGRADE = """
+import sys
+from redrive.store.database import Database
+from redrive.store.schema import Schema
+database, schema = Database(sys.argv[1]), Schema()
+import alembic.migration, alembic.operations  # takes its time: let all begin together
+print("ready", flush=True)
+sys.stdin.readline()
+print(schema.upgrade(database))
+"""
+
+
+def tables_of(database: Database) -> set[str]:
+    return set(sa.inspect(database.engine).get_table_names())
+
+
+def version_of(database: Database) -> list[str]:
+    with database.looking() as connection:
+        return list(connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars())
+
+
+def take_first_step(database: Database) -> None:
+    """As the first version of Redrive left a database, with something in it."""
+    metadata = sa.MetaData()
+    outbox_table(metadata)
+    inbox_table(metadata)
+    metadata.create_all(database.engine)
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        connection.exec_driver_sql(f"INSERT INTO {VERSION_TABLE} VALUES ('0001')")
+        connection.exec_driver_sql("INSERT INTO redrive_inbox (consumer, message_id) VALUES ('orders', 'm-1')")
+
+
+def test_everything_is_made_from_nothing_and_once(fresh_database: Database) -> None:
+    assert Schema().upgrade(fresh_database) is True
+    assert tables_of(fresh_database) == FIRST | SECOND | {VERSION_TABLE}
+    assert version_of(fresh_database) == [LATEST] == ["0002"]
+    assert Schema().upgrade(fresh_database) is False
+
+
+def test_a_database_of_the_first_step_gets_what_is_missing_and_keeps_what_it_has(fresh_database: Database) -> None:
+    take_first_step(fresh_database)
+    assert Schema().upgrade(fresh_database) is True
+    assert tables_of(fresh_database) == FIRST | SECOND | {VERSION_TABLE}
+    assert version_of(fresh_database) == [LATEST]
+    with fresh_database.looking() as connection:
+        assert connection.execute(sa.text("SELECT message_id FROM redrive_inbox")).scalars().all() == ["m-1"]
+
+
+def test_a_step_that_fails_leaves_the_database_as_it_was(
+    fresh_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_first_step(fresh_database)
+    monkeypatch.setattr("redrive.store.schema.append_only_statements", lambda _: ["NONSENSE"])
+    with pytest.raises(sa.exc.DBAPIError):
+        Schema().upgrade(fresh_database)
+    assert tables_of(fresh_database) == FIRST | {VERSION_TABLE}
+    assert version_of(fresh_database) == ["0001"]
+
+
+def test_an_up_to_date_database_is_not_kept_waiting_by_a_writer(fresh_database: Database) -> None:
+    Schema().upgrade(fresh_database)
+    with fresh_database.engine.begin() as writer:
+        writer.exec_driver_sql("INSERT INTO redrive_inbox (consumer, message_id) VALUES ('orders', 'm-1')")
+        assert Schema().upgrade(fresh_database) is False
+
+
+def test_processes_that_upgrade_at_the_same_moment_do_it_once(fresh_database: Database) -> None:
+    url = fresh_database.url.render_as_string(hide_password=False)
+    command = [sys.executable, "-c", UPGRADE, url]
+    racers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    said = [racer.communicate(timeout=120) for racer in racers]
+    assert sorted(out for out, _ in said) == ["False\n", "False\n", "False\n", "True\n"], said
+    assert version_of(fresh_database) == [LATEST]
+
+
+async def test_a_new_file_that_another_is_writing_to_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not a write-ahead log yet, and SQLite does not wait with making it one."""
+    writer = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr("redrive.store.database.sleep", lambda _: writer.close())
+    database = Database.embedded(tmp_path)
+    assert Schema().upgrade(database) is True
+    await database.close()
+
+
+def test_the_printed_sql_makes_everything_and_an_upgrade_after_it_too(fresh_database: Database) -> None:
+    sql = Schema().sql(fresh_database.kind)
+    with fresh_database.engine.begin() as connection:
+        for statement in filter(str.strip, sql.split(";\n")):
+            connection.exec_driver_sql(statement)
+    assert tables_of(fresh_database) == FIRST | SECOND
+    assert Schema().upgrade(fresh_database) is True
+    assert version_of(fresh_database) == [LATEST]
+
+
+def test_a_database_of_a_newer_redrive_is_left_alone(fresh_database: Database) -> None:
+    Schema().upgrade(fresh_database)
+    with fresh_database.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '0003'")
+    with pytest.raises(ConfigurationError, match=r"made by a newer Redrive \(version 0003\): upgrade Redrive"):
+        Schema().upgrade(fresh_database)
+
+
+async def test_the_embedded_database_is_made_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    database = Database.embedded(tmp_path / "new" / "folder")
+    assert Schema().upgrade(database) is True
+    assert tables_of(database) >= SECOND
+    await database.close()
