@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from contracts.observing import drained, gone
+from contracts.observing import drained, gone, take
 from redrive.client import Connection
 from redrive.client.management import Management
 from redrive.client.watching import ManagementWatcher
@@ -135,6 +135,16 @@ async def test_a_queue_that_may_not_be_deleted_is_not_declared_anew_either(conne
 
     await gone(connection, "another")
     assert await drained(connection, "queue") == [b"still here"]
+
+
+async def test_a_queue_that_is_neither_empty_nor_unused_is_kept_for_not_being_empty(connection: Connection) -> None:
+    await connection.declare_queue("queue", arguments={"x-queue-type": "classic"})
+    for _ in range(2):
+        await connection.publish("", "queue", b"still here")
+    await take(await connection.consume("queue", prefetch=1), 1)
+
+    with pytest.raises(PreconditionFailed, match="not empty"):
+        await connection.ask_together(QueueDelete(queue="queue", if_unused=True, if_empty=True))
 
 
 # What plain AMQP does not tell --------------------------------------------------------------------------

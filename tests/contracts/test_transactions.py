@@ -196,3 +196,17 @@ async def test_a_connection_that_is_cut_leaves_everything_as_it_was(
         return await drained(connection, orders)
 
     await eventually(bodies, [b"kept"])
+
+
+async def test_a_quorum_queue_that_fills_up_during_a_commit_takes_all_of_it(
+    connection: Connection, channel: Channel
+) -> None:
+    """The channel hears that the queue is full when it has published everything."""
+    await connection.declare_queue("full", arguments={"x-queue-type": "quorum", **FULL})
+    await channel.ask(TxSelect())
+    for body in (b"1", b"2", b"3", b"4"):
+        told(channel, "", "full", body)
+
+    await channel.ask(TxCommit())
+
+    await ready(connection, "full", 4)

@@ -202,6 +202,7 @@ class Channel:
         self._accepted = 0  # the last one that was not refused: never answer twice
         self._told = 0  # confirmed up to here
         self._transaction: _Transaction | None = None
+        self.admitted: dict[object, bool] | None = None
         self._methods: dict[type[Method], Callable[[Any], None]] = {
             BasicAck: self._ack,
             BasicCancel: self._cancel,
@@ -583,17 +584,23 @@ class Channel:
 
     def _tx_commit(self, _: TxCommit) -> None:
         transaction, self._transaction = self._in_transaction(), _Transaction()
-        complete = True
-        for publication, message, targets in transaction.publications:
-            routed, accepted = self.vhost.deliver(message, self.vhost.still_there(targets), self)
-            complete = complete and accepted
-            if not routed and publication.mandatory:
-                self._return(publication)
+        complete = self._publish_all(transaction)
         for fate, taken in transaction.settlements:
             self._settle(fate, taken)
         if not complete:  # a queue was full and refused; what others took is theirs
             raise precondition("partial tx completion")
         self.session.after_commit(lambda: self._reply(TxCommitOk()))
+
+    def _publish_all(self, transaction: _Transaction) -> bool:
+        """Says whether all queues took what was theirs."""
+        complete, self.admitted = True, {}
+        for publication, message, targets in transaction.publications:
+            routed, accepted = self.vhost.deliver(message, self.vhost.still_there(targets), self)
+            complete = complete and accepted
+            if not routed and publication.mandatory:
+                self._return(publication)
+        self.admitted = None
+        return complete
 
     def _tx_rollback(self, _: TxRollback) -> None:
         self.unacked = self._in_transaction().undone(self.unacked)

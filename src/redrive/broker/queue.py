@@ -43,6 +43,12 @@ class Consumer(Protocol):
     def cancelled_by_broker(self) -> None: ...
 
 
+class Publisher(Protocol):
+    """Whoever puts messages into a queue and may be refused: a channel."""
+
+    admitted: dict[object, bool] | None  # by whom, while it commits a transaction: news reach it afterwards
+
+
 class Queue:
     def __init__(
         self,
@@ -111,7 +117,7 @@ class Queue:
             settings.max_bytes is not None and self._bytes + size > settings.max_bytes
         )
 
-    def publish(self, message: Message, by: object = None) -> bool:  # noqa: ARG002 - a quorum queue wants to know
+    def publish(self, message: Message, by: Publisher | None = None) -> bool:  # noqa: ARG002 - a quorum queue wants to know
         """Take a message in, unless the queue is full and refuses. `by`: the channel, or nobody for a dead letter."""
         settings = self.settings
         if settings.overflow != "drop-head" and self._would_overflow(self._size(message)):

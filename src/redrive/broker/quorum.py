@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
 from redrive.broker.message import Entry, Message
-from redrive.broker.queue import Consumer, Queue
+from redrive.broker.queue import Consumer, Publisher, Queue
 from redrive.broker.ready import Lanes, Ready, ReturnsFirst, TwoToOne
 from redrive.broker.settings import QueueSettings
 
@@ -27,15 +27,22 @@ class Gate:
 
     A message that makes it too full is still taken. From then on all channels that have ever published to it are
     refused, until no more than 80 % of each limit is in use. A channel that comes in between is told at its first
-    publish how things are then.
+    publish how things are then; and one that commits a transaction hears nothing before all of that is published.
     """
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings
-        self._refused: WeakKeyDictionary[object, bool] = WeakKeyDictionary()  # by channel
+        self._refused: WeakKeyDictionary[Publisher, bool] = WeakKeyDictionary()  # by channel
         self._low = True
 
-    def admits(self, channel: object, messages: int, size: int) -> bool:
+    def admits(self, channel: Publisher, messages: int, size: int) -> bool:
+        if channel.admitted is None:
+            return self._admits(channel, messages, size)
+        if self not in channel.admitted:
+            channel.admitted[self] = self._admits(channel, messages, size)
+        return channel.admitted[self]
+
+    def _admits(self, channel: Publisher, messages: int, size: int) -> bool:
         if channel not in self._refused:
             self._refused[channel] = not self._within(1.0, messages, size)
         return not self._refused[channel]
@@ -87,7 +94,7 @@ class QuorumQueue(Queue):
         self._leaving = tuple(leaving for leaving in (*self._leaving, consumer) if leaving.unacked)
         super().remove(consumer)
 
-    def publish(self, message: Message, by: object = None) -> bool:
+    def publish(self, message: Message, by: Publisher | None = None) -> bool:
         """Who moves a dead letter does not ask whether there is room."""
         if self._gate is not None and by is not None and not self._gate.admits(by, len(self._ready), self._bytes):
             return False

@@ -19,7 +19,7 @@ from redrive.broker.dialect import Dialect
 from redrive.broker.exchanges import MATCHERS, InvalidBinding, Matcher
 from redrive.broker.memory import Memory
 from redrive.broker.message import Entry, Facts, Message, read_facts
-from redrive.broker.queue import Queue
+from redrive.broker.queue import Publisher, Queue
 from redrive.broker.quorum import QuorumQueue
 from redrive.broker.refusal import Refusal, access_refused, not_found, precondition
 from redrive.broker.settings import check_equivalent, inequivalent, read_settings
@@ -298,10 +298,10 @@ class VirtualHost:
                 f"cannot delete queue '{name}' in vhost '{self.name}'. queue.delete operations with {option} flag set"
             )
             raise Refusal(ReplyCode.NOT_IMPLEMENTED, f"{text} are not supported by quorum queues")
-        if if_unused and queue.consumers:
-            raise precondition(f"queue '{name}' in vhost '{self.name}' in use")
         if if_empty and len(queue):
             raise precondition(f"queue '{name}' in vhost '{self.name}' not empty")
+        if if_unused and queue.consumers:
+            raise precondition(f"queue '{name}' in vhost '{self.name}' in use")
         return self.remove_queue(queue)
 
     def remove_queue(self, queue: Queue) -> int:
@@ -383,7 +383,7 @@ class VirtualHost:
             walk.visit(name, key)
         return tuple(walk.queues)
 
-    def publish(self, publication: Publication, user: str, by: object) -> tuple[bool, bool]:
+    def publish(self, publication: Publication, user: str, by: Publisher) -> tuple[bool, bool]:
         """Route a message. Says whether any queue was found for it, and whether all of them took it."""
         message, targets = self.find_way(publication, user)
         return self.deliver(message, targets, by)
@@ -400,7 +400,7 @@ class VirtualHost:
             targets = self.targets_for_keys(message.exchange, keys, publication.raw_properties)
         return message, targets
 
-    def deliver(self, message: Message, targets: tuple[Queue, ...], by: object) -> tuple[bool, bool]:
+    def deliver(self, message: Message, targets: tuple[Queue, ...], by: Publisher) -> tuple[bool, bool]:
         if message.facts.delay and (delays := self._delays(message.exchange)) is not None:
             delays.hold(message, message.facts.delay)
             return True, True
