@@ -7,6 +7,7 @@
 | `REDRIVE_DATABASE`         | the database's URL, where the program does not say one                     |
 | `REDRIVE_DATA`             | the folder of the embedded broker and database (`.redrive`)                |
 | `REDRIVE_USER`             | who is acting, in the audit and in the lineage of messages                 |
+| `REDRIVE_WEBHOOK_SECRET`   | signs the notices of `redrive dlq watch`                                   |
 | `REDRIVE_OUTBOX_TRANSPORT` | RABBIT or LOCAL, where the program does not say one (RABBIT)               |
 """
 
@@ -20,6 +21,7 @@ MANAGEMENT = "REDRIVE_MANAGEMENT"
 DATABASE = "REDRIVE_DATABASE"
 DATA = "REDRIVE_DATA"
 USER = "REDRIVE_USER"
+WEBHOOK_SECRET = "REDRIVE_WEBHOOK_SECRET"
 OUTBOX_TRANSPORT = "REDRIVE_OUTBOX_TRANSPORT"
 
 
@@ -45,3 +47,7 @@ def user() -> str | None:
 
 def outbox_transport() -> str | None:
     return os.environ.get(OUTBOX_TRANSPORT) or None
+
+
+def webhook_secret() -> str | None:
+    return os.environ.get(WEBHOOK_SECRET) or None

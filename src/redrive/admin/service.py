@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 from redrive.admin.place import Place, View
@@ -25,21 +26,31 @@ from redrive.errors import (
     OperationNotFound,
     RedriveError,
 )
+from redrive.protocol.content import Delivery
+from redrive.recovery.dead_letter import Summary, read_dead_letter
+from redrive.recovery.editing import Content, diff
+from redrive.recovery.history import HeaderNames
+from redrive.recovery.redaction import Redaction
 from redrive.recovery.search import Query, parse
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq import looking, planning
-from redrive.runtime.dlq.acts import Redriving
+from redrive.runtime.dlq.acts import Discarding, Redriving, Transforming
+from redrive.runtime.dlq.archive import Archive, archive_path
 from redrive.runtime.dlq.audit import AuditEntry
-from redrive.runtime.dlq.choosing import Chooser
+from redrive.runtime.dlq.choosing import Chooser, Verdict
+from redrive.runtime.dlq.letters import Exported, encode_letter
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page
-from redrive.runtime.dlq.moving import Act, Mover
+from redrive.runtime.dlq.moving import PORTION, Act, Mover
 from redrive.runtime.dlq.operation import Counts, Item, Kind, Operation, Order, Outcome, State, Way, Wish
 from redrive.runtime.dlq.planning import Plan, Target
+from redrive.runtime.dlq.ports import Moves
 from redrive.runtime.dlq.steering import Changed
+from redrive.runtime.dlq.transforming import Transform, TransformFailed, transformed
 from redrive.runtime.publishing import uuid7
 from redrive.store.audit import Audit
 from redrive.store.operations import OperationsStore
 from redrive.topology.peeking import PeekSafety
+from redrive.wire.patch import patch_properties, raw_text, read_user_id
 
 T = TypeVar("T")
 
@@ -239,7 +250,7 @@ class Service:
         self,
         operation: Operation,
         *,
-        act: Act | None = None,
+        act: Callable[[Moves], Act] | None = None,
         changed: Changed = lambda _: None,
         started: Callable[[Mover], None] = lambda _: None,
     ) -> Operation:
@@ -259,14 +270,16 @@ class Service:
         await self.record(f"{over.order.kind} ended", queue, operation=over.id, counts=counts, detail=detail)
         return over
 
-    async def _mover(self, view: View, operation: Operation, act: Act | None, changed: Changed) -> Mover:
+    async def _mover(
+        self, view: View, operation: Operation, act: Callable[[Moves], Act] | None, changed: Changed
+    ) -> Mover:
         order = operation.order
         await view.check_look(order.queue, spend=order.spend_deliveries)
         return Mover(
             operation,
             view.broker,
             self.store,
-            act or Redriving(view.broker, self.clock),
+            act(view.broker) if act is not None else Redriving(view.broker, self.clock),
             clock=self.clock,
             retries=await self._retries(view, order),
             keeps_order=await view.keeps_order(order.queue),
@@ -299,6 +312,71 @@ class Service:
         return await self.run(
             replace(operation, owner=self.owner, state=State.RUNNING), changed=changed, started=started
         )
+
+    # Out of a queue and into it --------------------------------------------------------------------------
+
+    async def discard(self, plan: Plan, folder: Path, *, confirm: str, **watching: Any) -> tuple[Operation, Path]:
+        """Write messages to an archive and let them go. `confirm` is the name of the queue, said once more."""
+        queue = plan.order.queue
+        if confirm != queue:
+            raise ConfigurationError(
+                f"to discard messages of {queue}, its name must be said once more, not {confirm!r}"
+            )
+        operation = await self.begin(plan.order, planned=plan.eligible)
+        path = archive_path(folder, queue, operation.id)
+        with await asyncio.to_thread(Archive, path) as archive:
+            return await self.run(operation, act=lambda _: Discarding(archive), **watching), path
+
+    async def redrive_changed(
+        self, plan: Plan, transform: Transform, folder: Path, *, force: bool = False, **watching: Any
+    ) -> tuple[Operation, Path]:
+        """Send messages back to work, each changed; the originals go to an archive first."""
+        order = replace(plan.order, kind=Kind.EDIT, transform=str(transform))
+        operation = await self.begin(order, planned=plan.eligible)
+        path = archive_path(folder, order.queue, operation.id)
+        with await asyncio.to_thread(Archive, path) as archive:
+
+            def act(broker: Moves) -> Act:
+                return Transforming(broker, self.clock, transform, archive, force=force)
+
+            return await self.run(operation, act=act, **watching), path
+
+    async def samples(self, order: Order, transform: Transform, *, force: bool = False) -> list[tuple[str, str]]:
+        """What a transform would change, for some of the messages: each id with a diff, or with what is wrong."""
+        async with self._look(order.queue, order.spend_deliveries) as view:
+            chooser = await self._chooser(view, self._signed(order), "")
+            chosen: list[tuple[str, str]] = []
+
+            def see(delivery: Delivery, letter: Summary) -> bool:
+                if chooser.choose(letter, delivery.body, delivery.raw_properties).verdict is Verdict.TAKE:
+                    chosen.append((letter.id, _sample(transform, delivery, letter, force)))
+                return len(chosen) >= planning.MOST_SAMPLES
+
+            await looking.visit(view.broker, order.queue, see)
+        return chosen
+
+    async def export(
+        self, queue: str, text: str = "", *, redaction: Redaction | None = None, spend: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        """Lines of JSON, one for each message. They stay where they are."""
+        query = self._query(text)
+        await self.record("export", queue, filter=text, detail="redacted" if redaction is not None else "")
+        async with self._look(queue, spend) as view:
+            depth = await view.broker.depth(queue)
+            async with aclosing(looking.stream(view.broker, queue, depth)) as letters:
+                async for delivery, letter in letters:
+                    if query is None or query.matches(letter, delivery.body, delivery.raw_properties):
+                        yield encode_letter(delivery, letter, redaction=redaction)
+
+    async def restore(self, lines: Iterable[tuple[int, Exported]], queue: str, file: str) -> AsyncGenerator[int, None]:
+        """Put exported messages into a queue. Tells after each portion up to which line everything is there."""
+        await self.record("import", queue, detail=f"from {file}")
+        async with self.place.moving() as view:
+            await view.definition(queue)
+            for portion in _portions(lines):
+                messages = [("", queue, one.body, _harmless(one.raw_properties), True) for _, one in portion]
+                await view.broker.publish_many(messages)
+                yield portion[-1][0]
 
     def _lives(self, operation: Operation) -> bool:
         return operation.beat_at is not None and self.clock.now() - operation.beat_at < STALE
@@ -353,6 +431,40 @@ def operation_id(moment: datetime, chance: bytes) -> str:
     """Sorts by time, and can be read aloud."""
     number = uuid7(moment, chance).int
     return "op_" + "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> str:
+    whole = read_dead_letter(delivery.raw_properties, delivery.body, queue=letter.queue, position=letter.position)
+    try:
+        content = transformed(transform, delivery, whole, force=force)
+    except TransformFailed as error:
+        return f"cannot be changed: {error}"
+    if content is None:
+        return "is skipped"
+    return diff(Content(delivery.raw_properties, delivery.body), content)
+
+
+def _portions(lines: Iterable[tuple[int, Exported]]) -> Iterator[list[tuple[int, Exported]]]:
+    portion: list[tuple[int, Exported]] = []
+    for numbered in lines:
+        portion.append(numbered)
+        if len(portion) == PORTION:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
+def _harmless(raw: bytes) -> bytes:
+    """As it was, but for what would end the channel, send copies elsewhere, or let it expire again."""
+    user = read_user_id(raw)
+    kept = {HeaderNames.USER_ID.encode(): raw_text(user)} if user is not None else {}
+    return patch_properties(
+        raw, set_headers=kept, remove_headers=_COPIES, drop_expiration=True, drop_user_id=user is not None
+    )
+
+
+_COPIES = frozenset((b"CC", b"BCC"))
 
 
 def _filter(order: Order) -> str:

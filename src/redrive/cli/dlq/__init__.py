@@ -4,6 +4,8 @@
 |--------------|-------------------------------------------------------------------------|
 | `looking`    | ls, groups, peek, show, query, check                                    |
 | `redriving`  | plan, redrive                                                           |
+| `letters`    | discard, edit, transform, export, import                                |
+| `telling`    | watch: tell somebody about new dead letters                             |
 | `options`    | what several of them have                                               |
 """
 
@@ -11,8 +13,10 @@ from __future__ import annotations
 
 import click
 
+from redrive.cli.dlq.letters import discard, edit, export, import_, transform
 from redrive.cli.dlq.looking import check, groups, list_, peek, query, show
 from redrive.cli.dlq.redriving import plan, redrive
+from redrive.cli.dlq.telling import watch
 
 
 @click.group()
@@ -31,5 +35,8 @@ def dlq() -> None:
     """
 
 
-for command in (check, groups, list_, peek, plan, query, redrive, show):
+_LOOKING = (check, groups, list_, peek, query, show, watch)
+_DOING = (discard, edit, export, import_, plan, redrive, transform)
+
+for command in (*_LOOKING, *_DOING):
     dlq.add_command(command)

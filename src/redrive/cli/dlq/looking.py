@@ -85,7 +85,7 @@ def peek(where: Where, queue: str, query: str, limit: int, start: int, spend: bo
     """
     page = run(where.service().peek, queue, query, limit=limit, start=start, spend=spend)
     if json:
-        as_json(page)
+        as_json({**asdict(page), "letters": [letter._asdict() for letter in page.letters]})
         return
     _letters(page.letters)
     more = f"; go on with --from {page.next}" if page.next is not None else ""

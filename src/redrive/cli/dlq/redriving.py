@@ -62,7 +62,7 @@ def redrive_options(command: F) -> F:
     return command
 
 
-def _order(queue: str, **said: Any) -> Order:
+def make_order(queue: str, **said: Any) -> Order:
     ramp = None
     if said["ramp"]:
         wait = duration(said["step_wait"], "--step-wait").total_seconds() if said["step_wait"] else Ramp().wait
@@ -70,7 +70,7 @@ def _order(queue: str, **said: Any) -> Order:
     return Order(
         Kind.REDRIVE,
         queue,
-        _selection(**said),
+        make_selection(**said),
         Destination.parse(said["to"]),
         said["rate"],
         ramp,
@@ -81,7 +81,7 @@ def _order(queue: str, **said: Any) -> Order:
     )
 
 
-def _selection(*, query: str, ids: tuple[str, ...], group: str, limit: int | None, **_: Any) -> Selection:
+def make_selection(*, query: str, ids: tuple[str, ...], group: str, limit: int | None, **_: Any) -> Selection:
     return Selection(query, None, ids, group, limit)
 
 
@@ -106,7 +106,7 @@ def plan(where: Where, queue: str, json: bool, **said: Any) -> None:
     redrive dlq plan orders.dlq --group 3fa9
     redrive dlq plan orders.dlq -q 'error:Timeout' --to original
     """
-    made = run(where.service().plan, _order(queue, **said))
+    made = run(where.service().plan, make_order(queue, **said))
     if json:
         as_json(plan_row(made))
     else:
@@ -156,7 +156,7 @@ def redrive(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, 
     elsewhere: redrive ops.
     """
     service = where.service()
-    order = _order(queue, **said)
+    order = make_order(queue, **said)
     made = run(service.plan, order)
     print_plan(made)
     if not made.eligible:

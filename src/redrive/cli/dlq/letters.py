@@ -1,0 +1,346 @@
+"""Out of a queue and into it: discard, edit, transform, export, import. Everything that leaves is on the disk first."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from redrive.admin.service import Service
+from redrive.cli.dlq.options import json_option, query_option, spend_option
+from redrive.cli.dlq.redriving import (
+    confirm,
+    finish,
+    make_order,
+    make_selection,
+    print_plan,
+    redrive_options,
+    selection_options,
+    watched,
+)
+from redrive.cli.exits import NOT_FOUND
+from redrive.cli.places import Where, place_options
+from redrive.cli.printing import as_json, counted, note, number, safe
+from redrive.cli.sources import explains_errors, import_object, run
+from redrive.errors import ConfigurationError
+from redrive.recovery.editing import Edit
+from redrive.recovery.redaction import REDACTION
+from redrive.runtime.dlq.archive import lines_of, read_archive
+from redrive.runtime.dlq.letters import Exported, decode_letter
+from redrive.runtime.dlq.operation import Kind, Operation, Order
+from redrive.runtime.dlq.planning import Plan
+from redrive.runtime.dlq.transforming import Transform, from_function, from_patch
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+no_input_option = click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
+force_option = click.option("--force", is_flag=True, help="Also a body that is called JSON and is none.")
+
+
+# Discard ----------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("queue")
+@selection_options
+@click.option("--reason", default="", help="For the audit: INC-42.")
+@click.option("--confirm", "name", metavar="QUEUE", help="The queue's name once more, instead of being asked for it.")
+@no_input_option
+@place_options
+@json_option
+@explains_errors
+def discard(where: Where, queue: str, reason: str, name: str | None, no_input: bool, json: bool, **said: Any) -> None:
+    """Take messages out for good. They are written to an archive first, from which `import` restores them.
+
+    \b
+    redrive dlq discard orders.dlq -q 'type:Heartbeat'
+    redrive dlq discard orders.dlq --group 3fa9 --confirm orders.dlq --reason INC-42
+    """
+    service = where.service()
+    order = Order(Kind.DISCARD, queue, make_selection(**said), reason=reason, spend_deliveries=said["spend"])
+    made = _planned(service, order)
+    if name is None:
+        if no_input or not sys.stdin.isatty():
+            confirm("", False, True)
+        name = click.prompt(
+            f"Discard {counted(made.eligible, 'message')}? Type the queue's name",
+            default="",
+            show_default=False,
+            err=True,
+        )
+    over, path = run(_discarded, service, made, where.archives, name)
+    note(f"archived in {path}; to restore: redrive dlq import {queue} {path}")
+    finish(over, json)
+
+
+async def _discarded(service: Service, made: Plan, folder: Path, name: str) -> tuple[Operation, Path]:
+    paths: list[Path] = []
+
+    async def runs(changed: Any, started: Any) -> Operation:
+        over, path = await service.discard(made, folder, confirm=name, changed=changed, started=started)
+        paths.append(path)
+        return over
+
+    return await watched(runs), paths[0]
+
+
+def _planned(service: Service, order: Order) -> Plan:
+    made = run(service.plan, order)
+    print_plan(made)
+    if not made.eligible:
+        note("redrive: no message is meant by this")
+        sys.exit(NOT_FOUND)
+    return made
+
+
+# Change -----------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("id")
+@click.option("--body", type=click.File("rb"), help="The new body, from a file; - is stdin.")
+@click.option("--set-header", multiple=True, metavar="NAME=VALUE")
+@click.option("--remove-header", multiple=True, metavar="NAME")
+@click.option("--editor", is_flag=True, help="Change the body in $EDITOR.")
+@click.option("--dry-run", is_flag=True, help="Show the difference, and stop there.")
+@redrive_options
+@spend_option
+@force_option
+@yes_option
+@no_input_option
+@place_options
+@json_option
+@explains_errors
+def edit(
+    where: Where,
+    queue: str,
+    id: str,
+    body: Any,
+    set_header: tuple[str, ...],
+    remove_header: tuple[str, ...],
+    editor: bool,
+    dry_run: bool,
+    force: bool,
+    yes: bool,
+    no_input: bool,
+    json: bool,
+    **said: Any,
+) -> None:
+    """Change one message and send it back to work. The original is archived first.
+
+    \b
+    redrive dlq edit orders.dlq 3f5a --editor
+    redrive dlq edit orders.dlq 3f5a --body fixed.json --set-header tenant=acme
+    """
+    service = where.service()
+    found = run(service.message, queue, id, spend=said["spend"])
+    new = body.read() if body is not None else _in_editor(found.body) if editor else None
+    change = Edit(new, dict(map(_header, set_header)), remove_header)
+    if change.is_nothing:
+        raise ConfigurationError("nothing would change: say --body, --editor, --set-header or --remove-header")
+    said |= {"query": "", "ids": (found.letter.id,), "group": "", "limit": 1}
+    _changed(where, service, make_order(queue, **said), _Same(change), dry_run, force, yes, no_input, json)
+
+
+class _Same:
+    """The same edit for every message that is meant: there is one."""
+
+    def __init__(self, change: Edit) -> None:
+        self._change = change
+
+    def __call__(self, *_: Any) -> Edit:
+        return self._change
+
+    def __str__(self) -> str:
+        return "by hand"
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigurationError(f"--set-header {text!r}: want NAME=VALUE")
+    return name, value
+
+
+def _in_editor(body: bytes) -> bytes | None:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise ConfigurationError("the body is no text: write the new one to a file, and say --body FILE") from None
+    changed = click.edit(text, extension=".json", require_save=True)
+    return None if changed is None else changed.encode()
+
+
+@click.command()
+@click.argument("queue")
+@click.option("--patch", metavar="JSON", help="A JSON Patch (RFC 6902), or @FILE with one.")
+@click.option(
+    "--function", metavar="MODULE:NAME", help="def fix(body, headers, letter): the new body, or None to skip."
+)
+@click.option("--dry-run", is_flag=True, help="Show what changes in some of the messages, and stop there.")
+@selection_options
+@redrive_options
+@force_option
+@yes_option
+@no_input_option
+@place_options
+@json_option
+@explains_errors
+def transform(
+    where: Where,
+    queue: str,
+    patch: str | None,
+    function: str | None,
+    dry_run: bool,
+    force: bool,
+    yes: bool,
+    no_input: bool,
+    json: bool,
+    **said: Any,
+) -> None:
+    """Change many messages in the same way and send them back to work. The originals are archived first.
+
+    \b
+    redrive dlq transform orders.dlq --group 3fa9 --patch '[{"op": "replace", "path": "/currency", "value": "EUR"}]'
+    redrive dlq transform orders.dlq --function fixes:add_tenant --dry-run
+    """
+    if (patch is None) == (function is None):
+        raise click.UsageError("say --patch or --function")
+    how = from_patch(_text(patch)) if patch is not None else from_function(import_object(str(function)), str(function))
+    _changed(where, where.service(), make_order(queue, **said), how, dry_run, force, yes, no_input, json)
+
+
+def _text(patch: str) -> str:
+    if not patch.startswith("@"):
+        return patch
+    try:
+        return Path(patch[1:]).read_text()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {patch[1:]}: {error.strerror}") from None
+
+
+def _changed(
+    where: Where,
+    service: Service,
+    order: Order,
+    how: Transform,
+    dry_run: bool,
+    force: bool,
+    yes: bool,
+    no_input: bool,
+    json: bool,
+) -> None:
+    made = _planned(service, order)
+    for id, difference in run(service.samples, made.order, how, force=force):
+        click.echo(f"{safe(id)}\n{difference}", err=not dry_run)
+    if dry_run:
+        return
+    confirm(f"Change {counted(made.eligible, 'message')} and send them back to work?", yes, no_input)
+    over, path = run(_transformed, service, made, how, where.archives, force)
+    note(f"the originals are in {path}")
+    finish(over, json)
+
+
+async def _transformed(
+    service: Service, made: Plan, how: Transform, folder: Path, force: bool
+) -> tuple[Operation, Path]:
+    paths: list[Path] = []
+
+    async def runs(changed: Any, started: Any) -> Operation:
+        over, path = await service.redrive_changed(made, how, folder, force=force, changed=changed, started=started)
+        paths.append(path)
+        return over
+
+    return await watched(runs), paths[0]
+
+
+# Export and import ------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("queue")
+@query_option
+@click.option("-o", "--output", type=click.File("wb"), default="-", help="A file.  [default: stdout]")
+@click.option("--redact", is_flag=True, help="Without secrets. Such lines cannot be imported.")
+@spend_option
+@place_options
+@explains_errors
+def export(where: Where, queue: str, query: str, output: Any, redact: bool, spend: bool) -> None:
+    """Write messages as lines of JSON, byte for byte. They stay in the queue.
+
+    \b
+    redrive dlq export orders.dlq -o orders.ndjson
+    redrive dlq export orders.dlq -q since:1d | jq .error
+    """
+    count = run(_exported, where.service(), queue, query, output, redact, spend)
+    note(f"{counted(count, 'message')} exported")
+
+
+async def _exported(service: Service, queue: str, query: str, output: Any, redact: bool, spend: bool) -> int:
+    count = 0
+    lines = service.export(queue, query, redaction=REDACTION if redact else None, spend=spend)
+    async with aclosing(lines):
+        async for line in lines:
+            output.write(line)
+            count += 1
+    return count
+
+
+@click.command("import")
+@click.argument("queue")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.option(
+    "--from-line", type=click.IntRange(1), default=1, help="Begin here, as told when an import was cut short."
+)
+@yes_option
+@no_input_option
+@place_options
+@json_option
+@explains_errors
+def import_(where: Where, queue: str, file: Path, from_line: int, yes: bool, no_input: bool, json: bool) -> None:
+    """Put exported or archived messages into a queue.
+
+    \b
+    redrive dlq import orders.dlq .redrive/archive/orders.dlq-op_01j8.ndjson
+
+    The whole file is checked before the first message is published.
+    """
+    wanted = sum(number >= from_line for number, _ in _lines(file)) if str(file) != "-" else None
+    if wanted is not None:
+        confirm(f"Import {counted(wanted, 'message')} into {safe(queue)}?", yes, no_input)
+    done = run(_imported, where.service(), queue, file, from_line)
+    if json:
+        as_json({"imported": done})
+    note(f"{counted(done, 'message')} imported into {safe(queue)}")
+
+
+def _lines(file: Path) -> Iterator[tuple[int, Exported]]:
+    if str(file) == "-":
+        return ((number, decode_letter(line, number)) for number, line in lines_of(sys.stdin.buffer))
+    return read_archive(file)
+
+
+async def _imported(service: Service, queue: str, file: Path, from_line: int) -> int:
+    wanted = [0]
+
+    def counted_lines() -> Iterator[tuple[int, Exported]]:
+        for numbered in _lines(file):
+            if numbered[0] >= from_line:
+                wanted[0] += 1
+                yield numbered
+
+    upto = from_line - 1
+    progress = service.restore(counted_lines(), queue, str(file))
+    try:
+        async with aclosing(progress):
+            async for upto in progress:
+                await asyncio.sleep(0)
+    except BaseException:
+        note(f"redrive: everything up to line {number(upto)} is in {safe(queue)}; to go on: --from-line {upto + 1}")
+        raise
+    return wanted[0]

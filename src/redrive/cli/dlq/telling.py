@@ -1,0 +1,79 @@
+"""Tell somebody: about new dead letters, and about an operation that shows no life any more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shlex
+import sys
+
+import click
+
+from redrive import environment
+from redrive.admin.service import Service
+from redrive.cli.places import Where, place_options
+from redrive.cli.printing import note
+from redrive.cli.signals import stop_on_signals
+from redrive.cli.sources import explains_errors, run
+from redrive.errors import RedriveError
+from redrive.recovery.durations import duration
+from redrive.runtime.dlq.notifying import Command, Notifier, Send, Webhook, deliver
+
+
+@click.command()
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@click.option(
+    "--webhook", metavar="URL", help=f"POST each notice there, as JSON. Signed with {environment.WEBHOOK_SECRET}."
+)
+@click.option("--command", metavar="COMMAND", help="Run this, with the notice as JSON on its stdin.")
+@click.option("--every", default="30s", show_default=True, help="Look this often. Only depths are read, no messages.")
+@click.option("--interval", default="5m", show_default=True, help="At most one notice for each queue in this time.")
+@place_options
+@explains_errors
+def watch(
+    where: Where, queues: tuple[str, ...], webhook: str | None, command: str | None, every: str, interval: str
+) -> None:
+    """Notify when there are new dead letters, or when an operation stalls. Runs until it is told to stop.
+
+    \b
+    redrive dlq watch --app shop.app:app --webhook https://chat.example.com/hooks/1
+    redrive dlq watch orders.dlq --command './page-somebody.sh'
+
+    A notice that could not be delivered is tried again.
+    """
+    if (webhook is None) == (command is None):
+        raise click.UsageError("say --webhook or --command")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    send: Send = (
+        Webhook(webhook, secret=environment.webhook_secret())
+        if webhook is not None
+        else Command(shlex.split(command or ""))
+    )
+    pause = duration(every, "--every").total_seconds()
+    notifier = Notifier(interval=duration(interval, "--interval"))
+    run(_watching, where.service(), queues, notifier, send, pause)
+
+
+async def _watching(service: Service, queues: tuple[str, ...], notifier: Notifier, send: Send, pause: float) -> None:
+    stop = stop_on_signals("no more notices")
+    note("watching; Ctrl-C to stop")
+    while not stop.is_set():
+        try:
+            await _look(service, queues, notifier)
+        except RedriveError as error:  # the broker is away: it will be back
+            note(f"redrive: {error}")
+        await deliver(notifier, send, service.clock, random.random)
+        try:
+            async with asyncio.timeout(pause):
+                await stop.wait()
+        except TimeoutError:
+            pass
+
+
+async def _look(service: Service, queues: tuple[str, ...], notifier: Notifier) -> None:
+    now = service.clock.now()
+    for view in await service.queues(queues, oldest=False):
+        notifier.saw_queue(view.name, view.depth, now)
+    for operation in await service.operations(limit=50):
+        notifier.saw_operation(operation, now)
