@@ -279,6 +279,8 @@ class App(Router):
         except StorageError as error:
             log.warning("whether messages are left in the embedded broker cannot be told: %s", error)
             return
+        if not held:
+            return
         server = Server(embedded=True, delayed_exchanges=True)
         own = {queue.name for queue in expand(self.topology, server).queues}
         dead = {name for queue in self.queues for name in Expanded(self.topology, queue, server).dead_letter_queues}

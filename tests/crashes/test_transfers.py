@@ -33,6 +33,8 @@ from redrive.testing import Postgres, RabbitMQ
 from redrive.testing.processes import ServerProcess
 
 TESTS = Path(__file__).parent.parent
+# Both this tree's own: an installed package may be another one's.
+PYTHONPATH = os.pathsep.join(map(str, (TESTS.parent / "src", TESTS)))
 QUEUES = ("credits", "credits.batch")
 SEED = int(os.environ.get("REDRIVE_SEED") or secrets.randbelow(1_000_000))
 TRANSFERS = int(os.environ.get("REDRIVE_TRANSFERS") or 20_000)
@@ -195,7 +197,7 @@ async def survive(plan: Plan, broker: str, database: str, folder: Path, disaster
         **os.environ,
         "REDRIVE_BROKER": broker,
         "REDRIVE_DATABASE": database,
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": PYTHONPATH,
         "BANK_DUPLICATES": str(duplicates),
     }
     app, books = await opened(broker, database)

@@ -34,6 +34,8 @@ from redrive.testing.embedded import EmbeddedBroker
 from redrive.testing.processes import ServerProcess
 
 TESTS = Path(__file__).parent.parent
+# Both this tree's own: an installed package may be another one's.
+PYTHONPATH = os.pathsep.join(map(str, (TESTS.parent / "src", TESTS)))
 DLQ, RUNG = f"{QUEUE}.dlq", f"{QUEUE}.retry"
 
 
@@ -134,7 +136,7 @@ class Crew:
         self.kills = 0
         self.turn = asyncio.Lock()  # nobody is killed, or hired, while the broker is away
         self._log = log
-        self._environment = {**os.environ, **environment, "PYTHONPATH": str(TESTS), "LEDGER": str(account.path)}
+        self._environment = {**os.environ, **environment, "PYTHONPATH": PYTHONPATH, "LEDGER": str(account.path)}
         self._workers = [self._hire() for _ in range(workers)]
 
     def _hire(self) -> ServerProcess:
