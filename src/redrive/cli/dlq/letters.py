@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -338,8 +337,8 @@ async def _imported(service: Service, queue: str, file: Path, from_line: int) ->
     progress = service.restore(counted_lines(), queue, str(file))
     try:
         async with aclosing(progress):
-            async for upto in progress:
-                await asyncio.sleep(0)
+            async for line in progress:
+                upto = line
     except BaseException:
         note(f"redrive: everything up to line {number(upto)} is in {safe(queue)}; to go on: --from-line {upto + 1}")
         raise
