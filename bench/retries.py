@@ -7,8 +7,10 @@ One worker handles as many messages each way, by turns, on the embedded broker (
     by hand    the same way without a worker: published to the rung as it is, confirmed, acked, delivered again, acked
 
 CPU seconds of the client's process, per message. A retried message is delivered twice, published once and succeeds
-once, and all of that is in its figure; *by hand* is what remains of it when nobody decides anything, counts anything or
-tells a story. Prints a table, writes `bench/results/retries.json`, asserts nothing.
+once, and all of that is in its figure, the handler's own `raise` included; *by hand* is what remains of it when nobody
+raises anything, decides anything, counts anything or tells a story. Nobody observes any of them: no logs, no metrics.
+The figures of one round are made one after the other, so look at the ratios where a machine is busy. Prints a table,
+writes `bench/results/retries.json`, asserts nothing.
 """
 
 from __future__ import annotations
