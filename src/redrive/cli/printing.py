@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -55,7 +55,11 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
     if moment is None:
         return "-"
     age = (now or datetime.now(UTC)) - moment
-    return f"{brief(age)} ago" if age.total_seconds() >= 0 else "in the future"
+    for unit in (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)):
+        if age >= 2 * unit:
+            age -= age % unit
+            break
+    return f"{brief(age - age % timedelta(seconds=1))} ago" if age >= timedelta(seconds=1) else "now"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
