@@ -40,7 +40,7 @@ from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.choosing import Chooser, Verdict
 from redrive.runtime.dlq.letters import Exported, encode_letter
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page
-from redrive.runtime.dlq.moving import PORTION, Act, Mover
+from redrive.runtime.dlq.moving import DEFAULT_WAIT, PORTION, Act, Mover
 from redrive.runtime.dlq.operation import Counts, Item, Kind, Operation, Order, Outcome, State, Way, Wish
 from redrive.runtime.dlq.planning import Plan, Target
 from redrive.runtime.dlq.ports import Moves
@@ -162,6 +162,7 @@ class Service:
     async def plan(self, order: Order) -> Plan:
         order = self._signed(order)
         async with self._look(order.queue, order.spend_deliveries) as view:
+            order = _patient(order, view)
             chooser = await self._chooser(view, order, "")
             found = await planning.tally(view.broker, order, chooser)
             targets = tuple([await self._target(view, route, count) for route, count in found.routes.most_common()])
@@ -431,6 +432,15 @@ def operation_id(moment: datetime, chance: bytes) -> str:
     """Sorts by time, and can be read aloud."""
     number = uuid7(moment, chance).int
     return "op_" + "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def _patient(order: Order, view: View) -> Order:
+    """With a canary that waits for as long as the queue tries a message."""
+    if order.ramp is None or order.ramp.wait is not None:
+        return order
+    tried = view.retry_time(order.queue)
+    wait = tried.total_seconds() if tried is not None else DEFAULT_WAIT
+    return replace(order, ramp=replace(order.ramp, wait=wait))
 
 
 def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> str:

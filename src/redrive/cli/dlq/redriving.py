@@ -51,7 +51,7 @@ def redrive_options(command: F) -> F:
         click.option("--stop-if", "stop_if", type=float, default=10, show_default=True, metavar="PERCENT",
                      help="Stop the canary when more than this many of a hundred come back."),
         click.option("--step-wait", metavar="TIME", help="How long a canary waits for failures after each "
-                     "step.  [default: 30s]"),
+                     "step.  [default: as long as its queue tries a message, or 30s]"),
         click.option("--reason", default="", help="For the audit and the messages' lineage: INC-42."),
         click.option("--most-redrives", type=int, default=3, show_default=True,
                      help="Skip messages that were re-driven so often already; 0: none."),
@@ -65,7 +65,7 @@ def redrive_options(command: F) -> F:
 def make_order(queue: str, **said: Any) -> Order:
     ramp = None
     if said["ramp"]:
-        wait = duration(said["step_wait"], "--step-wait").total_seconds() if said["step_wait"] else Ramp().wait
+        wait = duration(said["step_wait"], "--step-wait").total_seconds() if said["step_wait"] else None
         ramp = Ramp(_steps(said["ramp"]), said["stop_if"], wait)
     return Order(
         Kind.REDRIVE,

@@ -51,6 +51,7 @@ PORTION = 250
 UNDER_WAY = 4  # portions
 WINDOW = PORTION * UNDER_WAY
 MOST_FAILURES = 1000  # in a row
+DEFAULT_WAIT = 30.0  # seconds that a canary waits for failures, where nothing else is known
 
 _QUIET = 2.0  # seconds without a message after which a queue that should have more is taken at its word
 _LONGEST_PASS = timedelta(minutes=10).total_seconds()
@@ -261,7 +262,8 @@ class Mover:
 
     async def _comes_back(self, ramp: Ramp) -> bool:
         """Give what was moved its time. Whether too much of it came back."""
-        until = self._clock.monotonic() + ramp.wait
+        wait = ramp.wait if ramp.wait is not None else DEFAULT_WAIT
+        until = self._clock.monotonic() + wait
         expected = await self._broker.depth(self.queue)
         while not self.steering.is_cancelled:
             left = until - self._clock.monotonic()
@@ -272,7 +274,7 @@ class Mover:
                     return True
             elif left <= 0 or (self._settled is not None and await self._settled()):
                 break
-            await self.steering.idle(max(0.05, min(left, ramp.wait / 10)))
+            await self.steering.idle(max(0.05, min(left, wait / 10)))
             await self.steering.while_paused()
         return await self._too_many(ramp)
 

@@ -133,14 +133,14 @@ class Ramp:
 
     steps: tuple[int, ...] = (1, 5, 20, 100)
     returned_pct: float = 10.0  # more than this many of a hundred come back: stop
-    wait: float = 30.0  # seconds after a step in which a message may still fail
+    wait: float | None = None  # seconds after a step in which a message may still fail; None: as the plan finds fit
 
     def __post_init__(self) -> None:
         if not self.steps or any(step < 1 for step in self.steps) or list(self.steps) != sorted(self.steps):
             raise ConfigurationError(f"ramp {list(self.steps)}: want growing numbers, as 1,5,20,100")
         if not 0 <= self.returned_pct < 100:
             raise ConfigurationError(f"stop_if.returned_pct {self.returned_pct:g}: want 0 or more, and less than 100")
-        if self.wait < 0:
+        if self.wait is not None and self.wait < 0:
             raise ConfigurationError(f"wait {self.wait:g}: want 0 seconds or more")
 
 
