@@ -12,6 +12,7 @@ The tree says whose fault it is, because that decides what to do next:
     ├── MigrationPaused               a migration stopped half-way: nothing is lost, run it again
     ├── OperationConflict             another operation holds the dead-letter queue: one at a time
     ├── OperationNotFound             there is no operation of that id
+    ├── LetterNotFound                there is no such message in the dead-letter queue, or more than one
     ├── PeekUnsafe                    looking into a queue would bring its messages nearer to being dropped; not done
     ├── AuditUnavailable              what is to be done cannot be recorded, so it was not done
     ├── ProtocolError                 somebody broke AMQP
@@ -191,6 +192,18 @@ class OperationNotFound(RedriveError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.operation,)
+
+
+class LetterNotFound(RedriveError):
+    """No message of a dead-letter queue has that id, or several begin with it."""
+
+    def __init__(self, queue: str, letter: str) -> None:
+        super().__init__(f"there is no message {letter} in {queue}: it was moved, or several begin so")
+        self.queue = queue
+        self.letter = letter
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.queue, self.letter)
 
 
 class PeekUnsafe(RedriveError):

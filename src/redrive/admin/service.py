@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from redrive.admin.place import Place, View
 from redrive.errors import (
     ConfigurationError,
+    LetterNotFound,
     NotFound,
     OperationConflict,
     OperationNotFound,
@@ -128,7 +129,7 @@ class Service:
         async with self._look(queue, spend) as view:
             found = await looking.find(view.broker, queue, id)
         if found is None:
-            raise NotFound(404, f"there is no message {id} in {queue}: it may have been moved, or there are several")
+            raise LetterNotFound(queue, id)
         return found
 
     def _query(self, text: str) -> Query | None:
@@ -347,11 +348,12 @@ class Service:
         async with self._look(order.queue, order.spend_deliveries) as view:
             chooser = await self._chooser(view, self._signed(order), "")
             chosen: list[tuple[str, str]] = []
+            enough = min(order.selection.limit or planning.MOST_SAMPLES, planning.MOST_SAMPLES)
 
             def see(delivery: Delivery, letter: Summary) -> bool:
                 if chooser.choose(letter, delivery.body, delivery.raw_properties).verdict is Verdict.TAKE:
                     chosen.append((letter.id, _sample(transform, delivery, letter, force)))
-                return len(chosen) >= planning.MOST_SAMPLES
+                return len(chosen) >= enough
 
             await looking.visit(view.broker, order.queue, see)
         return chosen

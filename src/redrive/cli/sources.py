@@ -25,6 +25,7 @@ from redrive.errors import (
     AuditUnavailable,
     AuthenticationFailed,
     ConfigurationError,
+    LetterNotFound,
     NotFound,
     OperationConflict,
     OperationNotFound,
@@ -206,7 +207,7 @@ def _exit_code(error: RedriveError) -> int:
     match error:
         case ConfigurationError():
             return USAGE
-        case NotFound() | OperationNotFound():
+        case NotFound() | OperationNotFound() | LetterNotFound():
             return NOT_FOUND
         case TopologyConflict() | OperationConflict():
             return CONFLICT

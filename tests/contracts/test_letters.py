@@ -1,0 +1,136 @@
+"""Out of a dead-letter queue and into it, on every broker: on the disk before it leaves, byte for byte as it was."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
+from redrive.admin.place import Place
+from redrive.admin.service import Service
+from redrive.client import Connection
+from redrive.errors import ConfigurationError, LetterNotFound
+from redrive.recovery.redaction import REDACTION
+from redrive.runtime.dlq.archive import read_archive
+from redrive.runtime.dlq.letters import Exported, decode_letter
+from redrive.runtime.dlq.operation import Kind, Order, Selection, State
+from redrive.runtime.dlq.transforming import from_function, from_patch
+from redrive.store.audit import Audit
+from redrive.store.database import Database
+from redrive.store.operations import OperationsStore
+from redrive.store.schema import Schema
+from redrive.topology import Queue, Topology
+
+
+@pytest.fixture
+def service(amqp_url: str, tmp_path: Path) -> Service:
+    database = Database(f"sqlite:///{tmp_path / 'memory.db'}")
+    Schema().upgrade(database)
+    place = Place(amqp_url, topology=Topology(queues=[Queue(SOURCE)]))
+    return Service(place, OperationsStore(database), Audit(database), by="ada")
+
+
+async def exported(service: Service, **options: object) -> list[bytes]:
+    return [line async for line in service.export(DLQ, **options)]  # type: ignore[arg-type]
+
+
+async def test_what_is_discarded_is_in_the_archive_and_can_be_restored(
+    connection: Connection, service: Service, tmp_path: Path
+) -> None:
+    await prepare(connection, 5)
+    before = await exported(service)
+    plan = await service.plan(Order(Kind.DISCARD, DLQ, Selection(query="body.order:<3"), reason="old"))
+
+    over, path = await service.discard(plan, tmp_path, confirm=DLQ)
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
+    assert [letter.body for _, letter in read_archive(path)] == orders(0, 1, 2)
+    assert await bodies(connection, DLQ) == orders(3, 4)
+
+    lines = [upto async for upto in service.restore(read_archive(path), DLQ, str(path))]
+    assert lines == [3]
+    await until_depth(connection, DLQ, 3)
+    after = await exported(service)
+    assert [exact(line) for line in after] == [exact(line) for line in before[:3]]
+
+
+def exact(line: bytes) -> tuple[bytes, bytes]:
+    letter = decode_letter(line, 1)
+    return letter.body, letter.raw_properties
+
+
+async def test_nothing_is_discarded_without_the_name_of_the_queue(
+    connection: Connection, service: Service, tmp_path: Path
+) -> None:
+    await prepare(connection, 2)
+    plan = await service.plan(Order(Kind.DISCARD, DLQ))
+
+    with pytest.raises(ConfigurationError, match="once more"):
+        await service.discard(plan, tmp_path, confirm="yes")
+
+    assert await bodies(connection, DLQ) == orders(0, 1)
+
+
+async def test_many_are_changed_and_their_originals_archived(
+    connection: Connection, service: Service, tmp_path: Path
+) -> None:
+    await prepare(connection, 4)
+    patch = from_patch('[{"op": "add", "path": "/currency", "value": "EUR"}]')
+    plan = await service.plan(Order(Kind.REDRIVE, DLQ, Selection(limit=3)))
+    samples = await service.samples(plan.order, patch)
+    assert len(samples) == 3
+    assert '"currency": "EUR"' in samples[0][1]
+
+    over, path = await service.redrive_changed(plan, patch, tmp_path)
+
+    assert (over.state, over.order.kind, over.counts.moved) == (State.SUCCEEDED, Kind.EDIT, 3)
+    changed = [msgspec.json.decode(body) for body in await bodies(connection, SOURCE)]
+    assert changed == [{"order": number, "currency": "EUR"} for number in range(3)]
+    assert [letter.body for _, letter in read_archive(path)] == orders(0, 1, 2)
+    assert await bodies(connection, DLQ) == orders(3)
+
+
+async def test_a_message_whose_change_fails_stays(connection: Connection, service: Service, tmp_path: Path) -> None:
+    await prepare(connection, 3)
+
+    def fix(body: bytes, headers: object, letter: object) -> bytes | None:  # noqa: ARG001
+        if b"1" in body:
+            raise ValueError("not this one")
+        return b'{"fixed": true}' if b"2" in body else None
+
+    plan = await service.plan(Order(Kind.REDRIVE, DLQ))
+    over, _ = await service.redrive_changed(plan, from_function(fix), tmp_path)
+
+    assert (over.state, over.counts.moved, over.counts.failed) == (State.PARTIAL, 1, 2)
+    told = [item.why for _, item in await service.items(over.id)]
+    assert any("not this one" in why for why in told)
+    assert any("skipped" in why for why in told)
+    assert await bodies(connection, SOURCE) == [b'{"fixed": true}']
+    assert await bodies(connection, DLQ) == orders(0, 1)
+
+
+async def test_an_export_leaves_everything_and_can_be_redacted(connection: Connection, service: Service) -> None:
+    await prepare(connection, 3)
+    await connection.publish_many([dead_letter(9)._replace(body=b'{"password": "hunter2"}')])
+    await until_depth(connection, DLQ, 4)
+
+    plain, hidden = await exported(service), await exported(service, redaction=REDACTION)
+
+    assert b"hunter2" in plain[3]
+    assert b"hunter2" not in hidden[3]
+    with pytest.raises(ConfigurationError, match="redacted"):
+        decode_letter(hidden[3], 4)
+    assert len(await bodies(connection, DLQ)) == 4
+
+
+async def test_a_restore_into_nothing_is_refused(service: Service, connection: Connection) -> None:
+    await prepare(connection, 0)
+    letters = iter([(1, Exported("", DLQ, b"\x00\x00", b"x"))])
+    with pytest.raises(Exception, match="nowhere"):
+        [upto async for upto in service.restore(letters, "nowhere", "a file")]
+
+
+async def test_a_message_that_is_not_there_is_told(service: Service, connection: Connection) -> None:
+    await prepare(connection, 1)
+    with pytest.raises(LetterNotFound, match="no message nobody"):
+        await service.message(DLQ, "nobody")
