@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import psutil
 
@@ -31,10 +31,11 @@ _LONGEST_WAIT = 10.0
 
 
 class Broker:
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
+        """With `options` of `RabbitMQ`."""
         self._numbers = itertools.count(1)
         self._directory = tempfile.TemporaryDirectory(prefix="redrive-bench-", ignore_cleanup_errors=True)
-        self._node = RabbitMQ(Path(self._directory.name) / "node")
+        self._node = RabbitMQ(Path(self._directory.name) / "node", **options)
 
     def __enter__(self) -> Self:
         self._node.start()
@@ -47,6 +48,9 @@ class Broker:
     @property
     def url(self) -> str:
         return self._node.url
+
+    def api(self, path: str, method: str = "GET", body: object = None) -> Any:
+        return self._node.api(path, method, body)
 
     def versions(self) -> dict[str, str]:
         return {"RabbitMQ": ".".join(map(str, self._node.version))}

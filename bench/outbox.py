@@ -17,7 +17,6 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from bench import machine
 from bench.messages import document
+from bench.samples import Found
 from bench.workplace import Workplace
 from redrive.app import App
 from redrive.client import Connection
@@ -42,24 +42,6 @@ from redrive.store.claims import Claims
 QUEUE = "events"
 BATCH = 500  # rows of one claim
 DONE = sa.Table("done", sa.MetaData(), sa.Column("id", sa.Integer), sa.Column("customer", sa.String(40)))
-
-
-@dataclass
-class Found:
-    """Figures by name, one for each round."""
-
-    samples: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, name: str, value: float) -> None:
-        self.samples.setdefault(name, []).append(value)
-
-    def median(self, name: str) -> float:
-        return statistics.median(self.samples[name])
-
-    def ratio(self, name: str, than: str) -> float:
-        """Round by round, since those two were measured close to each other."""
-        pairs = zip(self.samples[name], self.samples[than], strict=True)
-        return statistics.median(ours / theirs for ours, theirs in pairs)
 
 
 class Bench:
