@@ -1,8 +1,8 @@
 """What it costs to move and to group dead letters: `python -m bench.dead_letters`, on one private RabbitMQ.
 
-re-drive    a queue of parked messages is moved back to work, as `redrive dlq redrive` does it, every message written down
-            in SQLite; beside it RabbitMQ's own shovel, as its management page moves messages: inside of the broker,
-            without a socket, confirmed, until what was there is moved
+re-drive    a queue of parked messages is moved back to work, as `redrive dlq redrive` does it, each written down in
+            SQLite; beside it RabbitMQ's own shovel, as its management page moves messages: inside of the broker, not
+            through a socket, confirmed, until what was there is moved
 grouping    the same queue is taken, read, grouped by error and given back; beside it the same without reading, and a
             consumer that acknowledges
 memory      of the process while many messages are re-driven
@@ -181,7 +181,7 @@ def parked(number: int, body: bytes) -> Publish:
         "x-redrive-message": f"no answer to {number}",
         "x-redrive-fingerprint": "3fa9c0ffee11" if number % 2 else "77d1beef0011",
         "x-redrive-attempts": 3,
-        "x-redrive-parked-at": "2024-05-17T12:00:00.000Z",
+        "x-redrive-parked-at": f"2024-05-17T12:{number // 60 % 60:02}:{number % 60:02}.{number % 1000:03}Z",
         "x-redrive-first-failed-at": "2024-05-17T11:58:00.000Z",
         "x-redrive-app": "shop",
         "x-redrive-host": "worker-1",

@@ -28,10 +28,8 @@ class Memory:
         self.items: list[Item] = []
         self.wished = Wish()
 
-    def save(self, operation: Operation) -> None:
+    def save(self, operation: Operation, items: Sequence[Item]) -> None:
         self.operation = operation
-
-    def add_items(self, id: str, items: Sequence[Item]) -> None:  # noqa: ARG002
         self.items += items
 
     def wishes(self, id: str) -> Wish:  # noqa: ARG002

@@ -84,7 +84,7 @@ def show(where: Where, id: str, items: str | None, limit: int, json: bool) -> No
     outcome = Outcome(items) if items is not None else None
     found = [item for _, item in run(service.items, operation.id, outcome, limit)]
     if json:
-        as_json(operation_row(operation) | {"items": [asdict(item) for item in found]})
+        as_json(operation_row(operation) | {"items": [item._asdict() for item in found]})
         return
     order, counts = operation.order, operation.counts
     click.echo(f"{operation.id}  {order.kind} of {safe(order.queue)} to {order.to}")

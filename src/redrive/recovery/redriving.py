@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from struct import Struct
 
 from redrive.errors import RemoteProtocolError
 from redrive.recovery.dead_letter import Letter
@@ -43,13 +44,12 @@ from redrive.recovery.fingerprint import legible
 from redrive.recovery.history import MOST, HeaderNames
 from redrive.recovery.story import BUDGET, NAMES
 from redrive.wire.patch import (
-    RawFields,
     RawValue,
     find_header,
+    named,
     patch_properties,
     raw_array,
     raw_long,
-    raw_table,
     raw_text,
     raw_timestamp,
     read_user_id,
@@ -98,6 +98,8 @@ _LINEAGE = frozenset((_COUNT, _OPERATION, _AT, _BY, _FROM, _REASON, _DEATHS))
 
 _NEW_PROPERTIES = Properties(delivery_mode=PERSISTENT).encode()
 _LEAST_OF_THE_OLD = 64  # bytes
+_MOST_ADDED = 4096  # bytes, by the count, an operation, and three names
+_SIZED = Struct(">cI")
 
 
 def redriven(
@@ -114,17 +116,10 @@ def redriven(
     budget: int = BUDGET,
 ) -> bytes:
     """The properties of the copy. With `keep_counters` it goes on with the attempts it has had, instead of anew."""
-    lineage = {
-        _COUNT: _number(letter.redriven + 1),
-        _OPERATION: _words(operation),
-        _AT: _moment(at),
-        _BY: _words(by),
-        _FROM: _words(from_queue),
-        _REASON: _words(reason),
-    }
+    lineage = {_COUNT: _number(letter.redriven + 1), **_told(operation, by, at, reason, from_queue)}
     if letter.unreadable:
         return _with_new_properties(raw, lineage, budget)
-    deaths = [raw_table(fields) for fields in _deaths(raw, letter, lineage)]
+    deaths = _deaths(raw, letter, _ended(operation, by, at, reason, from_queue))
     removing = _removed(names, keep_counters)
     setting = _kept(raw, letter, names, keep_counters)
     for told in _shorter_and_shorter(lineage, deaths):
@@ -136,7 +131,7 @@ def redriven(
 
 def traceable(raw: bytes, letter: Letter, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
     """Is there room for the count and for an operation of up to 40 bytes?"""
-    if letter.unreadable:
+    if letter.unreadable or len(raw) + _MOST_ADDED <= budget:
         return True
     needed = {_COUNT: _number(MOST), _OPERATION: _words("0" * 40)}
     setting = _kept(raw, letter, names, False)
@@ -185,42 +180,66 @@ def _shorter_and_shorter(lineage: dict[bytes, RawValue], deaths: list[RawValue])
     yield {_COUNT: lineage[_COUNT]}
 
 
-def _deaths(raw: bytes, letter: Letter, lineage: Mapping[bytes, RawValue]) -> list[RawFields]:
+def _deaths(raw: bytes, letter: Letter, ended: bytes) -> list[RawValue]:
     """Those that were remembered, and before them those since, of which the newest says how they ended."""
     since = _tables(find_header(raw, b"x-death"))
     if letter.parked:
         since.append(_parked(letter))
     if since:
-        since[0] = [*since[0], *((told, lineage[name]) for told, name in _TOLD)]
-    return [*since, *_tables(find_header(raw, _DEATHS))][:MOST_DEATHS]
+        since[0] += ended
+    deaths = [*since, *_tables(find_header(raw, _DEATHS))][:MOST_DEATHS]
+    return [_SIZED.pack(b"F", len(fields)) + fields for fields in deaths]
 
 
-_TOLD = [(name.removeprefix(b"x-"), name) for name in (_AT, _BY, _OPERATION, _FROM, _REASON)]
-
-
-def _parked(letter: Letter) -> RawFields:
+def _parked(letter: Letter) -> bytes:
     """A parking, as the broker would write it, with what only we know at its end."""
-    fields = [
-        (b"count", raw_long(letter.attempts)),
-        (b"reason", _name(letter.reason)),
-        (b"queue", _name(letter.source or "")),
-        (b"exchange", _name(letter.exchange or "")),
-        (b"routing-keys", raw_array([_name(letter.routing_key or "")])),
-        (b"error", _words(letter.error)),
-        (b"fingerprint", _words(letter.fingerprint)),
-    ]
-    if letter.dead_at is not None:
-        fields.insert(3, (b"time", raw_timestamp(max(0, int(letter.dead_at.timestamp())))))
-    return fields
+    before, after = _parking(
+        letter.attempts,
+        letter.reason,
+        letter.source or "",
+        letter.exchange or "",
+        letter.routing_key or "",
+        letter.error,
+        letter.fingerprint,
+    )
+    if letter.dead_at is None:
+        return before + after
+    return before + _TIME + raw_timestamp(max(0, int(letter.dead_at.timestamp()))) + after
 
 
-def _tables(value: RawValue | None) -> list[RawFields]:
+_TIME = named(b"time")
+
+
+@lru_cache(1024)  # those that died in the same way differ in their times
+def _parking(
+    attempts: int, reason: str, source: str, exchange: str, routing_key: str, error: str, fingerprint: str
+) -> tuple[bytes, bytes]:
+    """What stands before the time of a parking, and what behind it."""
+    before = (
+        named(b"count", raw_long(attempts)),
+        named(b"reason", _name(reason)),
+        named(b"queue", _name(source)),
+    )
+    after = (
+        named(b"exchange", _name(exchange)),
+        named(b"routing-keys", raw_array([_name(routing_key)])),
+        named(b"error", _words(error)),
+        named(b"fingerprint", _words(fingerprint)),
+    )
+    return b"".join(before), b"".join(after)
+
+
+def _tables(value: RawValue | None) -> list[bytes]:
+    """The fields of each table in an array, as they lie there; none if they cannot be read."""
     if value is None or not value.startswith(b"A"):
         return []
     try:
-        return [split_table(element[1:]) for element in split_array(value) if element.startswith(b"F")]
+        tables = [element[1:] for element in split_array(value) if element.startswith(b"F")]
+        for table in tables:
+            split_table(table)  # what cannot be read must not be sent
     except RemoteProtocolError:
         return []
+    return [table[4:] for table in tables]
 
 
 def _with_new_properties(raw: bytes, lineage: Mapping[bytes, RawValue], budget: int) -> bytes:
@@ -236,6 +255,24 @@ def _with_new_properties(raw: bytes, lineage: Mapping[bytes, RawValue], budget: 
 
 # Values -----------------------------------------------------------------------------------------------
 # The messages of one operation share all but their counts and times, so most of these are made once.
+
+
+@lru_cache(256)
+def _told(operation: str, by: str, at: datetime, reason: str, from_queue: str) -> Mapping[bytes, RawValue]:
+    return {
+        _OPERATION: _words(operation),
+        _AT: _moment(at),
+        _BY: _words(by),
+        _FROM: _words(from_queue),
+        _REASON: _words(reason),
+    }
+
+
+@lru_cache(256)
+def _ended(operation: str, by: str, at: datetime, reason: str, from_queue: str) -> bytes:
+    """The same at the end of a death."""
+    told = _told(operation, by, at, reason, from_queue)
+    return b"".join(named(name.removeprefix(b"x-"), told[name]) for name in (_AT, _BY, _OPERATION, _FROM, _REASON))
 
 
 def _number(value: int) -> RawValue:

@@ -45,5 +45,7 @@ class Words(sa.TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
         if value is None:
             return None
+        if value.isascii() and len(value) <= self.most and "\0" not in value:  # as most are
+            return value
         text = value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
         return text if len(text) <= self.most else text[: self.most - 1] + "…"

@@ -24,6 +24,7 @@ import sqlalchemy as sa
 
 from redrive.errors import ConfigurationError, OperationConflict, OperationNotFound
 from redrive.runtime.dlq.operation import Counts, Item, Operation, Order, Outcome, State, Wish
+from redrive.store.bulk import insert_rows
 from redrive.store.database import Database
 from redrive.store.tables import is_running, items_table, operations_table
 
@@ -45,10 +46,13 @@ class OperationsStore:
         with self.database.engine.begin() as connection:
             connection.execute(sa.insert(self.table), row)
 
-    def save(self, operation: Operation) -> None:
-        """Write down how far it is. OperationConflict: somebody else has taken it over, so leave it alone."""
+    def save(self, operation: Operation, items: Sequence[Item] = ()) -> None:
+        """Write down how far it is, and what became of some messages: of both or of none. OperationConflict: somebody
+        else has taken it over, so leave it alone; what became of the messages is written down all the same.
+        """
         table, mine = self.table, self.table.c.owner.in_(["", operation.owner])
         with self.database.engine.begin() as connection:
+            self._insert(connection, operation.id, items)
             change = sa.update(table).where(table.c.id == operation.id, mine).values(**_progress(operation))
             if connection.execute(change).rowcount:
                 return
@@ -155,10 +159,11 @@ class OperationsStore:
     # Items --------------------------------------------------------------------------------------------
 
     def add_items(self, operation: str, items: Sequence[Item]) -> None:
-        if items:
-            rows = [_item_row(operation, item) for item in items]
-            with self.database.engine.begin() as connection:
-                connection.execute(sa.insert(self.items_table), rows)
+        with self.database.engine.begin() as connection:
+            self._insert(connection, operation, items)
+
+    def _insert(self, connection: sa.Connection, operation: str, items: Sequence[Item]) -> None:
+        insert_rows(connection, self.items_table, _ITEM_COLUMNS, [_item_row(operation, item) for item in items])
 
     def items(
         self, operation: str, outcome: Outcome | None = None, limit: int = 100, after: int | None = None
@@ -239,16 +244,11 @@ def _operation(row: Mapping[Any, Any]) -> Operation:
     )
 
 
-def _item_row(operation: str, item: Item) -> dict[str, Any]:
-    return {
-        "operation": operation,
-        "id": item.id,
-        "outcome": str(item.outcome),
-        "at": item.at,
-        "message_id": item.message_id,
-        "why": item.why,
-        "destination": item.to,
-    }
+_ITEM_COLUMNS = ("operation", "id", "outcome", "at", "message_id", "why", "destination")
+
+
+def _item_row(operation: str, item: Item) -> tuple[Any, ...]:
+    return operation, item.id, str(item.outcome), item.at, item.message_id, item.why, item.to
 
 
 def _item(row: Mapping[Any, Any]) -> Item:

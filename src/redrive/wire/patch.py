@@ -233,16 +233,15 @@ def patch_properties(
     at = _find(raw, _HEADERS)
     if at is not None:
         after = _skip_table(raw, at)
-        fields = split_table(raw[at:after])
     elif set_headers:
         at = after = _where_headers_go(raw)
-        fields = []
     else:
         return raw
-    fields = _patched(fields, set_headers or {}, remove_headers)
+    parts = _patched(raw, at + 4, after, set_headers or {}, remove_headers)
     if sort_headers:
-        fields.sort(key=_name)
-    return b"".join((bytes((raw[0] | _HEADERS,)), raw[1:at], join_table(fields), raw[after:]))
+        parts.sort(key=_name)
+    table = b"".join(parts)
+    return b"".join((_OCTETS[raw[0] | _HEADERS], raw[1:at], _LENGTH.pack(len(table)), table, raw[after:]))
 
 
 def with_new_headers(raw: bytes, fields: bytes, unless: Collection[bytes]) -> bytes | None:
@@ -267,20 +266,27 @@ def named(name: bytes, value: RawValue = b"") -> bytes:
     return _OCTETS[len(name)] + name + value
 
 
-def _patched(fields: RawFields, setting: Mapping[bytes, RawValue], removing: Collection[bytes]) -> RawFields:
+def _patched(
+    raw: bytes, pos: int, end: int, setting: Mapping[bytes, RawValue], removing: Collection[bytes]
+) -> list[bytes]:
+    """The fields of a table, patched, each as it lies there: name and value in one piece."""
     waiting = dict(setting)
-    patched: RawFields = []
-    for name, value in fields:
+    patched = []
+    while pos < end:
+        start = pos
+        value = start + 1 + raw[start]
+        pos = _skip_value(raw, value, end)
+        name = raw[start + 1 : value]
         if name in waiting:
-            patched.append((name, waiting.pop(name)))
+            patched.append(raw[start:value] + waiting.pop(name))
         elif name not in setting and name not in removing:  # a second one of a name that is set goes
-            patched.append((name, value))
-    patched.extend(waiting.items())
+            patched.append(raw[start:pos])
+    patched += [_OCTETS[len(name)] + name + value for name, value in waiting.items()]
     return patched
 
 
-def _name(field: tuple[bytes, RawValue]) -> bytes:
-    return field[0]
+def _name(field: bytes) -> bytes:
+    return field[1 : 1 + field[0]]
 
 
 def _where_headers_go(raw: bytes) -> int:

@@ -90,13 +90,9 @@ class MortalStore(OperationsStore):
         super().__init__(database)
         self._life = life
 
-    def save(self, operation: Operation) -> None:
+    def save(self, operation: Operation, items: Sequence[Item] = ()) -> None:
         self._life.effect()
-        super().save(operation)
-
-    def add_items(self, operation: str, items: Sequence[Item]) -> None:
-        self._life.effect()
-        super().add_items(operation, items)
+        super().save(operation, items)
 
 
 async def main(url: str, database: str, id: str, die_before: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 
 from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown, RedriveError
 from redrive.protocol.content import Delivery
@@ -31,16 +32,17 @@ class Redriving:
         self._clock = clock
 
     async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:
-        return await publish(self._broker, [self._message(operation, each, each.delivery) for each in taken])
+        now = self._clock.now()
+        return await publish(self._broker, [self._message(operation, each, each.delivery, now) for each in taken])
 
-    def _message(self, operation: Operation, taken: Taken, content: Delivery | Content) -> Message:
+    def _message(self, operation: Operation, taken: Taken, content: Delivery | Content, now: datetime) -> Message:
         order = operation.order
         properties = redriven(
             content.raw_properties,
             taken.letter,
             operation=operation.id,
             by=order.by,
-            at=self._clock.now(),
+            at=now,
             reason=order.reason,
             from_queue=order.queue,
             keep_counters=order.keep_counters,
@@ -92,7 +94,8 @@ class Transforming(Redriving):
             if content is not None:
                 changed.append((each, content))
         await _archive(self._archive, [each for each, _ in changed])
-        messages = [self._message(operation, each, content) for each, content in changed]
+        now = self._clock.now()
+        messages = [self._message(operation, each, content, now) for each, content in changed]
         published = iter(await publish(self._broker, messages))
         return [problem if problem is not None else next(published) for problem in problems]
 

@@ -32,6 +32,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain, takewhile
 from typing import NamedTuple, Protocol, TypeAlias
 
 from redrive.errors import RedriveError
@@ -41,7 +42,7 @@ from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.canary import steps, too_many
 from redrive.runtime.dlq.choosing import Choice, Chooser, Route, Verdict
 from redrive.runtime.dlq.looking import returned
-from redrive.runtime.dlq.operation import Operation, Outcome, Ramp, State
+from redrive.runtime.dlq.operation import Item, Operation, Outcome, Ramp, State
 from redrive.runtime.dlq.ports import Held, Moves, Remembers
 from redrive.runtime.dlq.steering import Changed, Steering
 
@@ -237,26 +238,28 @@ class Mover:
         if choice.verdict is Verdict.TAKE:
             return Taken(delivery, letter, choice)
         self._told.add(hash(letter.id))
-        self.steering.add(letter, Outcome.SKIPPED, choice.why)
+        self.steering.add([Item(letter.id, Outcome.SKIPPED, self._clock.now(), letter.message_id, choice.why)])
         return None
 
-    async def _done(self, held: Held, portion: Sequence[Taken], problems: Problems) -> None:
-        """Write down what became of a portion, and ack what is done."""
-        done = []
-        for taken, problem in zip(portion, problems, strict=True):
+    async def _done(self, held: Held, settled: Sequence[tuple[Taken, str | None]]) -> None:
+        """Write down what became of these, each with the problem it had, and ack what is done."""
+        now, done, items = self._clock.now(), [], []
+        for taken, problem in settled:
+            letter, to = taken.letter, _place(taken.choice)
             if problem is None:
                 self._failures = 0
                 done.append(taken)
-                self.steering.add(taken.letter, Outcome.MOVED, to=_place(taken.choice))
+                items.append(Item(letter.id, Outcome.MOVED, now, letter.message_id, "", to))
             else:
                 self._failures += 1
-                self._told.add(hash(taken.letter.id))
-                self.steering.add(taken.letter, Outcome.FAILED, problem, _place(taken.choice))
+                self._told.add(hash(letter.id))
+                items.append(Item(letter.id, Outcome.FAILED, now, letter.message_id, problem, to))
+        self.steering.add(items)
         await self.steering.write_down()
         if not held.ack([taken.delivery for taken in done]):
             self._unacked.update(taken.letter.id for taken in done)
         if self._failures >= MOST_FAILURES:
-            raise Hopeless(f"{self._failures} messages in a row could not be moved, the last because {problems[-1]}")
+            raise Hopeless(f"{self._failures} messages in a row could not be moved, the last because {items[-1].why}")
 
     # Canary -------------------------------------------------------------------------------------------
 
@@ -288,7 +291,11 @@ class Mover:
 
 
 class _Flow:
-    """The messages of one pass: chosen one by one, acted on in portions, some of which are under way at a time."""
+    """The messages of one pass: chosen one by one, acted on in portions, some of which are under way at a time.
+
+    Three things go on at once. More is chosen; portions are acted on, each by a task; and one task settles them, in
+    the order in which they were chosen: it writes down and acks as many as are done. Until then they are under way.
+    """
 
     def __init__(self, mover: Mover, held: Held, chooser: Chooser, at_most: int, room: int | None) -> None:
         self._mover = mover
@@ -299,6 +306,8 @@ class _Flow:
         self._room = room
         self._portion: list[Taken] = []
         self._under_way: deque[tuple[asyncio.Task[Problems], list[Taken]]] = deque()
+        self._settling: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()  # some of it, or it failed
 
     async def run(self, until: float) -> bool:
         """Whether the end was reached."""
@@ -310,24 +319,32 @@ class _Flow:
                 taken = self._mover._choose(self._held, self._chooser, delivery, position)
                 if taken is None:
                     continue
-                await self._steering.in_time()
+                if self._steering.has_rate:
+                    await self._steering.in_time()
                 chosen += 1
-                await self._add(taken)
-                if chosen == self._room or self._steering.wish.is_set() or self._mover._clock.monotonic() > until:
+                self._portion.append(taken)
+                if len(self._portion) >= PORTION or self._steering.has_rate:
+                    await self._send()
+                    if self._mover._clock.monotonic() > until:
+                        return False
+                if chosen == self._room or self._steering.wish.is_set():
                     return False
             self._mover._broker.check()
             if not came:
                 break
         return not self._steering.wish.is_set()
 
-    async def _add(self, taken: Taken) -> None:
-        self._portion.append(taken)
-        if len(self._portion) >= PORTION or self._steering.has_rate:
-            self._send()
-        while len(self._under_way) >= UNDER_WAY or (self._under_way and self._under_way[0][0].done()):
-            await self._settle()
+    async def _send(self) -> None:
+        """Have what was chosen acted on, and return when there is room for another portion."""
+        self._act()
+        await asyncio.sleep(0)  # it begins before more is chosen
+        self._keep_settling()
+        while len(self._under_way) >= UNDER_WAY:
+            self._settled.clear()
+            await self._settled.wait()
+            self._keep_settling()
 
-    def _send(self) -> None:
+    def _act(self) -> None:
         portion, self._portion = self._portion, []
         if portion:
             self._under_way.append((asyncio.create_task(self._acting(portion)), portion))
@@ -337,19 +354,42 @@ class _Flow:
 
     async def drain(self) -> None:
         """Finish what was chosen, also if something went wrong meanwhile: what is confirmed should be acked."""
-        self._send()
+        self._act()
         problem: RedriveError | None = None
-        while self._under_way:
+        while self._under_way or self._settling is not None:
             try:
-                await self._settle()
+                self._keep_settling()
             except RedriveError as error:
                 problem = problem or error
+            if self._settling is not None:
+                await asyncio.wait([self._settling])
         if problem is not None:
             raise problem
 
+    def _keep_settling(self) -> None:
+        """Begin with it if there is something to settle. Raises what ended it."""
+        if self._settling is not None and self._settling.done():
+            ended, self._settling = self._settling, None
+            ended.result()
+        if self._settling is None and self._under_way:
+            self._settling = asyncio.create_task(self._settle())
+
     async def _settle(self) -> None:
-        acting, portion = self._under_way.popleft()
-        await self._mover._done(self._held, portion, await acting)
+        while self._under_way:
+            await asyncio.wait([self._under_way[0][0]])
+            done = list(takewhile(_succeeded, self._under_way)) or [self._under_way[0]]
+            try:
+                pairs = (zip(portion, acting.result(), strict=True) for acting, portion in done)
+                await self._mover._done(self._held, list(chain.from_iterable(pairs)))
+            finally:
+                for _ in done:
+                    self._under_way.popleft()
+                self._settled.set()
+
+
+def _succeeded(under_way: tuple[asyncio.Task[Problems], list[Taken]]) -> bool:
+    acting, _ = under_way
+    return acting.done() and not acting.cancelled() and acting.exception() is None
 
 
 def _place(choice: Choice) -> str:

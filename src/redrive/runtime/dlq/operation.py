@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from redrive.errors import ConfigurationError
 
@@ -205,8 +206,7 @@ class Operation:
     note: str = ""  # for people: why it ended as it did, and what to do
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """What became of one message."""
 
     id: str

@@ -57,9 +57,8 @@ class Moves(Looks, Protocol):
 class Remembers(Protocol):
     """Keeps operations. Its methods block: they are called in threads."""
 
-    def save(self, operation: Operation) -> None: ...
-
-    def add_items(self, id: str, items: Sequence[Item]) -> None: ...
+    def save(self, operation: Operation, items: Sequence[Item]) -> None:
+        """How far it is, and what became of these messages."""
 
     def wishes(self, id: str) -> Wish: ...
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from operator import attrgetter
 
-from redrive.recovery.dead_letter import Summary
 from redrive.recovery.rate import RateLimit
 from redrive.runtime.clock import Clock
-from redrive.runtime.dlq.operation import Item, Operation, Outcome, State, Wish
+from redrive.runtime.dlq.operation import Item, Operation, State, Wish
 from redrive.runtime.dlq.ports import Remembers
 
 log = logging.getLogger("redrive.dlq")
@@ -24,6 +25,7 @@ log = logging.getLogger("redrive.dlq")
 Changed = Callable[[Operation], None]
 
 _BEAT = 1.0  # seconds
+_outcome = attrgetter("outcome")
 
 
 class Steering:
@@ -40,11 +42,11 @@ class Steering:
 
     # What became of messages --------------------------------------------------------------------------
 
-    def add(self, letter: Summary, outcome: Outcome, why: str = "", to: str = "") -> None:
+    def add(self, items: Sequence[Item]) -> None:
         counts = self.operation.counts
-        more = replace(counts, **{outcome: getattr(counts, outcome) + 1})
-        self.operation = replace(self.operation, counts=more)
-        self._items.append(Item(letter.id, outcome, self._clock.now(), letter.message_id, why, to))
+        more = {outcome: getattr(counts, outcome) + times for outcome, times in Counter(map(_outcome, items)).items()}
+        self.operation = replace(self.operation, counts=replace(counts, **more))
+        self._items += items
 
     async def become(self, operation: Operation) -> None:
         self.operation = operation
@@ -53,13 +55,8 @@ class Steering:
     async def write_down(self) -> None:
         async with self._writing:  # one at a time: an older state must not be written over a newer one
             items, self._items = self._items, []
-            await asyncio.to_thread(self._remember, replace(self.operation, beat_at=self._clock.now()), items)
+            await asyncio.to_thread(self._memory.save, replace(self.operation, beat_at=self._clock.now()), items)
         self._changed(self.operation)
-
-    def _remember(self, operation: Operation, items: list[Item]) -> None:
-        if items:
-            self._memory.add_items(operation.id, items)
-        self._memory.save(operation)
 
     # Alive --------------------------------------------------------------------------------------------
 
