@@ -18,8 +18,9 @@ What can die between which two steps:
 
 so at most `WINDOW` messages come twice, and none is lost. A lost connection is a death that is survived: the lock is
 taken again, and the next pass goes on where the last one ended; what was confirmed and could not be acked any more is
-known, and acked when it comes again. A message that is not accepted at its destination stays in the queue, and is told
-of; when nothing is accepted any more the operation ends.
+known, and acked when it comes again. Who goes on with the operation of another process does not know that, so it goes
+through `WINDOW` messages more than should be left, and sends again what it finds there. A message that is not accepted
+at its destination stays in the queue, and is told of; when nothing is accepted any more the operation ends.
 
 A pass does not last longer than a few minutes, because RabbitMQ ends a consumer that keeps a message for half an hour.
 """
@@ -109,6 +110,8 @@ class Mover:
         self._told: set[int] = set()  # hashes of the ids of messages that were skipped, or failed
         self._failures = 0  # in a row
         self._unacked: Counter[str] = Counter()  # moved, and the broker could not be told
+        # Of what another process has moved it may have died before it told the broker: so many may still be there.
+        self._unsure = min(operation.counts.moved, WINDOW)
 
     @property
     def operation(self) -> Operation:
@@ -200,14 +203,14 @@ class Mover:
         """Go through the queue once, and move as many. Whether its end was reached."""
         self._broker.check()
         depth = await self._broker.depth(self.queue)
-        left = max(0, (depth if self.operation.scope is None else self.operation.scope) - self.operation.counts.moved)
+        left = self._left(depth)
         mixed = self._passes > 0 and not self._keeps_order
         at_most = (depth if left else 0) if mixed else min(depth, left)
         if not at_most:
             return True
         self._passes += 1
         held = await self._broker.hold(self.queue, at_most)
-        flow = _Flow(self, held, self._chooser(mixed), at_most, room)
+        flow = _Flow(self, held, self._chooser(mixed or self._unsure > 0), at_most, room)
         try:
             return await flow.run(until=self._clock.monotonic() + _LONGEST_PASS)
         finally:
@@ -215,6 +218,11 @@ class Mover:
                 await flow.drain()
             finally:
                 await held.release()
+
+    def _left(self, depth: int) -> int:
+        """How many of those that were there when it began may still be there."""
+        scope = depth if self.operation.scope is None else self.operation.scope
+        return max(0, scope - self.operation.counts.moved + self._unacked.total() + self._unsure)
 
     def _chooser(self, mixed: bool) -> Chooser:
         return Chooser(
