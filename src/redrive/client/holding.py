@@ -41,6 +41,7 @@ _FIRST_ROOM = 500
 _MOST_ROOM = 50_000
 _MOST_BYTES = 16 * 1024 * 1024  # that a consumer may have under way
 _PATIENCE = 60.0  # seconds
+_DOUBT = 5.0  # seconds after which it is believed that somebody else has the messages that do not come back
 
 
 class Hold:
@@ -63,6 +64,8 @@ class Hold:
         self._settled_below = 1  # every delivery below it was acked, and the broker knows
         self._acked = 0
         self._turns: list[int] = []  # the first delivery tag of each consumer
+        self._before = 0  # how many were ready when it began
+        self._others = 0  # who consumed from the queue then
         self._is_consuming = True
         self._changing: asyncio.Task[None] | None = None
 
@@ -73,6 +76,8 @@ class Hold:
         hold._channel.on_delivery = hold._deliver
         hold._channel.on_cancel = lambda _: hold._end(ConsumerCancelled(f"the broker ended the look at {queue}"))
         hold._channel.on_closed = hold._end
+        found = await hold._channel.call(QueueDeclare(queue=queue, passive=True), QueueDeclareOk)
+        hold._before, hold._others = found.message_count, found.consumer_count
         await hold._consume(min(_FIRST_ROOM, at_most))
         return hold
 
@@ -182,14 +187,21 @@ class Hold:
         await self._until_back(back)
         return back
 
-    async def _until_back(self, count: int) -> None:
-        """A large queue needs seconds until it has its messages back; who looks earlier sees it empty."""
+    async def _until_back(self, back: int) -> None:
+        """A large queue needs seconds until it has its messages back; who looks earlier sees it empty.
+
+        Until then a quorum queue counts the consumer that had them, though it was cancelled. So a consumer is a reason
+        not to wait only if there was one before; else it is one to doubt, after a while, that they all come.
+        """
+        whole = max(back, self._before - self._acked)
         channel = await self._channel.link.channel()
+        loop = asyncio.get_running_loop()
         try:
-            pause, deadline = 0.01, asyncio.get_running_loop().time() + _PATIENCE
-            while asyncio.get_running_loop().time() < deadline:
+            pause, began = 0.01, loop.time()
+            while (waited := loop.time() - began) < _PATIENCE:
                 found = await channel.call(QueueDeclare(queue=self.queue, passive=True), QueueDeclareOk)
-                if found.message_count >= count or found.consumer_count:
+                taken = found.consumer_count > 0 and (self._others > 0 or waited > _DOUBT)
+                if taken or found.message_count >= (whole if waited <= _DOUBT else back):
                     return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 0.5)
