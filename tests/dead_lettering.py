@@ -5,15 +5,22 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from redrive.admin.place import Place
+from redrive.admin.service import Service
 from redrive.client import Connection, Properties
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.publisher import Publish
-from redrive.runtime.clock import SystemClock
+from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq.acts import Redriving
 from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Item, Kind, Operation, Order, Outcome, State, Wish
+from redrive.store.audit import Audit
+from redrive.store.database import Database
+from redrive.store.operations import OperationsStore
+from redrive.store.schema import Schema
 
 DLQ = "orders.dlq"
 SOURCE = "orders"
@@ -115,6 +122,13 @@ def a_mover(
 async def redrive(url: str, order: Order | None = None, memory: Memory | None = None, **options: Any) -> Operation:
     async with operating(url) as broker:
         return await a_mover(broker, order, memory, **options).run()
+
+
+def a_service(url: str, folder: Path, *, by: str = "ada", clock: Clock | None = None, **known: Any) -> Service:
+    """As an operator has it; what is `known` of the place is said by name. Those of one folder share their memory."""
+    database = Database.embedded(folder)
+    Schema().upgrade(database)
+    return Service(Place(url, **known), OperationsStore(database), Audit(database), by=by, clock=clock)
 
 
 async def bodies(connection: Connection, queue: str) -> list[bytes]:

@@ -56,6 +56,34 @@ def amqp_url(request: pytest.FixtureRequest) -> Iterator[str]:
         yield broker.add_vhost(vhost)
 
 
+@pytest.fixture
+def management_url(request: pytest.FixtureRequest, amqp_url: str) -> str | None:  # noqa: ARG001 - whose it is
+    """RabbitMQ's management API. The embedded broker has none: it tells everything over AMQP."""
+    if request.node.callspec.params["amqp_url"] != "rabbitmq":
+        return None
+    node: Endpoint = request.getfixturevalue("rabbitmq")
+    return f"http://guest:guest@127.0.0.1:{node.management_port}"
+
+
+@pytest.fixture
+def another_user(request: pytest.FixtureRequest, amqp_url: str) -> Iterator[str]:
+    """The URL for somebody who is not guest, and may do the same."""
+    name = f"ada-{secrets.token_hex(4)}"
+    url = amqp_url.replace("guest:guest@", f"{name}:secret@")
+    if request.node.callspec.params["amqp_url"] == "rabbitmq":
+        node: Endpoint = request.getfixturevalue("rabbitmq")
+        node.api(f"/users/{name}", "PUT", {"password": "secret", "tags": ""})
+        rights = {"configure": ".*", "write": ".*", "read": ".*"}
+        node.api(f"/permissions/{amqp_url.rpartition('/')[2]}/{name}", "PUT", rights)
+        yield url
+        node.api(f"/users/{name}", "DELETE")
+    else:
+        broker: ThreadedBroker = request.getfixturevalue(f"{request.node.callspec.params['amqp_url']}_broker")
+        broker.call(lambda: broker.server.broker.users.update({name: "secret"}))
+        yield url
+        broker.call(lambda: broker.server.broker.users.pop(name))
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def fresh_database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
     """Without a table in it."""

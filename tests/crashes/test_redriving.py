@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from redrive.store.operations import OperationsStore
 
 from dead_lettering import DLQ, SOURCE, bodies, orders, prepare, until_depth
 from redrive.client import Connection
 from redrive.runtime.dlq.moving import WINDOW
 from redrive.runtime.dlq.operation import State
 from redrive.store.database import Database
+from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker

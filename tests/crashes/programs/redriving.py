@@ -15,8 +15,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from redrive.store.operations import OperationsStore
-
 from redrive.client import Connection
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.holding import Hold
@@ -27,6 +25,7 @@ from redrive.runtime.dlq.acts import Redriving
 from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Item, Kind, Operation, Order
 from redrive.store.database import Database
+from redrive.store.operations import OperationsStore
 
 DLQ = "orders.dlq"
 
