@@ -1,0 +1,101 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.errors import ConfigurationError
+from redrive.runtime.dlq.operation import Counts, Destination, Kind, Order, Ramp, Selection, State, Way
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("own", Destination(Way.OWN)),
+        ("retry", Destination(Way.RETRY)),
+        ("original", Destination(Way.ORIGINAL)),
+        ("orders", Destination(Way.QUEUE, "orders")),
+        ("queue:own", Destination(Way.QUEUE, "own")),
+        ("exchange:events:order.new", Destination(Way.EXCHANGE, "events", "order.new")),
+        ("exchange:events:", Destination(Way.EXCHANGE, "events", "")),
+        ("exchange:events:a:b", Destination(Way.EXCHANGE, "events", "a:b")),
+        ("a/b %#ü", Destination(Way.QUEUE, "a/b %#ü")),
+    ],
+)
+def test_a_destination_is_read_and_written_in_the_same_words(text: str, wanted: Destination) -> None:
+    assert Destination.parse(text) == wanted
+    assert Destination.parse(str(wanted)) == wanted
+
+
+@given(st.text(min_size=1))
+def test_every_queue_can_be_named(name: str) -> None:
+    to = Destination(Way.QUEUE, name)
+    assert Destination.parse(str(to)) == to
+
+
+@pytest.mark.parametrize("text", ["", "queue:", "exchange:", "exchange:events", "exchange::key"])
+def test_a_destination_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="want"):
+        Destination.parse(text)
+
+
+@pytest.mark.parametrize("steps", [(), (0,), (5, 1), (1, -1)])
+def test_a_ramp_grows(steps: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigurationError, match="growing numbers"):
+        Ramp(steps)
+
+
+@pytest.mark.parametrize("share", [-1.0, 100.0, 250.0])
+def test_a_share_is_one(share: float) -> None:
+    with pytest.raises(ConfigurationError, match="returned_pct"):
+        Ramp(returned_pct=share)
+
+
+def test_nobody_waits_less_than_no_time() -> None:
+    with pytest.raises(ConfigurationError, match="wait"):
+        Ramp(wait=-1)
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        ({"queue": ""}, "which queue"),
+        ({"rate": 0.0}, "rate 0"),
+        ({"rate": float("nan")}, "rate"),
+        ({"most_redrives": 0}, "1 or more"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused(said: dict[str, object], match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        Order(**{"kind": Kind.REDRIVE, "queue": "q", **said})  # type: ignore[arg-type]
+
+
+def test_a_limit_is_at_least_one() -> None:
+    with pytest.raises(ConfigurationError, match="limit 0"):
+        Selection(limit=0)
+
+
+@pytest.mark.parametrize(
+    ("selection", "everything"),
+    [
+        (Selection(), True),
+        (Selection(limit=3), True),
+        (Selection("a"), False),
+        (Selection(ids=("a",)), False),
+        (Selection(group="3"), False),
+    ],
+)
+def test_a_limit_alone_selects_everything(selection: Selection, everything: bool) -> None:
+    assert selection.is_everything is everything
+
+
+def test_five_states_are_the_end() -> None:
+    assert {state for state in State if state.is_over} == {
+        State.CANCELLED,
+        State.SUCCEEDED,
+        State.PARTIAL,
+        State.STOPPED_BY_GUARD,
+        State.FAILED,
+    }
+
+
+def test_counts_are_told_by_name() -> None:
+    assert Counts(5, 4, 3, 2, 1).as_dict() == {"planned": 5, "moved": 4, "skipped": 3, "failed": 2, "returned": 1}
