@@ -107,8 +107,9 @@ class View:
 
     async def peeking(self, queue: str) -> Peeking:
         found = await self.definition(queue)
-        sees_policies = self.survey.complete or queue in self.own()
-        return peeking(found, self.survey.state(queue), self.server, sees_policies=sees_policies)
+        state = self.survey.state(queue)
+        sees_policies = (self.survey.complete and not state.policy_unknown) or queue in self.own()
+        return peeking(found, state, self.server, sees_policies=sees_policies)
 
     async def check_look(self, queue: str, *, spend: bool) -> Peeking:
         """Raise `PeekUnsafe` if a look would harm, unless somebody says that it is worth it."""
@@ -119,8 +120,10 @@ class View:
         return cost
 
     async def keeps_order(self, queue: str) -> bool:
-        """Does it put what it gets back where it was? (Measured: RABBITMQ.md)"""
-        return (await self.definition(queue)).type != "quorum" or self.server.version >= (4, 3)
+        """Does it put what it gets back where it was? A quorum queue keeps what came back before apart, and puts it at
+        the end of that: 4.3, too, as soon as a message was looked at twice.
+        """
+        return (await self.definition(queue)).type != "quorum"
 
     def settled_in(self, queue: str) -> Callable[[], Awaitable[bool]] | None:
         """Can it be seen that everything is handled that was sent back to the queue whose dead letters these are? The

@@ -190,8 +190,9 @@ class Hold:
     async def _until_back(self, back: int) -> None:
         """A large queue needs seconds until it has its messages back; who looks earlier sees it empty.
 
-        Until then a quorum queue counts the consumer that had them, though it was cancelled. So a consumer is a reason
-        not to wait only if there was one before; else it is one to doubt, after a while, that they all come.
+        A quorum queue counts a consumer that was cancelled until it has back what that had; so it has everything when
+        it counts none. If others consume from it, who can tell? And if some come now, or messages expire, it is given
+        up after a while.
         """
         whole = max(back, self._before - self._acked)
         channel = await self._channel.link.channel()
@@ -200,13 +201,17 @@ class Hold:
             pause, began = 0.01, loop.time()
             while (waited := loop.time() - began) < _PATIENCE:
                 found = await channel.call(QueueDeclare(queue=self.queue, passive=True), QueueDeclareOk)
-                taken = found.consumer_count > 0 and (self._others > 0 or waited > _DOUBT)
-                if taken or found.message_count >= (whole if waited <= _DOUBT else back):
+                if self._is_back(found, whole, back, waited):
                     return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 0.5)
         finally:
             channel.abandon()
+
+    def _is_back(self, found: QueueDeclareOk, whole: int, back: int, waited: float) -> bool:
+        if found.consumer_count and (self._others or waited > _DOUBT):
+            return True
+        return not found.consumer_count and found.message_count >= (whole if waited <= _DOUBT else back)
 
     def __repr__(self) -> str:
         return f"<Hold {self.queue} taken={self.taken} in_hand={self.in_hand} consumers={self._consumers}>"

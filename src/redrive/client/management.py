@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from redrive.client.policies import is_silent, with_policies
 from redrive.client.rows import survey_of_rows
 from redrive.errors import AccessRefused, ConfigurationError, ConnectionFailed, InvalidURL, NotFound
 from redrive.topology.server import Server
@@ -61,7 +62,16 @@ class Management:
             await self.get(f"/exchanges/{at}"),
             await self.get(f"/bindings/{at}"),
         )
-        return survey_of_rows(_server(overview), exchanges, queues, bindings)
+        return survey_of_rows(_server(overview), exchanges, await self._with_policies(at, queues), bindings)
+
+    async def _with_policies(self, at: str, queues: list[_Row]) -> list[_Row]:
+        if not any(map(is_silent, queues)):
+            return queues
+        try:
+            policies = await self.get(f"/policies/{at}"), await self.get(f"/operator-policies/{at}")
+        except AccessRefused:  # then they stay silent, and who would look into one is told that nobody knows
+            return queues
+        return [with_policies(row, *policies) if is_silent(row) else row for row in queues]
 
     async def definitions(self, vhost: str | None = None) -> _Row:
         """The definitions.json of the broker, or of one virtual host."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from redrive.client.policies import is_silent
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.server import Server
 from redrive.topology.survey import QueueState, Survey
@@ -21,7 +22,7 @@ def survey_of_rows(server: Server, exchanges: list[_Row], queues: list[_Row], bi
         server=server,
         definitions=Definitions.of(_exchanges(exchanges), map(_queue, rows), _bindings(found)),
         complete=True,
-        queues={row["name"]: _state(row) for row in rows},
+        queues={row["name"]: _state(row, server) for row in rows},
     )
 
 
@@ -45,7 +46,7 @@ def _bindings(rows: Iterable[_Row]) -> Iterable[BindingDefinition]:
             )
 
 
-def _state(row: _Row) -> QueueState:
+def _state(row: _Row, server: Server) -> QueueState:
     policy = row.get("effective_policy_definition") or {}
     return QueueState(
         messages=row.get("messages_ready"),
@@ -53,4 +54,5 @@ def _state(row: _Row) -> QueueState:
         consumers=row.get("consumers"),
         policy=row.get("policy") or None,
         effective_policy=policy if isinstance(policy, dict) else {},  # 3.x says [] for none
+        policy_unknown=is_silent(row) and not server.embedded,  # which has no policies
     )

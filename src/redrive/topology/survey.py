@@ -24,6 +24,7 @@ class QueueState:
     consumers: int | None = None
     policy: str | None = None
     effective_policy: Mapping[str, Any] = field(default_factory=dict)  # keys as in policies: "dead-letter-exchange"
+    policy_unknown: bool = False  # there may be one, and it is not told
 
 
 @dataclass(frozen=True, slots=True)
