@@ -266,9 +266,8 @@ async def test_the_plan_warns_of_messages_older_than_the_inbox_remembers(
 async def test_what_arrives_meanwhile_is_left(connection: Connection, amqp_url: str, queue_type: str) -> None:
     """Also where several passes are made over a queue that puts what it gets back at its end."""
     await prepare(connection, 8, queue_type, **no_limit(connection, queue_type))
-    mixes = queue_type == "quorum" and connection.server_version < (4, 3)
     async with operating(amqp_url) as broker:
-        mover = a_mover(broker, an_order(ramp=Ramp((2, 2), wait=0.1), rate=50), keeps_order=not mixes)
+        mover = a_mover(broker, an_order(ramp=Ramp((2, 2), wait=0.1), rate=50), keeps_order=queue_type == "classic")
         running = asyncio.create_task(mover.run())
         await eventually(lambda: mover.operation.counts.moved > 0)
         now = datetime.now(UTC) + timedelta(seconds=1)
