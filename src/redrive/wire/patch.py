@@ -273,15 +273,14 @@ def _patched(
     waiting = dict(setting)
     patched = []
     while pos < end:
-        start = pos
-        value = start + 1 + raw[start]
+        start, value = pos, pos + 1 + raw[pos]
         pos = _skip_value(raw, value, end)
         name = raw[start + 1 : value]
         if name in waiting:
             patched.append(raw[start:value] + waiting.pop(name))
-        elif name not in setting and name not in removing:  # a second one of a name that is set goes
+        elif name not in removing and name not in setting:  # a second one of a name that is set goes
             patched.append(raw[start:pos])
-    patched += [_OCTETS[len(name)] + name + value for name, value in waiting.items()]
+    patched += [_OCTETS[len(name)] + name + field for name, field in waiting.items()]
     return patched
 
 
