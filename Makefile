@@ -49,6 +49,7 @@ bench: .venv/.bench servers ## throughput and CPU per message, side by side with
 	$(PYTHON) -m bench.workers --json bench/results/workers.json
 	$(PYTHON) -m bench.retries
 	$(PYTHON) -m bench.outbox --json bench/results/outbox.json
+	$(PYTHON) -m bench.dead_letters --json bench/results/dead_letters.json
 
 pins: ## write constraints.txt from what is installed in .venv
 	echo "# Exact versions of everything in .venv, written by make pins." > constraints.txt

@@ -383,6 +383,23 @@ def test_items_come_back_numbered_in_the_order_in_which_they_were_added(store: O
     assert found[0][1].at.tzinfo is UTC
 
 
+def test_progress_and_items_are_saved_together(store: OperationsStore) -> None:
+    store.add(operation())
+    items = [item(number, message_id=f"m/{number}" if number % 2 else None) for number in range(1001)]
+    store.save(operation(state=State.RUNNING, counts=Counts(moved=1001)), items)
+    saved = store.get("op_1")
+    assert saved is not None
+    assert saved.counts.moved == 1001
+    assert [one for _, one in store.items("op_1", limit=2000)] == items
+
+
+def test_what_became_of_messages_is_kept_although_somebody_else_took_the_operation_over(store: OperationsStore) -> None:
+    store.add(operation(state=State.RUNNING, owner="other:2"))
+    with pytest.raises(OperationConflict):
+        store.save(operation(state=State.RUNNING, owner="me:1"), [item(1)])
+    assert [one for _, one in store.items("op_1")] == [item(1)]
+
+
 def test_items_are_read_page_by_page_and_by_outcome(store: OperationsStore) -> None:
     store.add(operation())
     store.add_items("op_1", [item(number, Outcome.FAILED if number % 2 else Outcome.MOVED) for number in range(6)])
