@@ -155,7 +155,11 @@ class Service:
 
     async def _named(self, conflict: OperationConflict) -> OperationConflict:
         """With the operation that is in the way, if it is known here."""
-        running = [each for each in await self._store(self.store.running) if each.order.queue == conflict.queue]
+        running = [
+            each
+            for each in await self._store(self.store.running)
+            if each.order.queue == conflict.queue and each.state is not State.PENDING and self._lives(each)
+        ]
         return OperationConflict(conflict.queue, f"operation {running[0].id}") if running else conflict
 
     # Planning -----------------------------------------------------------------------------------------
@@ -265,7 +269,8 @@ class Service:
                 over = await mover.run()
         except RedriveError as error:
             named = await self._named(error) if isinstance(error, OperationConflict) else error
-            await self._fail(operation, named)
+            if operation.started_at is None:  # else it is interrupted, as it was, and can be resumed
+                await self._fail(operation, named)
             raise named from None
         detail = f"{over.state}: {over.note}" if over.note else str(over.state)
         counts = over.counts.as_dict()
@@ -413,9 +418,18 @@ class Service:
         operation = await self.operation(id)
         words = f"rate {wish.rate:g}" if wish.rate is not None else str(wish.state)
         await self.record("steer", operation.order.queue, operation=operation.id, detail=words)
+        if wish.state is State.CANCELLING and self.is_interrupted(operation):
+            return await self._close(operation)
         if not await self._store(self.store.wish, operation.id, wish):
             raise ConfigurationError(f"operation {operation.id} is over: {operation.state}")
         return operation
+
+    async def _close(self, operation: Operation) -> Operation:
+        """Nobody is there who would hear the wish."""
+        note = "its process was gone; what was moved stays moved, the rest is in the queue"
+        over = replace(operation, state=State.CANCELLED, ended_at=self.clock.now(), note=note)
+        await self._store(self.store.save, over)
+        return over
 
     # Memory -------------------------------------------------------------------------------------------
 
