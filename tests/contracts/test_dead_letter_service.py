@@ -1,0 +1,361 @@
+"""What an operator can do, on every broker, whatever is known of it: topology, management API, or only names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dead_lettering import (
+    DEAD_AT,
+    DLQ,
+    SOURCE,
+    a_service,
+    an_order,
+    bodies,
+    dead_letter,
+    eventually,
+    operating,
+    orders,
+    prepare,
+    until_depth,
+)
+from redrive.admin.service import STALE, Service
+from redrive.client import Connection
+from redrive.errors import (
+    AuditUnavailable,
+    ConfigurationError,
+    ConnectionFailed,
+    NotFound,
+    OperationConflict,
+    OperationNotFound,
+    SearchError,
+)
+from redrive.recovery.retry import Retry
+from redrive.runtime.clock import SystemClock
+from redrive.runtime.dlq.looking import By
+from redrive.runtime.dlq.moving import UNDER_WAY, Mover
+from redrive.runtime.dlq.operation import Destination, Operation, Order, Outcome, Selection, State, Way, Wish
+from redrive.store.audit import Audit
+from redrive.store.database import Database
+from redrive.topology import Queue, Server, Topology, expand
+from redrive.topology.peeking import PeekSafety
+
+
+@pytest.fixture
+def service(amqp_url: str, management_url: str | None, tmp_path: Path) -> Service:
+    """One who sees everything."""
+    return a_service(amqp_url, tmp_path, management=management_url)
+
+
+@pytest.fixture
+def plain(amqp_url: str, tmp_path: Path) -> Service:
+    """One who has nothing but AMQP. (The embedded broker tells everything over AMQP.)"""
+    return a_service(amqp_url, tmp_path)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wishes are heard at once."""
+    monkeypatch.setattr("redrive.runtime.dlq.steering._BEAT", 0.02)
+
+
+class Later(SystemClock):
+    """By so much that whoever ran an operation is taken for dead."""
+
+    def now(self) -> datetime:
+        return super().now() + STALE + timedelta(seconds=1)
+
+
+# Looking ------------------------------------------------------------------------------------------
+
+
+async def prepare_dying(connection: Connection) -> None:
+    to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "buried"}
+    await connection.declare_queue("work", arguments=to)
+    await connection.declare_queue("buried")
+
+
+async def test_dead_letter_queues_are_found_by_name_and_by_what_dies_into_them(
+    connection: Connection, service: Service
+) -> None:
+    await prepare_dying(connection)
+    await prepare(connection, 3)
+
+    buried, dlq = await service.queues()
+
+    assert (buried.name, buried.source, buried.depth, buried.oldest) == ("buried", "work", 0, None)
+    assert (dlq.name, dlq.source, dlq.depth, dlq.oldest) == (DLQ, None, 3, DEAD_AT)
+    assert (dlq.type, dlq.peek_safety, dlq.operation) == ("classic", PeekSafety.SAFE, None)
+    await until_depth(connection, DLQ, 3)
+
+
+async def test_plain_amqp_suffices_when_names_are_given(connection: Connection, plain: Service) -> None:
+    await prepare(connection, 3)
+    (view,) = await plain.queues([DLQ])
+    assert (view.depth, view.type, view.peek_safety, view.oldest) == (3, "classic", PeekSafety.SAFE, DEAD_AT)
+    with pytest.raises(NotFound, match=r"nobody\.dlq"):
+        await plain.queues(["nobody.dlq"])
+    with pytest.raises(NotFound):
+        await plain.peek("nobody.dlq")
+
+
+async def test_an_application_knows_its_queues(connection: Connection, amqp_url: str, tmp_path: Path) -> None:
+    topology = Topology(queues=[Queue(SOURCE, retry=Retry(attempts=2, delay="1s")), Queue("payments")])
+    wanted = expand(topology, Server(connection.server_version))
+    for exchange in wanted.exchanges:
+        await connection.declare_exchange(exchange.name, exchange.type)
+    for queue in wanted.queues:
+        await connection.declare_queue(queue.name, arguments=dict(queue.arguments))
+    for binding in wanted.bindings:
+        await connection.bind_queue(binding.destination, binding.source, binding.routing_key)
+    await connection.publish_many([dead_letter(1)])
+    await until_depth(connection, DLQ, 1)
+    service = a_service(amqp_url, tmp_path, topology=topology)
+
+    views = await service.queues()
+    assert [(view.name, view.source) for view in views] == [(DLQ, SOURCE), ("payments.dlq", "payments")]
+
+    made = await service.plan(an_order(to=Destination(Way.RETRY)))
+    assert (made.eligible, made.targets[0].exists) == (1, True)
+    over = await service.run(await service.begin(made.order))
+    assert over.counts.moved == 1
+    async with asyncio.timeout(20):  # it waits, and is back where it failed
+        while not await bodies(connection, SOURCE):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+async def test_messages_are_searched_grouped_and_shown(connection: Connection, service: Service) -> None:
+    await prepare(connection, 6)
+
+    page = await service.peek(DLQ, "body.order:>1", limit=2)
+    assert ([letter.message_id for letter in page.letters], page.next) == (["m-2", "m-3"], 5)
+    groups = await service.groups(DLQ, By.FINGERPRINT)
+    assert [(group.key, group.count) for group in groups.groups] == [("3fa9c0ffee", 3), ("77d1beef00", 3)]
+    found = await service.message(DLQ, "m-4")
+    assert (found.body, found.letter.error) == (b'{"order": 4}', "TimeoutError")
+
+    with pytest.raises(SearchError):
+        await service.peek(DLQ, "since:yesterdayish")
+    with pytest.raises(NotFound, match="there is no message m-77"):
+        await service.message(DLQ, "m-77")
+    await until_depth(connection, DLQ, 6)
+
+
+# Operating ----------------------------------------------------------------------------------------
+
+
+async def test_a_plan_is_carried_out_as_it_was_made(connection: Connection, service: Service) -> None:
+    await prepare(connection, 6)
+
+    made = await service.plan(an_order(selection=Selection(group="3fa9"), by=""))
+    assert (made.matched, made.eligible, [str(target) for target in made.targets]) == (3, 3, [SOURCE])
+    assert made.also_receives == ()
+    await until_depth(connection, DLQ, 6)
+
+    begun = await service.begin(made.order, planned=made.eligible)
+    assert begun.state is State.PENDING
+    over = await service.run(begun)
+
+    assert (over.state, over.counts.planned, over.counts.moved, over.order.by) == (State.SUCCEEDED, 3, 3, "ada")
+    assert await bodies(connection, SOURCE) == orders(1, 3, 5)
+    assert await service.operation(over.id) == await service.operation(over.id[:16])
+    assert [item.message_id for _, item in await service.items(over.id)] == ["m-1", "m-3", "m-5"]
+    assert await service.items(over.id, Outcome.FAILED) == []
+    assert [each.id for each in await service.operations(DLQ)] == [over.id]
+    assert await service.operations(DLQ, [State.RUNNING]) == []
+
+
+async def test_the_audit_has_who_did_what(connection: Connection, service: Service) -> None:
+    await prepare(connection, 2)
+    over = await service.run(await service.begin(an_order(selection=Selection(limit=1), by="")))
+
+    ended, began = [entry for _, entry in service.audit.listed()]
+
+    assert (began.by, began.action, began.queue, began.operation) == ("ada", "re-drive", DLQ, over.id)
+    assert (began.filter, began.reason, began.detail) == ("limit 1", "INC-42", "to own")
+    assert (ended.action, ended.counts["moved"], ended.detail) == ("re-drive ended", 1, "SUCCEEDED")
+
+
+async def test_what_cannot_be_recorded_is_not_done(connection: Connection, service: Service, tmp_path: Path) -> None:
+    await prepare(connection, 2)
+    (tmp_path / "without tables").mkdir()
+    service.audit = Audit(Database.embedded(tmp_path / "without tables"))
+
+    with pytest.raises(AuditUnavailable, match="nothing was done"):
+        await service.begin(an_order())
+
+    assert await service.operations() == []
+    await until_depth(connection, DLQ, 2)
+
+
+async def test_a_broker_that_is_away_ends_an_operation_honestly(tmp_path: Path) -> None:
+    service = a_service("amqp://127.0.0.1:1/", tmp_path)
+    begun = await service.begin(an_order())
+    with pytest.raises(ConnectionFailed):
+        await service.run(begun)
+    found = await service.operation(begun.id)
+    assert found.state is State.FAILED
+    assert "127.0.0.1:1" in found.note
+
+
+async def test_operations_are_known_by_the_beginning_of_their_ids(connection: Connection, service: Service) -> None:
+    await prepare(connection, 0)
+    for _ in range(2):
+        await service.begin(an_order())
+    with pytest.raises(ConfigurationError, match="beginning of 2 operations"):
+        await service.operation("op_")
+    with pytest.raises(OperationNotFound):
+        await service.operation("op_nobody")
+
+
+# One at a time ------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def running(service: Service, order: Order | None = None) -> AsyncIterator[tuple[Mover, asyncio.Task[Operation]]]:
+    """An operation that takes its time, and has moved something."""
+    movers: list[Mover] = []
+    begun = await service.begin(order or an_order(rate=10))
+    task = asyncio.create_task(service.run(begun, started=movers.append))
+    await eventually(lambda: bool(movers) and movers[0].operation.counts.moved > 0)
+    try:
+        yield movers[0], task
+    finally:
+        movers[0].steering.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_the_second_operator_hears_which_operation_is_in_the_way(
+    connection: Connection, service: Service, amqp_url: str, tmp_path: Path
+) -> None:
+    await prepare(connection, 300)
+    second = a_service(amqp_url, tmp_path, by="grace")
+    async with running(service) as (mover, _):
+        (view,) = await second.queues([DLQ])
+        assert view.operation is not None
+        assert view.operation.id == mover.operation.id
+        begun = await second.begin(an_order())
+        with pytest.raises(OperationConflict, match=f"held by operation {mover.operation.id}"):
+            await second.run(begun)
+        with pytest.raises(OperationConflict, match=mover.operation.id):
+            await second.peek(DLQ)
+
+    assert (await service.operation(begun.id)).state is State.FAILED
+    moved = (await service.operation(mover.operation.id)).counts.moved
+    assert await bodies(connection, SOURCE) == orders(*range(moved))
+
+
+# Steering -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_operation_is_steered_from_elsewhere(
+    connection: Connection, service: Service, amqp_url: str, tmp_path: Path
+) -> None:
+    await prepare(connection, 60)
+    elsewhere = a_service(amqp_url, tmp_path, by="grace")
+    async with running(service) as (mover, task):
+        await elsewhere.wish(mover.operation.id, Wish(State.PAUSED))
+        await eventually(lambda: mover.operation.state is State.PAUSED)
+        assert (await elsewhere.resume(mover.operation.id)).id == mover.operation.id  # it lives: it is told to go on
+        await eventually(lambda: mover.operation.state is State.RUNNING)
+        await elsewhere.wish(mover.operation.id, Wish(rate=20))
+        await eventually(lambda: mover.operation.order.rate == 20)
+        await elsewhere.wish(mover.operation.id, Wish(State.CANCELLING))
+        over = await task
+
+    assert over.state is State.CANCELLED
+    assert 0 < over.counts.moved < 60
+    with pytest.raises(ConfigurationError, match="is over"):
+        await elsewhere.wish(over.id, Wish(rate=5))
+    with pytest.raises(ConfigurationError, match="is over"):
+        await elsewhere.resume(over.id)
+    steered = [entry.detail for _, entry in service.audit.listed(by="grace", action="steer")]
+    assert steered[::-1][:4] == ["PAUSED", "RUNNING", "rate 20", "CANCELLING"]
+
+
+# After a crash ------------------------------------------------------------------------------------
+
+
+async def interrupted(service: Service) -> Operation:
+    """An operation whose runner vanished in the middle of it."""
+    async with running(service, an_order(rate=100)) as (mover, task):
+        await eventually(lambda: mover.operation.counts.moved > 3)
+        task.cancel()
+    return await service.operation(mover.operation.id)
+
+
+@pytest.fixture
+def successor(amqp_url: str, tmp_path: Path, management_url: str | None) -> Service:
+    """Who comes when the other is taken for dead."""
+    return a_service(amqp_url, tmp_path, by="grace", clock=Later(), management=management_url)
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_an_interrupted_operation_is_finished_by_another(
+    connection: Connection, service: Service, successor: Service, queue_type: str
+) -> None:
+    unlimited = Server(connection.server_version).unlimited_deliveries
+    limit = {"x-delivery-limit": unlimited} if queue_type == "quorum" and unlimited is not None else {}
+    await prepare(connection, 50, queue_type, **limit)
+    left = await interrupted(service)
+    assert not left.state.is_over
+    assert not service.is_interrupted(left)
+    assert successor.is_interrupted(left)
+
+    over = await successor.resume(left.id)
+
+    assert (over.state, over.scope, over.owner) == (State.SUCCEEDED, 50, successor.owner)
+    arrived = await bodies(connection, SOURCE)
+    assert set(arrived) == set(orders(*range(50)))
+    await until_depth(connection, DLQ, 0)
+    # What was confirmed and not acked comes twice. With a rate that is what was under way, and never a thousand.
+    assert 50 <= over.counts.moved <= len(arrived) <= 50 + UNDER_WAY
+    assert "resume" in [entry.action for _, entry in service.audit.listed(by="grace")]
+
+
+async def test_only_one_takes_it_over(
+    connection: Connection, service: Service, successor: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(connection, 50)
+    left = await interrupted(service)
+    monkeypatch.setattr(successor.store, "take_over", lambda *_: False)
+    with pytest.raises(OperationConflict, match="which somebody else resumed"):
+        await successor.resume(left.id)
+
+
+async def test_a_look_in_the_way_does_not_end_what_could_be_resumed(
+    connection: Connection, service: Service, successor: Service, amqp_url: str
+) -> None:
+    await prepare(connection, 50)
+    left = await interrupted(service)
+    async with operating(amqp_url) as somebody:
+        await somebody.lock(DLQ)
+        with pytest.raises(OperationConflict):
+            await successor.resume(left.id)
+
+    after = await service.operation(left.id)
+    assert not after.state.is_over
+    successor.store.save(replace(after, beat_at=left.beat_at))
+    assert (await successor.resume(left.id)).state is State.SUCCEEDED
+
+
+async def test_an_interrupted_operation_can_be_closed(
+    connection: Connection, service: Service, successor: Service
+) -> None:
+    await prepare(connection, 50)
+    left = await interrupted(service)
+
+    await successor.wish(left.id, Wish(State.CANCELLING))
+
+    closed = await service.operation(left.id)
+    assert (closed.state, closed.counts.moved) == (State.CANCELLED, left.counts.moved)
+    assert closed.ended_at is not None
+    assert "process was gone" in closed.note
