@@ -1,0 +1,454 @@
+"""`redrive dlq`, `redrive ops` and `redrive audit` as processes, on the embedded broker and on RabbitMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
+from redrive.client import Connection, Properties
+from redrive.client.publisher import Publish
+from redrive.reach import connect
+from redrive.store.database import Database
+from redrive.store.operations import OperationsStore
+from redrive.testing import Endpoint
+from redrive.testing.embedded import EmbeddedBroker
+
+T = TypeVar("T")
+
+BIDI = [chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)]
+NAMES = ["orders/eu.dlq", "100%.dlq", "a#b.dlq", "größe.dlq", "the dead.dlq", "%2F?x=1&y.dlq"]
+
+
+class Shell:
+    """Somebody at a terminal, in a folder of their own."""
+
+    def __init__(self, folder: Path, broker: str | None, management: str | None) -> None:
+        self.folder = folder
+        self.broker = broker
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
+        told = {"REDRIVE_BROKER": broker, "REDRIVE_MANAGEMENT": management, "REDRIVE_USER": "ada"}
+        self.environment = ours | {name: value for name, value in told.items() if value is not None}
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "redrive", *words],
+            cwd=self.folder,
+            env=self.environment | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *words: str, code: int = 0, **environment: str) -> tuple[str, str]:
+        """What it said on stdout and on stderr."""
+        process = self.start(*words, **environment)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
+        assert "Traceback" not in err
+        return out, err
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.run(*words, "--json", code=code)[0])
+
+    def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        async def connected() -> T:
+            async with connect(self.broker, data=self.folder / ".redrive") as connection:
+                return await work(connection)
+
+        return asyncio.run(connected())
+
+    def prepare(self, count: int) -> None:
+        self.use(lambda connection: prepare(connection, count))
+
+    def publish(self, *messages: Publish) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.publish_many(messages)
+
+        self.use(work)
+
+    def holds(self, queue: str) -> list[bytes]:
+        """Everything in a queue, taken."""
+        return self.use(lambda connection: bodies(connection, queue))
+
+    def until_everything_is_back(self, count: int) -> None:
+        async def work(connection: Connection) -> None:
+            alive = (await connection.queue_info(SOURCE)).messages
+            await until_depth(connection, DLQ, count - alive)
+
+        self.use(work)
+
+    @property
+    def store(self) -> OperationsStore:
+        return OperationsStore(Database.embedded(self.folder / ".redrive"))
+
+    def running(self, moved: int = 1) -> str:
+        """The id of an operation that has moved so many, as soon as there is one."""
+
+        async def wait() -> str:
+            async with asyncio.timeout(60):
+                while True:
+                    if (self.folder / ".redrive" / "redrive.db").exists():
+                        found = [each for each in self.store.running() if each.counts.moved >= moved]
+                        if found:
+                            return found[0].id
+                    await asyncio.sleep(0.05)
+
+        return asyncio.run(wait())
+
+    def end(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> Iterator[Shell]:
+    """With the broker in the data folder: whoever needs it hosts it."""
+    shell = Shell(tmp_path, None, None)
+    yield shell
+    shell.end()
+
+
+@pytest.fixture(params=["embedded", "rabbitmq"])
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shell]:
+    (tmp_path / "home").mkdir()
+    if request.param == "embedded":
+        with EmbeddedBroker(tmp_path / "broker", data=tmp_path / "data") as broker:
+            shell = Shell(tmp_path / "home", broker.url, None)
+            yield shell
+            shell.end()
+        return
+    node: Endpoint = request.getfixturevalue("rabbitmq")
+    vhost = f"dlq-{secrets.token_hex(8)}"
+    node.add_vhost(vhost)
+    shell = Shell(tmp_path / "home", node.url_for(vhost), f"http://guest:guest@127.0.0.1:{node.management_port}")
+    yield shell
+    shell.end()
+    node.delete_vhost(vhost)
+
+
+# A whole story ------------------------------------------------------------------------------------
+
+
+def test_from_looking_to_the_audit(shell: Shell) -> None:
+    shell.prepare(4)
+
+    out, err = shell.run("dlq", "ls")
+    assert out.split()[:7] == ["QUEUE", "MESSAGES", "OLDEST", "SOURCE", "TYPE", "LOOKING", "OPERATION"]
+    assert DLQ in out
+    out, err = shell.run("dlq", "groups", DLQ)
+    assert "3fa9c0ffee" in out
+    assert "2 groups, 4 of 4 messages" in err
+    out, err = shell.run("dlq", "peek", DLQ, "-q", "body.order:>1", "--limit", "1")
+    assert "no answer to 2" in out
+    assert "go on with --from 4" in err
+    out, _ = shell.run("dlq", "show", DLQ, "m-3", "--headers")
+    assert '"order": 3' in out
+    assert "TimeoutError: no answer to 3" in out
+    out, err = shell.run("dlq", "plan", DLQ, "--group", "3fa9")
+    assert out == ""
+    assert "2 match · 2 eligible" in err
+    out, err = shell.run("dlq", "redrive", DLQ, "--group", "3fa9", "--dry-run")
+    assert shell.json("dlq", "ls", DLQ)[0]["depth"] == 4
+
+    _, err = shell.run("dlq", "redrive", DLQ, "--group", "3fa9", "--reason", "INC-42", "--yes")
+    assert "SUCCEEDED: 2 moved" in err
+    assert shell.holds(SOURCE) == orders(1, 3)
+
+    (operation,) = shell.json("ops", "ls")
+    assert (operation["state"], operation["counts"]["moved"], operation["order"]["by"]) == ("SUCCEEDED", 2, "ada")
+    out, _ = shell.run("ops", "show", operation["id"][:20], "--items", "moved")
+    assert out.count("moved") >= 2
+    assert "INC-42" in out
+    _, err = shell.run("ops", "watch", operation["id"])
+    assert "SUCCEEDED" in err
+    actions = [entry["action"] for entry in shell.json("audit")]
+    assert actions == ["re-drive ended", "re-drive"]
+    out, _ = shell.run("audit", "--queue", DLQ)
+    assert "INC-42" in out
+
+
+def test_the_embedded_broker_of_the_data_folder_needs_nothing_running(own_folder: Shell) -> None:
+    own_folder.prepare(2)
+    assert [view["name"] for view in own_folder.json("dlq", "ls")] == [DLQ]
+    own_folder.run("dlq", "redrive", DLQ, "--yes")
+    assert own_folder.holds(SOURCE) == orders(0, 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("dlq", "ls"),
+        ("dlq", "ls", DLQ),
+        ("dlq", "groups", DLQ),
+        ("dlq", "peek", DLQ),
+        ("dlq", "show", DLQ, "m-0"),
+        ("dlq", "plan", DLQ),
+        ("dlq", "redrive", DLQ, "--dry-run"),
+        ("dlq", "redrive", DLQ, "--yes", "--limit", "1"),
+        ("ops", "ls"),
+        ("audit",),
+    ],
+)
+def test_json_is_one_document_on_stdout(own_folder: Shell, words: tuple[str, ...]) -> None:
+    own_folder.prepare(2)
+    assert own_folder.json(*words) is not None
+
+
+# Exit codes ---------------------------------------------------------------------------------------
+
+
+def test_without_a_terminal_nothing_is_done_unasked(shell: Shell) -> None:
+    shell.prepare(2)
+    for option in ([], ["--no-input"]):
+        _, err = shell.run("dlq", "redrive", DLQ, *option, code=2)
+        assert "say --yes" in err
+    assert shell.holds(DLQ) == orders(0, 1)
+    assert shell.json("ops", "ls") == []
+
+
+def test_what_makes_no_sense_is_2(own_folder: Shell) -> None:
+    own_folder.prepare(1)
+    _, err = own_folder.run("dlq", "peek", DLQ, "-q", "since:yesterdayish", code=2)
+    assert "^" in err
+    own_folder.run("dlq", "redrive", DLQ, "--ramp", "5,1", "--yes", code=2)
+    own_folder.run("dlq", "redrive", DLQ, "--to", "exchange:x", "--yes", code=2)
+    own_folder.run("dlq", "peek", code=2)
+
+
+def test_a_part_that_fails_is_3(shell: Shell) -> None:
+    shell.prepare(2)
+    _, err = shell.run("dlq", "redrive", DLQ, "--to", "nowhere", "--yes", code=3)
+    assert "nowhere does not exist" in err
+    assert "PARTIAL: 0 moved, 2 failed" in err
+    assert shell.holds(DLQ) == orders(0, 1)
+
+
+def test_what_is_not_there_is_4(shell: Shell) -> None:
+    shell.prepare(1)
+    for words in (
+        ("dlq", "ls", "nobody.dlq"),
+        ("dlq", "peek", "nobody.dlq"),
+        ("dlq", "show", DLQ, "m-77"),
+        ("dlq", "plan", DLQ, "--id", "m-77"),
+        ("dlq", "redrive", DLQ, "--id", "m-77", "--yes"),
+        ("ops", "show", "op_nobody"),
+        ("ops", "cancel", "op_nobody"),
+    ):
+        shell.run(*words, code=4)
+
+
+def test_what_is_not_allowed_is_5(own_folder: Shell) -> None:
+    """The audit cannot be written: its tables are not there."""
+    own_folder.prepare(1)
+    elsewhere = f"sqlite:///{own_folder.folder / 'empty.db'}"
+    Database(elsewhere).engine.connect().close()
+    _, err = own_folder.run("dlq", "show", DLQ, "m-0", "--reveal", "--database", elsewhere, code=5)
+    assert "nothing was done" in err
+
+
+def test_a_queue_that_somebody_holds_is_6(shell: Shell) -> None:
+    shell.prepare(300)
+    first = shell.start("dlq", "redrive", DLQ, "--rate", "5", "--yes")
+    id = shell.running()
+    _, err = shell.run("dlq", "peek", DLQ, code=6)
+    assert id in err
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 3
+
+
+def test_a_broker_that_is_away_is_7(own_folder: Shell) -> None:
+    own_folder.run("dlq", "ls", "--broker", "amqp://127.0.0.1:1/", code=7)
+
+
+def test_a_canary_that_falls_silent_is_8(shell: Shell) -> None:
+    """Everything that is re-driven fails again at once: the queue rejects it, and its dead letters go back."""
+
+    async def work(connection: Connection) -> None:
+        back = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DLQ, "x-message-ttl": 1}
+        await connection.declare_queue(SOURCE, arguments=back)
+        await connection.declare_queue(DLQ)
+        await connection.publish_many(dead_letter(number) for number in range(20))
+        await until_depth(connection, DLQ, 20)
+
+    shell.use(work)
+    _, err = shell.run("dlq", "redrive", DLQ, "--ramp", "1,5", "--step-wait", "1s", "--yes", code=8)
+    assert "1 of 1 came back, more than 10 %: the rest was left where it is" in err
+    assert len(shell.holds(DLQ)) == 20
+
+
+def test_dead_letters_that_should_not_be_there_are_9(shell: Shell) -> None:
+    shell.prepare(2)
+    out, _ = shell.run("dlq", "check", DLQ, code=9)
+    assert f"{DLQ}: 2 dead letters" in out
+    assert [view["name"] for view in shell.json("dlq", "check", "--older-than", "15m", code=9)] == [DLQ]
+    shell.run("dlq", "check", DLQ, "--max", "2")
+    young = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
+    assert len(shell.holds(DLQ)) == 2
+    shell.publish(dead_letter(1, **{"x-redrive-parked-at": young}))
+    shell.run("dlq", "check", DLQ, "--older-than", "15m")
+
+
+# In the middle of it ------------------------------------------------------------------------------
+
+
+def test_ctrl_c_says_what_was_done_and_how_to_go_on(shell: Shell) -> None:
+    shell.prepare(200)
+    process = shell.start("dlq", "redrive", DLQ, "--rate", "20", "--yes")
+    id = shell.running(moved=3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 3
+    over = shell.store.get(id)
+    assert over is not None
+    assert f"{id} CANCELLED: {over.counts.moved} moved" in err
+    assert f"to go on: redrive dlq redrive {DLQ}" in err
+    moved = over.counts.moved
+    assert 0 < moved < 200
+    assert shell.holds(SOURCE) == orders(*range(moved))
+    assert shell.holds(DLQ) == orders(*range(moved, 200))
+
+
+def test_after_kill_9_it_is_resumed(shell: Shell) -> None:
+    shell.prepare(100)
+    process = shell.start("dlq", "redrive", DLQ, "--rate", "20", "--yes")
+    id = shell.running(moved=3)
+    process.kill()
+    process.wait()
+    shell.until_everything_is_back(100)
+    long_ago = datetime.now(UTC) - timedelta(minutes=5)
+    shell.store.take_over(id, "nobody", long_ago, shell.store.find(id)[0].owner)
+
+    assert "(interrupted)" in shell.run("ops", "ls")[0]
+    assert f"redrive ops resume {id}" in shell.run("ops", "show", id)[0]
+    rated = shell.store.find(id)[0]
+    assert rated.order.rate == 20
+    _, err = shell.run("ops", "resume", id)
+    assert "SUCCEEDED" in err
+    assert set(shell.holds(SOURCE)) == set(orders(*range(100)))
+    assert shell.holds(DLQ) == []
+
+
+def test_an_operation_is_steered_from_another_process(shell: Shell) -> None:
+    shell.prepare(400)
+    process = shell.start("dlq", "redrive", DLQ, "--rate", "5", "--yes")
+    id = shell.running()
+    assert "will pause" in shell.run("ops", "pause", id)[0]
+    assert wait_for_state(shell, id, "PAUSED")
+    assert "will go on" in shell.run("ops", "resume", id)[0]
+    assert wait_for_state(shell, id, "RUNNING")
+    assert "with 50 messages a second" in shell.run("ops", "rate", id, "50")[0]
+    watching = shell.start("ops", "watch", id)
+    assert "will stop" in shell.run("ops", "cancel", id)[0]
+    assert process.wait(60) == 3
+    _, err = watching.communicate(timeout=60)
+    assert "CANCELLED" in err
+    found = shell.store.get(id)
+    assert found is not None
+    assert len(shell.holds(SOURCE)) == found.counts.moved
+
+
+def wait_for_state(shell: Shell, id: str, state: str) -> bool:
+    async def wait() -> bool:
+        async with asyncio.timeout(30):
+            while (found := shell.store.get(id)) is None or found.state != state:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        return True
+
+    return asyncio.run(wait())
+
+
+# Names and payloads -------------------------------------------------------------------------------
+
+
+def test_queues_may_be_called_anything(shell: Shell) -> None:
+    async def work(connection: Connection) -> None:
+        for name in NAMES:
+            await connection.declare_queue(name)
+            await connection.declare_queue(name.removesuffix(".dlq"))
+            story = {"x-redrive-queue": name.removesuffix(".dlq"), "x-redrive-reason": "exhausted"}
+            await connection.publish("", name, name.encode(), Properties(message_id="m-1", headers=story))
+
+    shell.use(work)
+    assert {view["name"] for view in shell.json("dlq", "ls")} >= set(NAMES)
+    for name in NAMES:
+        assert shell.json("dlq", "peek", name)["letters"][0]["message_id"] == "m-1"
+        shell.run("dlq", "redrive", name, "--yes")
+        assert shell.holds(name.removesuffix(".dlq")) == [name.encode()]
+    assert {operation["order"]["queue"] for operation in shell.json("ops", "ls")} == set(NAMES)
+
+
+HOSTILE: dict[str, bytes] = {
+    "escapes": b"\x1b[2J\x1b]0;owned\x07\x9b31m\x1b[31mred",
+    "bidi": "".join(BIDI).encode() + b"evil",
+    "invalid": b"\xff\xfe\x80 not utf-8 \xc3\x28",
+    "large": b"\x1b[31m" + b"A" * 10_000_000,
+}
+
+
+@pytest.mark.parametrize("payload", HOSTILE)
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/json"])
+def test_a_payload_cannot_write_to_the_terminal(own_folder: Shell, payload: str, content_type: str | None) -> None:
+    hostile = "\x1b[31m" + "".join(BIDI) + "\x07\r"
+    words = {name: f"{hostile}{name}" for name in ("x-redrive-error", "x-redrive-message", "x-redrive-stack")}
+    headers = words | {f"odd{hostile}": hostile, "x-redrive-queue": f"q{hostile}", "x-redrive-reason": "exhausted"}
+    properties = Properties(content_type=content_type, type=hostile, message_id="m-1", headers=headers)
+
+    async def work(connection: Connection) -> None:
+        await connection.declare_queue(DLQ)
+        await connection.publish("", DLQ, HOSTILE[payload], properties)
+
+    own_folder.use(work)
+    for command in (
+        ("dlq", "peek", DLQ),
+        ("dlq", "groups", DLQ),
+        ("dlq", "show", DLQ, "m-1", "--headers"),
+        ("dlq", "show", DLQ, "m-1", "--reveal"),
+        ("dlq", "plan", DLQ),
+        ("dlq", "ls"),
+    ):
+        said = "".join(own_folder.run(*command, FORCE_COLOR=""))
+        assert not [char for char in said if char in BIDI or (char < " " and char != "\n") or "\x7f" <= char < "\xa0"]
+        assert len(said) < 200_000
+
+
+def test_nothing_is_coloured_where_nobody_sees_it(own_folder: Shell) -> None:
+    own_folder.prepare(1)
+    for environment in ({}, {"NO_COLOR": "1"}):
+        for words in (("dlq", "ls"), ("dlq", "show", DLQ, "m-0"), ("dlq", "peek", DLQ)):
+            assert "\x1b" not in "".join(own_folder.run(*words, **environment))
+
+
+def test_the_shell_completes_commands(own_folder: Shell) -> None:
+    environment = own_folder.environment | {"_REDRIVE_COMPLETE": "bash_source"}
+    script = subprocess.check_output([sys.executable, "-m", "redrive"], env=environment, text=True)
+    assert "complete -o nosort -F _redrive_completion redrive" in script
+    asked = {"_REDRIVE_COMPLETE": "bash_complete", "COMP_WORDS": "redrive dlq re", "COMP_CWORD": "2"}
+    completed = subprocess.check_output(
+        [sys.executable, "-m", "redrive"], env=own_folder.environment | asked, text=True
+    )
+    assert "redrive" in completed
+
+
+@pytest.mark.parametrize("group", ["dlq", "ops"])
+def test_every_help_begins_with_examples(own_folder: Shell, group: str) -> None:
+    out, _ = own_folder.run(group, "--help")
+    assert f"redrive {group} " in out.split("Options:")[0]
