@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from redrive.admin.service import Service
-from redrive.cli.dlq.options import json_option, query_option, spend_option
+from redrive.cli.dlq.options import F, json_option, query_option, spend_option
 from redrive.cli.dlq.redriving import (
     confirm,
     finish,
@@ -37,7 +39,6 @@ from redrive.runtime.dlq.transforming import Transform, from_function, from_patc
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 no_input_option = click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
-force_option = click.option("--force", is_flag=True, help="Also a body that is called JSON and is none.")
 
 
 # Discard ----------------------------------------------------------------------------------------------
@@ -99,6 +100,31 @@ def _planned(service: Service, order: Order) -> Plan:
 # Change -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How messages are changed."""
+
+    dry_run: bool
+    force: bool
+    yes: bool
+    no_input: bool
+    json: bool
+
+
+def manner_options(command: F) -> F:
+    """The options of whatever changes messages; the command gets them as `manner`."""
+
+    @functools.wraps(command)
+    def wrapped(dry_run: bool, force: bool, yes: bool, no_input: bool, json: bool, **others: Any) -> Any:
+        return command(manner=Manner(dry_run, force, yes, no_input, json), **others)
+
+    dry_run = click.option("--dry-run", is_flag=True, help="Show the differences, and stop there.")
+    force = click.option("--force", is_flag=True, help="Also a body that is called JSON and is none.")
+    for option in (json_option, no_input_option, yes_option, force, dry_run):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
 @click.command()
 @click.argument("queue")
 @click.argument("id")
@@ -106,28 +132,20 @@ def _planned(service: Service, order: Order) -> Plan:
 @click.option("--set-header", multiple=True, metavar="NAME=VALUE")
 @click.option("--remove-header", multiple=True, metavar="NAME")
 @click.option("--editor", is_flag=True, help="Change the body in $EDITOR.")
-@click.option("--dry-run", is_flag=True, help="Show the difference, and stop there.")
 @redrive_options
 @spend_option
-@force_option
-@yes_option
-@no_input_option
+@manner_options
 @place_options
-@json_option
 @explains_errors
 def edit(
     where: Where,
+    manner: Manner,
     queue: str,
     id: str,
     body: Any,
     set_header: tuple[str, ...],
     remove_header: tuple[str, ...],
     editor: bool,
-    dry_run: bool,
-    force: bool,
-    yes: bool,
-    no_input: bool,
-    json: bool,
     **said: Any,
 ) -> None:
     """Change one message and send it back to work. The original is archived first.
@@ -143,7 +161,7 @@ def edit(
     if change.is_nothing:
         raise ConfigurationError("nothing would change: say --body, --editor, --set-header or --remove-header")
     said |= {"query": "", "ids": (found.letter.id,), "group": "", "limit": 1}
-    _changed(where, service, make_order(queue, **said), _Same(change), dry_run, force, yes, no_input, json)
+    _changed(where, service, make_order(queue, **said), _Same(change), manner)
 
 
 class _Same:
@@ -181,27 +199,12 @@ def _in_editor(body: bytes) -> bytes | None:
 @click.option(
     "--function", metavar="MODULE:NAME", help="def fix(body, headers, letter): the new body, or None to skip."
 )
-@click.option("--dry-run", is_flag=True, help="Show what changes in some of the messages, and stop there.")
 @selection_options
 @redrive_options
-@force_option
-@yes_option
-@no_input_option
+@manner_options
 @place_options
-@json_option
 @explains_errors
-def transform(
-    where: Where,
-    queue: str,
-    patch: str | None,
-    function: str | None,
-    dry_run: bool,
-    force: bool,
-    yes: bool,
-    no_input: bool,
-    json: bool,
-    **said: Any,
-) -> None:
+def transform(where: Where, manner: Manner, queue: str, patch: str | None, function: str | None, **said: Any) -> None:
     """Change many messages in the same way and send them back to work. The originals are archived first.
 
     \b
@@ -211,7 +214,7 @@ def transform(
     if (patch is None) == (function is None):
         raise click.UsageError("say --patch or --function")
     how = from_patch(_text(patch)) if patch is not None else from_function(import_object(str(function)), str(function))
-    _changed(where, where.service(), make_order(queue, **said), how, dry_run, force, yes, no_input, json)
+    _changed(where, where.service(), make_order(queue, **said), how, manner)
 
 
 def _text(patch: str) -> str:
@@ -223,26 +226,16 @@ def _text(patch: str) -> str:
         raise ConfigurationError(f"cannot read {patch[1:]}: {error.strerror}") from None
 
 
-def _changed(
-    where: Where,
-    service: Service,
-    order: Order,
-    how: Transform,
-    dry_run: bool,
-    force: bool,
-    yes: bool,
-    no_input: bool,
-    json: bool,
-) -> None:
+def _changed(where: Where, service: Service, order: Order, how: Transform, manner: Manner) -> None:
     made = _planned(service, order)
-    for id, difference in run(service.samples, made.order, how, force=force):
-        click.echo(f"{safe(id)}\n{difference}", err=not dry_run)
-    if dry_run:
+    for id, difference in run(service.samples, made.order, how, force=manner.force):
+        click.echo(f"{safe(id)}\n{difference}", err=not manner.dry_run)
+    if manner.dry_run:
         return
-    confirm(f"Change {counted(made.eligible, 'message')} and send them back to work?", yes, no_input)
-    over, path = run(_transformed, service, made, how, where.archives, force)
+    confirm(f"Change {counted(made.eligible, 'message')} and send them back to work?", manner.yes, manner.no_input)
+    over, path = run(_transformed, service, made, how, where.archives, manner.force)
     note(f"the originals are in {path}")
-    finish(over, json)
+    finish(over, manner.json)
 
 
 async def _transformed(
