@@ -18,7 +18,7 @@ from crashes.mortal import Mortal
 from redrive.client import Connection
 from redrive.client.management import Management
 from redrive.client.watching import InventoryWatcher, ManagementWatcher
-from redrive.errors import MigrationPaused, MigrationRefused
+from redrive.errors import ConnectionFailed, MigrationPaused, MigrationRefused
 from redrive.runtime.migration import Terms, migrate
 from redrive.runtime.migration_ports import Watcher
 from redrive.topology.definitions import Definitions
@@ -62,6 +62,9 @@ async def main(order: Order) -> int:
             )
         except (MigrationRefused, MigrationPaused) as error:
             say(f"stopped: {error}")
+            return 1
+        except ConnectionFailed as error:  # the broker is dead
+            say(f"stopped: {error}. Run it again to go on")
             return 1
     say(f"done: {mortal.effects} side effects, {result}")
     return 0

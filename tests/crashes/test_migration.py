@@ -260,12 +260,12 @@ async def survive(site: Site, variant: str, life: Life, die_before: int | None =
         return effects
 
 
-async def check(stage: Scene, variant: str, *, duplicates: int) -> None:
+async def check(stage: Scene, variant: str, *, duplicates: int, ordered: bool = True) -> None:
     counts = Counter(stage.consumed)
     assert not set(stage.confirmed) - set(counts), "a message is lost"
     for producer in range(PRODUCERS):
         numbers = [count for who, count in dict.fromkeys(stage.consumed) if who == producer]
-        assert numbers == sorted(numbers), "a producer's messages came out of order"
+        assert numbers == sorted(numbers) or not ordered, "a producer's messages came out of order"
     assert counts.total() - len(counts) <= duplicates, "more came twice than a process had in hands"
     assert not stage.altered, "a message is not as it was published"
     await check_topology(stage, variant)
@@ -452,9 +452,10 @@ async def test_a_broker_that_dies_in_the_middle_costs_no_message(
                 code = await process.wait()
                 assert code == 0 or "Run it again to go on" in said[-1], said
             await consume_all(stage)
-            await check(stage, variant, duplicates=len(stage.confirmed))
+            # What was under way when a broker died may have arrived in part, and comes again as a whole.
+            await check(stage, variant, duplicates=len(stage.confirmed), ordered=False)
     with capsys.disabled():
-        print(f"\n{variant}: {deaths} dead brokers, {len(stage.confirmed)} messages, nothing lost or reordered")
+        print(f"\n{variant}: {deaths} dead brokers, {len(stage.confirmed)} messages, nothing lost")
 
 
 async def _nobody() -> None:
