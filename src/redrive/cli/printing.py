@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.recovery.bodies import visible
-from redrive.recovery.durations import brief
+from redrive.recovery.durations import roughly
 from redrive.runtime.dlq.canary import how_many
 from redrive.runtime.dlq.operation import Operation, State
 
@@ -55,11 +55,7 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
     if moment is None:
         return "-"
     age = (now or datetime.now(UTC)) - moment
-    for unit in (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)):
-        if age >= 2 * unit:
-            age -= age % unit
-            break
-    return f"{brief(age - age % timedelta(seconds=1))} ago" if age >= timedelta(seconds=1) else "now"
+    return f"{roughly(age)} ago" if age.total_seconds() >= 0 else "in the future"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:

@@ -53,5 +53,11 @@ def brief(length: timedelta) -> str:
     return said or "0s"
 
 
+def roughly(length: timedelta) -> str:
+    """For people, to whom the seconds of yesterday are nothing: "2d4h", "2h5m", "1m30s", "3s"."""
+    grain = next((_UNITS[fine] for coarse, fine in (("d", "h"), ("h", "m")) if length >= _UNITS[coarse]), _UNITS["s"])
+    return brief(length // grain * grain)
+
+
 def milliseconds(length: timedelta) -> int:
     return length // _MILLISECOND

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.durations import brief, duration, milliseconds
+from redrive.recovery.durations import brief, duration, milliseconds, roughly
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,18 @@ def test_the_brief_form_reads_back(count: int) -> None:
     length = timedelta(milliseconds=count)
     assert duration(brief(length)) == length
     assert milliseconds(length) == count
+
+
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        (timedelta(milliseconds=300), "0s"),
+        (timedelta(seconds=3, milliseconds=700), "3s"),
+        (timedelta(seconds=90), "1m30s"),
+        (timedelta(hours=2, minutes=5, seconds=14, milliseconds=890), "2h5m"),
+        (timedelta(days=2, hours=4, minutes=3), "2d4h"),
+        (timedelta(days=2), "2d"),
+    ],
+)
+def test_roughly_leaves_out_what_nobody_minds(length: timedelta, said: str) -> None:
+    assert roughly(length) == said

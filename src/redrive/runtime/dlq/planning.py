@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import Summary
-from redrive.recovery.durations import brief
+from redrive.recovery.durations import brief, roughly
 from redrive.runtime.dlq.choosing import Chooser, Route, Verdict
 from redrive.runtime.dlq.looking import visit
 from redrive.runtime.dlq.operation import Kind, Order, Way
@@ -144,7 +144,7 @@ def warnings(
     for queue, window in inbox_windows.items():
         if found.sources[queue] and age is not None and age > window:
             told.append(
-                f"the oldest died {brief(age)} ago, and the inbox of {queue} remembers {brief(window)}: "
+                f"the oldest died {roughly(age)} ago, and the inbox of {queue} remembers {brief(window)}: "
                 "a message that was processed in part before may be processed twice"
             )
     return tuple(told)
