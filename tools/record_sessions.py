@@ -76,6 +76,7 @@ def stable(text: str) -> str:
     """Without what differs from run to run."""
     text = re.sub(r"\bop_[0-9a-z]{26}\b", "op_01k3v6x8q2r5n7m4t9w0c1d2e3", text)
     text = re.sub(r"\bop_[0-9a-z]{8}…", "op_01k3v6x8…", text)
+    text = re.sub(r"\bm-(\d+)-[0-9a-f]{16}\b", r"m-\1-5f0c2a9e1b7d4836", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "2026-03-02 09:41:07", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|\+00:00)", "2026-03-02T07:41:07Z", text)
     text = re.sub(r"\b(\d+m)?\d+(ms|s) ago\b", "1s ago", text)
