@@ -7,7 +7,8 @@ or hides.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,7 +36,18 @@ def note(text: str) -> None:
 
 
 def as_json(value: Any) -> None:
-    click.echo(msgspec.json.encode(value))
+    click.echo(msgspec.json.encode(_by_name(value)))
+
+
+def _by_name(value: Any) -> Any:
+    """Named tuples as objects, as everything else that has names; msgspec would make lists of them."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _by_name(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _by_name(each) for name, each in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {name: _by_name(each) for name, each in value.items()}
+    return [_by_name(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def safe(text: str | None, most: int | None = None) -> str:
