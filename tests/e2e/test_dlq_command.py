@@ -22,6 +22,7 @@ from redrive.client.publisher import Publish
 from redrive.reach import connect
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
+from redrive.store.schema import Schema
 from redrive.testing import Endpoint
 from redrive.testing.embedded import EmbeddedBroker
 
@@ -41,6 +42,8 @@ class Shell:
         told = {"REDRIVE_BROKER": broker, "REDRIVE_MANAGEMENT": management, "REDRIVE_USER": "ada"}
         self.environment = ours | {name: value for name, value in told.items() if value is not None}
         self.started: list[subprocess.Popen[str]] = []
+        (folder / ".redrive").mkdir()
+        Schema().upgrade(Database.embedded(folder / ".redrive"))
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -103,10 +106,9 @@ class Shell:
         async def wait() -> str:
             async with asyncio.timeout(60):
                 while True:
-                    if (self.folder / ".redrive" / "redrive.db").exists():
-                        found = [each for each in self.store.running() if each.counts.moved >= moved]
-                        if found:
-                            return found[0].id
+                    found = [each for each in self.store.running() if each.counts.moved >= moved]
+                    if found:
+                        return found[0].id
                     await asyncio.sleep(0.05)
 
         return asyncio.run(wait())
