@@ -1,8 +1,10 @@
 """What is given back, and in which order it comes again; and what a message that failed takes along when it dies."""
 
+from typing import Any
+
 import pytest
 
-from contracts.observing import eventually, got, ready
+from contracts.observing import consumers, eventually, got, ready
 from redrive.client import Connection, Delivery, Publish
 from redrive.client.channel import Channel
 from redrive.wire.methods.basic import (
@@ -42,9 +44,9 @@ class Inbox(list[bytes]):
         await eventually(bodies_so_far, list(bodies))
 
 
-async def consume(channel: Channel, queue: str, tag: str, *, prefetch: int) -> None:
+async def consume(channel: Channel, queue: str, tag: str, *, prefetch: int, no_ack: bool = False) -> None:
     await channel.ask(BasicQos(prefetch_count=prefetch))
-    await channel.ask(BasicConsume(queue=queue, consumer_tag=tag))
+    await channel.ask(BasicConsume(queue=queue, consumer_tag=tag, no_ack=no_ack))
 
 
 async def get(channel: Channel, queue: str) -> bytes:
@@ -87,6 +89,73 @@ async def test_a_channel_that_ends_gives_back_to_a_quorum_queue_in_the_order_of_
     await ready(connection, orders, 3)
     bodies = [(await got(connection, orders)).body for _ in range(3)]
     assert bodies == ([b"1", b"2", b"0"] if connection.server_version >= (4, 0) else [b"0", b"2", b"1"])
+
+
+ONE_ACTIVE = {"x-single-active-consumer": True}
+
+
+@pytest.mark.parametrize("orders", [ONE_ACTIVE, ONE_ACTIVE | QUORUM], indirect=True, ids=["classic", "quorum"])
+async def test_a_channel_that_ends_has_given_back_before_the_next_active_consumer_is_served(
+    channel: Channel, orders: str
+) -> None:
+    next_channel = await channel.link.channel()
+    inbox, next_inbox = Inbox(channel), Inbox(next_channel)
+    await consume(channel, orders, "active", prefetch=1)
+    await consume(next_channel, orders, "waiting", prefetch=0)
+    await inbox.has(b"0")
+
+    await channel.close()
+
+    await next_inbox.has(b"0", b"1", b"2")
+
+
+# Of what comes back, the older message is too much and dies.
+SMALL: dict[str, Any] = {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target"}
+
+
+async def end_with_two_from(source: str, channel: Channel, connection: Connection, *, no_ack: bool) -> None:
+    """End a channel that has two messages of a small queue and a consumer on the queue that gets one of them."""
+    inbox = Inbox(channel)
+    await consume(channel, source, "of the source", prefetch=0)
+    await consume(channel, "target", "of the target", prefetch=0, no_ack=no_ack)
+    await connection.publish_many(Publish("", source, body) for body in (b"0", b"1"))
+    await inbox.has(b"0", b"1")
+
+    await channel.close()
+
+    await consumers(connection, "target", 0)
+    await ready(connection, source, 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "no_ack"), [({}, False), ({}, True), (QUORUM, False)], ids=["classic", "classic, no acks", "quorum"]
+)
+async def test_an_older_queue_still_serves_a_channel_that_ends_when_a_younger_one_has_its_messages_back(
+    connection: Connection, channel: Channel, target: dict[str, str], no_ack: bool
+) -> None:
+    await connection.declare_queue("target", arguments=target)
+    await connection.declare_queue("source", arguments=SMALL)
+
+    await end_with_two_from("source", channel, connection, no_ack=no_ack)
+
+    if no_ack:
+        await ready(connection, "target", 0)
+        return
+    dead = await got(connection, "target")
+    assert (dead.body, dead.redelivered) == (b"0", True)
+
+
+@pytest.mark.parametrize("no_ack", [False, True], ids=["acks", "no acks"])
+async def test_a_younger_queue_has_left_a_channel_that_ends_when_an_older_one_has_its_messages_back(
+    connection: Connection, channel: Channel, no_ack: bool
+) -> None:
+    await connection.declare_queue("source", arguments=SMALL)
+    await connection.declare_queue("target")
+
+    await end_with_two_from("source", channel, connection, no_ack=no_ack)
+
+    dead = await got(connection, "target")
+    assert (dead.body, dead.redelivered) == (b"0", connection.server_version >= (4, 3))
 
 
 DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}

@@ -114,11 +114,14 @@ class ChannelConsumer:
     def deliver(self, queue: Queue, entry: Entry) -> None:
         channel = self.channel
         tag = channel.next_tag()
-        if self.no_ack:
+        # From a quorum queue it is not settled before the channel has passed it on.
+        if self.no_ack and not (channel.ended and queue.settings.quorum):
             queue.settle(entry)
         else:
             self.unacked += 1
             channel.unacked[tag] = (queue, entry, self)
+        if channel.ended:
+            return
         message = entry.message
         frame = deliver_frame(channel.number, self._encoded_tag, tag, entry.redelivered, message.route)
         channel.session.send_content(channel.number, frame, outgoing_properties(queue, entry), message.body)
@@ -189,6 +192,7 @@ class Channel:
         self.number = number
         self.vhost = session.vhost
         self.flowing = True
+        self.ended = False  # and the client is told nothing more
         self.prefetch = 0  # for the whole channel
         self.consumers: dict[str, ChannelConsumer] = {}
         self.unacked: dict[int, Unacked] = {}
@@ -431,6 +435,8 @@ class Channel:
         if consumer is not None:
             consumer.active = False
             consumer.queue.remove(consumer)
+            if not consumer.queue.deleted:
+                consumer.queue.dispatch()
             if consumer is self._replies:
                 self._replies = None
         self._reply(BasicCancelOk(consumer_tag=method.consumer_tag), unless=method.no_wait)
@@ -615,18 +621,36 @@ class Channel:
     # The end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Consumers go, and what they had goes back."""
-        consumers, self.consumers = list(self.consumers.values()), {}
-        for consumer in consumers:
-            consumer.active = False
-        taken, self.unacked = self.unacked, {}
+        """Consumers go, and what they had goes back.
+
+        As in RabbitMQ, classic queues with consumers hear of it one after the other, the youngest first. One that has
+        not heard yet still serves: what a younger one gives up and dead-letters to it is handed to a consumer that is
+        about to go, and is redelivered then, or lost if nobody is to acknowledge it. All others hear of it at last, and
+        a quorum queue loses nothing.
+        """
+        self.ended = True
         if self._transaction is not None:
-            taken = self._transaction.undone(taken)
-        for consumer in consumers:
+            self.unacked, self._transaction = self._transaction.undone(self.unacked), None
+        serving = {consumer.queue for consumer in self.consumers.values()}
+        for queue in sorted(serving, key=lambda queue: queue.id, reverse=True):
+            if not queue.settings.quorum:
+                self._leave({queue})
+        self._leave(serving | {queue for queue, _, _ in self.unacked.values()})
+
+    def _leave(self, queues: set[Queue]) -> None:
+        """These hear that the channel has ended. They have everything back before they hand out to others."""
+        leaving = [consumer for consumer in self.consumers.values() if consumer.queue in queues]
+        for consumer in leaving:
+            del self.consumers[consumer.tag]
             consumer.queue.remove(consumer)
         by_name = self.vhost.dialect.returns_by_name
+        taken = {tag: unacked for tag, unacked in self.unacked.items() if unacked[0] in queues}
+        self.unacked = {tag: unacked for tag, unacked in self.unacked.items() if tag not in taken}
         in_order = sorted(taken, key=lambda tag: _last_turn(tag, taken[tag][2], by_name=by_name))
         self._give_up([taken[tag] for tag in in_order], Fate.RETURNED, by_client=False)
+        for queue in {consumer.queue: None for consumer in leaving}:
+            if not queue.deleted:
+                queue.dispatch()
 
     def __repr__(self) -> str:
         return f"<Channel {self.number} consumers={len(self.consumers)} unacked={len(self.unacked)}>"

@@ -340,6 +340,7 @@ class Queue:
         self._stop_waiting_for_use()
 
     def remove(self, consumer: Consumer) -> None:
+        """It may be another one's turn now; to hand out is up to the caller, who may have something to give back."""
         if consumer in self._consumers:
             self._consumers.remove(consumer)
             self.exclusive_consumer = False
@@ -348,8 +349,6 @@ class Queue:
                 self.vhost.remove_queue(self)
                 return
             self.touch()
-        if not self.deleted:
-            self.dispatch()
 
     def delete(self) -> int:
         """The end. Consumers are told; what is with them is forgotten when they settle it."""
