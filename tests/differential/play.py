@@ -25,6 +25,7 @@ from redrive.broker.queue import Queue
 from redrive.broker.quorum import QuorumQueue
 from redrive.broker.vhost import VirtualHost
 from redrive.client import Connection
+from redrive.errors import RemoteProtocolError
 
 # Seconds without news, at the first try and at each further one.
 PATIENCE = (0.0, 0.05, 0.3, 0.1, 0.3)
@@ -39,6 +40,9 @@ class Ways:
     Two more things are as good as a crossing. Of what a transaction brings, a quorum queue handles several messages at
     once, and dead letters among these may leave in any order. And a message that dies of its delivery limit gives room
     for two to the consumer that had it (3.10): a prefetch of one is two from then on.
+
+    A dead letter that reaches a quorum queue while a channel ends is a crossing if a consumer of that channel took it:
+    it comes from the queue in which it died, and then from that consumer.
     """
 
     def __init__(self, *, transactions: bool) -> None:
@@ -174,7 +178,7 @@ async def compare(real_url: str, our_url: str, sequence: list[Step], tally: Tall
     difference: Difference | None = None
     with watched(transactions=TRANSACTIONS in sequence) as ways:
         for number, patience in enumerate(QUORUM_PATIENCE if "quorum" in repr(sequence) else PATIENCE):
-            real, ours = play(real_url, sequence, patience), play(our_url, sequence, 0, ways)
+            real, ours = _play_real(real_url, sequence, patience), play(our_url, sequence, 0, ways)
             wanted, got = await asyncio.gather(real, ours)
             difference = first_difference(sequence, wanted, got)
             if difference is None:
@@ -185,6 +189,17 @@ async def compare(real_url: str, our_url: str, sequence: list[Step], tally: Tall
                 return None
     tally.divergences += 1
     return difference
+
+
+async def _play_real(url: str, sequence: list[Step], patience: float) -> Transcript:
+    """Once more if RabbitMQ, now and then, delivers from a quorum queue on a channel that it has closed already."""
+    for _ in range(3):
+        try:
+            return await play(url, sequence, patience)
+        except RemoteProtocolError as error:
+            if "basic.deliver on" not in str(error):
+                raise
+    return await play(url, sequence, patience)
 
 
 def first_difference(sequence: list[Step], wanted: Transcript, got: Transcript) -> Difference | None:
