@@ -31,6 +31,7 @@ from redrive.errors import (
     AuditUnavailable,
     ConfigurationError,
     ConnectionFailed,
+    LetterNotFound,
     NotFound,
     OperationConflict,
     OperationNotFound,
@@ -142,7 +143,7 @@ async def test_messages_are_searched_grouped_and_shown(connection: Connection, s
 
     with pytest.raises(SearchError):
         await service.peek(DLQ, "since:yesterdayish")
-    with pytest.raises(NotFound, match="there is no message m-77"):
+    with pytest.raises(LetterNotFound, match="there is no message m-77"):
         await service.message(DLQ, "m-77")
     await until_depth(connection, DLQ, 6)
 

@@ -588,3 +588,22 @@ async def test_watchers_that_fail_harm_nobody(app: App) -> None:
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
         await watcher.seen(Outcome.DONE)
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_rejections_are_not_taken_for_crashes(amqp_url: str, cleanliness: None, queue_type: str) -> None:  # noqa: ARG001
+    """RabbitMQ 4.3 calls a rejected message redelivered, and counts on, when it comes out of its retry queue."""
+    app = App("shop", broker=amqp_url, queue_type=queue_type)
+    handled = []
+
+    @app.consumer("orders", retry=Retry(attempts=7, delay="20ms", via=Route.REJECT), crash_limit=3)
+    async def handle(order: Order) -> None:
+        handled.append(order.id)
+        raise OSError("busy")
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", {"id": 1})
+        (event,) = await watcher.seen(Outcome.PARKED)
+
+    assert handled == [1] * 7
+    assert "exhausted" in str(event)

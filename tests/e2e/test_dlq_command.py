@@ -91,10 +91,15 @@ class Shell:
 
     def until_everything_is_back(self, count: int) -> None:
         async def work(connection: Connection) -> None:
-            alive = (await connection.queue_info(SOURCE)).messages
-            await until_depth(connection, DLQ, count - alive)
+            async with asyncio.timeout(30):
+                while await self._ready(connection) < count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
 
         self.use(work)
+
+    async def _ready(self, connection: Connection) -> int:
+        """In both queues. What was under way when a process was killed may be in both."""
+        return sum([(await connection.queue_info(queue)).messages for queue in (SOURCE, DLQ)])
 
     @property
     def store(self) -> OperationsStore:

@@ -73,10 +73,13 @@ class Walk:
         clock: Clock,
         *,
         quorum: bool,
+        keeps_failures: bool = False,
         transactions: Transactions | None = None,
         breaker: Breaker | None = None,
     ) -> None:
-        """`quorum`: it is a quorum queue, where the broker counts deliveries."""
+        """`quorum`: it is a quorum queue, where the broker counts deliveries. `keeps_failures`: the broker goes on
+        counting those of a rejected message when it comes out of a retry queue.
+        """
         self.spec = spec
         self.queue = spec.queue.name
         self.handler = handler
@@ -87,6 +90,7 @@ class Walk:
         self.rate = RateLimit(spec.rate) if spec.rate is not None else None
         self._timeout = duration(spec.timeout).total_seconds() if spec.timeout is not None else None
         self._counts_deliveries = quorum
+        self._keeps_rejections = keeps_failures and spec.retry.via is Route.REJECT
         self._is_gated = self.breaker is not None or self.rate is not None
         self._inbox = spec.inbox_policy
         self._transactions = transactions
@@ -258,7 +262,10 @@ class Walk:
         if limit is None or self.spec.retry.via is Route.QUORUM or self.spec.for_dead_letters:
             return False
         history = self.read_history(delivery)
-        crashes = self._deliveries(delivery) if self._counts_deliveries else history.crashes + 1
+        rejections = history.failed if self._keeps_rejections else 0  # which are deliveries, too, and killed nobody
+        if rejections and not self._counts_deliveries:
+            return False  # redelivered for that alone, as far as can be seen
+        crashes = self._deliveries(delivery) - rejections if self._counts_deliveries else history.crashes + 1
         if crashes >= limit:
             case = Case(delivery, replace(history, crashes=crashes), None, None)
             self.settlement.settle(case, Bury(ParkReason.CRASHED))

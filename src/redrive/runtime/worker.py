@@ -101,6 +101,7 @@ class Worker:
             around.observer,
             around.clock,
             quorum=names.type == "quorum",
+            keeps_failures=around.server.dead_letters_keep_failures,
             transactions=around.transactions,
             breaker=self._breaker(spec),
         )

@@ -32,6 +32,11 @@ class Server:
     def native_delayed_retry(self) -> bool:
         return self.version >= (4, 3)
 
+    @property
+    def dead_letters_keep_failures(self) -> bool:
+        """Does a message that was rejected come out of a retry queue as one that was delivered before?"""
+        return self.version >= (4, 3)
+
     def __str__(self) -> str:
         rabbitmq = f"RabbitMQ {'.'.join(map(str, self.version)) or 'of unknown version'}"
         return f"the embedded broker (as {rabbitmq})" if self.embedded else rabbitmq
