@@ -37,7 +37,12 @@ def ops() -> None:
 @json_option
 @explains_errors
 def list_(where: Where, queue: str | None, running: bool, limit: int, json: bool) -> None:
-    """The newest first."""
+    """The newest first.
+
+    \b
+    redrive ops ls
+    redrive ops ls --queue orders.dlq --running
+    """
     states = [state for state in State if not state.is_over] if running else None
     service = where.service()
     found = run(service.operations, queue, states, limit)
@@ -78,7 +83,12 @@ def _state(service: Service, operation: Operation) -> str:
 @json_option
 @explains_errors
 def show(where: Where, id: str, items: str | None, limit: int, json: bool) -> None:
-    """One operation: how far it is or how it ended, and what became of its messages."""
+    """One operation: how far it is or how it ended, and what became of its messages.
+
+    \b
+    redrive ops show op_01j8
+    redrive ops show op_01j8 --items failed
+    """
     service = where.service()
     operation = run(service.operation, id)
     outcome = Outcome(items) if items is not None else None
@@ -106,7 +116,11 @@ def show(where: Where, id: str, items: str | None, limit: int, json: bool) -> No
 @place_options
 @explains_errors
 def watch(where: Where, id: str) -> None:
-    """Follow an operation until it is over. Ctrl-C stops watching, not the operation."""
+    """Follow an operation until it is over. Ctrl-C stops watching, not the operation.
+
+    \b
+    redrive ops watch op_01j8
+    """
     finish(run(_watch, where.service(), id), False)
 
 
@@ -132,7 +146,11 @@ async def _watch(service: Service, id: str) -> Operation:
 @place_options
 @explains_errors
 def cancel(where: Where, id: str) -> None:
-    """Stop it. What was moved stays moved, the rest stays in the queue."""
+    """Stop it. What was moved stays moved, the rest stays in the queue.
+
+    \b
+    redrive ops cancel op_01j8
+    """
     _wish(where, id, Wish(State.CANCELLING), "will stop; what was moved stays moved")
 
 
@@ -141,7 +159,11 @@ def cancel(where: Where, id: str) -> None:
 @place_options
 @explains_errors
 def pause(where: Where, id: str) -> None:
-    """Let it wait. It keeps the queue to itself, and gives its messages back meanwhile."""
+    """Let it wait. It keeps the queue to itself, and gives its messages back meanwhile.
+
+    \b
+    redrive ops pause op_01j8
+    """
     _wish(where, id, Wish(State.PAUSED), "will pause")
 
 
@@ -151,7 +173,11 @@ def pause(where: Where, id: str) -> None:
 @place_options
 @explains_errors
 def rate(where: Where, id: str, rate: float) -> None:
-    """At most RATE messages a second from now on."""
+    """At most RATE messages a second from now on.
+
+    \b
+    redrive ops rate op_01j8 50
+    """
     _wish(where, id, Wish(rate=rate), f"will go on with {rate:g} messages a second")
 
 
@@ -166,7 +192,11 @@ def _wish(where: Where, id: str, wish: Wish, told: str) -> None:
 @json_option
 @explains_errors
 def resume(where: Where, id: str, json: bool) -> None:
-    """Go on with one that is paused, or whose process is gone: then it runs here."""
+    """Go on with one that is paused, or whose process is gone: then it runs here.
+
+    \b
+    redrive ops resume op_01j8
+    """
     service = where.service()
     operation = run(service.operation, id)
     if service.is_interrupted(operation):

@@ -103,7 +103,7 @@ async def tally(broker: Looks, order: Order, chooser: Chooser) -> Tally:
 
 def also_receiving(found: Tally, order: Order, survey: Survey) -> tuple[str, ...] | None:
     """Who gets a copy although the message did not fail there."""
-    if order.kind is Kind.DISCARD or order.to.way in (Way.OWN, Way.QUEUE):
+    if order.kind is Kind.DISCARD or order.to.way in (Way.OWN, Way.QUEUE, Way.RETRY):
         return ()
     if not survey.complete:
         return None
@@ -112,8 +112,6 @@ def also_receiving(found: Tally, order: Order, survey: Survey) -> tuple[str, ...
         reached |= queues_reached(survey.definitions, exchange, key)
     if order.to.way is Way.ORIGINAL:
         reached -= set(found.sources)
-    elif order.to.way is Way.RETRY:
-        return ()
     return tuple(sorted(reached))
 
 

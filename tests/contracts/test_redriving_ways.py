@@ -1,0 +1,106 @@
+"""Where re-driven messages go: their own queue, its retry exchange, another queue, the exchange they came from."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dead_lettering import DLQ, SOURCE, bodies, orders, prepare, until_depth
+from redrive.admin.place import Place
+from redrive.admin.service import Service
+from redrive.client import Connection
+from redrive.recovery.retry import Retry
+from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, State
+from redrive.runtime.dlq.planning import Plan
+from redrive.store.audit import Audit
+from redrive.store.database import Database
+from redrive.store.operations import OperationsStore
+from redrive.store.schema import Schema
+from redrive.topology import Exchange, Queue, Topology
+
+events = Exchange("events", "topic")
+
+
+@pytest.fixture
+def service(amqp_url: str, tmp_path: Path) -> Service:
+    database = Database(f"sqlite:///{tmp_path / 'memory.db'}")
+    Schema().upgrade(database)
+    queue = Queue(SOURCE, bind=events.on("order.*"), retry=Retry(attempts=2, delay="50ms"))
+    place = Place(amqp_url, topology=Topology(exchanges=[events], queues=[queue]))
+    return Service(place, OperationsStore(database), Audit(database), by="ada")
+
+
+async def sent(service: Service, to: str) -> tuple[Plan, Operation]:
+    plan = await service.plan(Order(Kind.REDRIVE, DLQ, to=Destination.parse(to)))
+    return plan, await service.run(await service.begin(plan.order, planned=plan.eligible))
+
+
+async def test_by_the_retry_exchange_they_wait_first(connection: Connection, service: Service) -> None:
+    await prepare(connection, 3)
+    await connection.declare_exchange("retry.orders", "direct")
+    waiting = {"x-message-ttl": 50, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": SOURCE}
+    await connection.declare_queue("orders.retry", arguments=waiting)
+    await connection.bind_queue("orders.retry", "retry.orders", "retry")
+
+    plan, over = await sent(service, "retry")
+
+    assert [(target.exchange, target.routing_key, target.count) for target in plan.targets] == [
+        ("retry.orders", "retry", 3)
+    ]
+    assert plan.also_receives == ()
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
+    await until_depth(connection, SOURCE, 3)  # when they have waited
+    assert await bodies(connection, SOURCE) == orders(0, 1, 2)
+
+
+async def test_another_queue(connection: Connection, service: Service) -> None:
+    await prepare(connection, 2)
+    await connection.declare_queue("hospital")
+
+    plan, over = await sent(service, "hospital")
+
+    assert any("no consumer" in warning for warning in plan.warnings)
+    assert over.state is State.SUCCEEDED
+    assert await bodies(connection, "hospital") == orders(0, 1)
+
+
+async def test_by_the_original_exchange_others_receive_them_too(
+    connection: Connection, service: Service, everybody: Callable[[Plan], bool]
+) -> None:
+    await prepare(connection, 2)
+    await connection.declare_exchange("events", "topic")
+    await connection.declare_queue("audit")
+    await connection.bind_queue(SOURCE, "events", "order.*")
+    await connection.bind_queue("audit", "events", "#")
+
+    plan, over = await sent(service, "original")
+
+    assert everybody(plan)
+    assert over.state is State.SUCCEEDED
+    assert await bodies(connection, SOURCE) == await bodies(connection, "audit") == orders(0, 1)
+
+
+@pytest.fixture
+def everybody(request: pytest.FixtureRequest) -> Callable[[Plan], bool]:
+    """Does the plan say who else gets them? Plain AMQP cannot, and says that."""
+    if "rabbitmq" in request.node.name:
+        return lambda plan: plan.also_receives is None and any("management API" in told for told in plan.warnings)
+    return lambda plan: plan.also_receives == ("audit",) and any("audit" in told for told in plan.warnings)
+
+
+async def test_an_exchange_and_a_key(connection: Connection, service: Service) -> None:
+    await prepare(connection, 1)
+    await connection.declare_exchange("other", "direct")
+    await connection.declare_queue("there")
+    await connection.bind_queue("there", "other", "here")
+
+    _, over = await sent(service, "exchange:other:here")
+
+    assert over.state is State.SUCCEEDED
+    assert await bodies(connection, "there") == orders(0)
+
+
+async def test_a_destination_that_does_not_exist_is_told_before(connection: Connection, service: Service) -> None:
+    await prepare(connection, 1)
+    plan = await service.plan(Order(Kind.REDRIVE, DLQ, to=Destination.parse("nowhere")))
+    assert any("does not exist" in warning for warning in plan.warnings)
