@@ -459,3 +459,56 @@ def test_the_shell_completes_commands(own_folder: Shell) -> None:
 def test_every_help_begins_with_examples(own_folder: Shell, group: str) -> None:
     out, _ = own_folder.run(group, "--help")
     assert f"redrive {group} " in out.split("Options:")[0]
+
+
+# Out of a queue and into it -----------------------------------------------------------------------------
+
+
+def test_what_is_exported_discarded_and_changed_comes_back_as_it_was(own_folder: Shell) -> None:
+    shell = own_folder
+    shell.prepare(4)
+
+    out, err = shell.run("dlq", "export", DLQ, "-q", "body.order:<2")
+    assert [json.loads(line)["body"] for line in out.splitlines()] == ['{"order": 0}', '{"order": 1}']
+    assert "2 messages exported" in err
+
+    shell.run("dlq", "discard", DLQ, "--limit", "1", "--no-input", code=2)
+    shell.run("dlq", "discard", DLQ, "--limit", "1", "--confirm", "another", code=2)
+    shell.run("dlq", "discard", DLQ, "--limit", "1", "--confirm", DLQ)
+    (archive,) = (shell.folder / ".redrive" / "archive").iterdir()
+    _, err = shell.run("dlq", "import", DLQ, str(archive), "--yes")
+    assert "1 message imported" in err
+
+    patch = '[{"op": "add", "path": "/currency", "value": "EUR"}]'
+    out, _ = shell.run("dlq", "transform", DLQ, "--patch", patch, "--id", "m-1", "--dry-run")
+    assert '+  "currency": "EUR"' in out
+    shell.run("dlq", "transform", DLQ, "--patch", patch, "--id", "m-1", "--yes")
+    (shell.folder / "fixed.json").write_text('{"order": "two"}')
+    shell.run("dlq", "edit", DLQ, "m-2", "--body", "fixed.json", "--set-header", "tenant=acme", "--yes")
+
+    assert [json.loads(body) for body in shell.holds(SOURCE)] == [{"order": 1, "currency": "EUR"}, {"order": "two"}]
+    assert shell.holds(DLQ) == orders(3, 0)
+    actions = [entry["action"] for entry in shell.json("audit", "--limit", "50")]
+    assert {"export", "discard", "import", "edit-and-re-drive"} <= set(actions)
+
+
+def test_somebody_is_told_of_new_dead_letters(own_folder: Shell) -> None:
+    shell = own_folder
+    shell.prepare(2)
+    told = shell.folder / "told.json"
+
+    process = shell.start("dlq", "watch", DLQ, "--command", f"tee {told}", "--every", "100ms")
+
+    async def told_of() -> Any:
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    return json.loads(told.read_text())
+                except (OSError, ValueError):
+                    await asyncio.sleep(0.05)
+
+    notice = asyncio.run(told_of())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert (notice["queue"], notice["depth"]) == (DLQ, 2)
