@@ -150,7 +150,7 @@ class Fire:
     """
 
     seconds: float
-    events: int = 0
+    events: int
 
 
 @asynccontextmanager
@@ -293,7 +293,7 @@ async def test_money_is_conserved_while_everything_dies(
         own_postgres.kill()
         own_postgres.start()
 
-    plan = Plan(TRANSFERS, relays=3, workers=3, fire=Fire(2), within=300 + TRANSFERS / 10)
+    plan = Plan(TRANSFERS, relays=3, workers=3, fire=Fire(2, 100), within=300 + TRANSFERS / 10)
     with capsys.disabled():
         print(f"\n{plan.count:,} transfers, seed {SEED}")
 
