@@ -15,6 +15,7 @@ from redrive.store.tables import inbox_table, outbox_table
 
 FIRST = {"redrive_outbox", "redrive_inbox"}
 SECOND = {"redrive_operations", "redrive_operation_items", "redrive_audit"}
+THIRD = {"redrive_keys", "redrive_sessions", "redrive_plans", "redrive_requests"}
 
 UPGRADE = """
 import sys
@@ -51,15 +52,15 @@ def take_first_step(database: Database) -> None:
 
 def test_everything_is_made_from_nothing_and_once(fresh_database: Database) -> None:
     assert Schema().upgrade(fresh_database) is True
-    assert tables_of(fresh_database) == FIRST | SECOND | {VERSION_TABLE}
-    assert version_of(fresh_database) == [LATEST] == ["0002"]
+    assert tables_of(fresh_database) == FIRST | SECOND | THIRD | {VERSION_TABLE}
+    assert version_of(fresh_database) == [LATEST] == ["0003"]
     assert Schema().upgrade(fresh_database) is False
 
 
 def test_a_database_of_the_first_step_gets_what_is_missing_and_keeps_what_it_has(fresh_database: Database) -> None:
     take_first_step(fresh_database)
     assert Schema().upgrade(fresh_database) is True
-    assert tables_of(fresh_database) == FIRST | SECOND | {VERSION_TABLE}
+    assert tables_of(fresh_database) == FIRST | SECOND | THIRD | {VERSION_TABLE}
     assert version_of(fresh_database) == [LATEST]
     with fresh_database.looking() as connection:
         assert connection.execute(sa.text("SELECT message_id FROM redrive_inbox")).scalars().all() == ["m-1"]
@@ -119,7 +120,7 @@ def test_the_printed_sql_makes_everything_and_an_upgrade_after_it_too(fresh_data
     with fresh_database.engine.begin() as connection:
         for statement in filter(str.strip, sql.split(";\n")):
             connection.exec_driver_sql(statement)
-    assert tables_of(fresh_database) == FIRST | SECOND
+    assert tables_of(fresh_database) == FIRST | SECOND | THIRD
     assert Schema().upgrade(fresh_database) is True
     assert version_of(fresh_database) == [LATEST]
 
@@ -127,13 +128,13 @@ def test_the_printed_sql_makes_everything_and_an_upgrade_after_it_too(fresh_data
 def test_a_database_of_a_newer_redrive_is_left_alone(fresh_database: Database) -> None:
     Schema().upgrade(fresh_database)
     with fresh_database.engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '0003'")
-    with pytest.raises(ConfigurationError, match=r"made by a newer Redrive \(version 0003\): upgrade Redrive"):
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    with pytest.raises(ConfigurationError, match=r"made by a newer Redrive \(version 9999\): upgrade Redrive"):
         Schema().upgrade(fresh_database)
 
 
 async def test_the_embedded_database_is_made_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     database = Database.embedded(tmp_path / "new" / "folder")
     assert Schema().upgrade(database) is True
-    assert tables_of(database) >= SECOND
+    assert tables_of(database) >= SECOND | THIRD
     await database.close()

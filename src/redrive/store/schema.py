@@ -20,8 +20,12 @@ from redrive.store.tables import (
     audit_table,
     inbox_table,
     items_table,
+    keys_table,
     operations_table,
     outbox_table,
+    plans_table,
+    requests_table,
+    sessions_table,
 )
 
 if TYPE_CHECKING:  # whoever works with the tables needs no Alembic, and it takes its time to load
@@ -31,6 +35,7 @@ VERSION_TABLE = "redrive_version"
 STEPS = (
     "0001",  # outbox and inbox
     "0002",  # operations on dead-letter queues, their items, and the audit
+    "0003",  # API keys, sessions, plans and requests of the admin API
 )
 LATEST = STEPS[-1]
 
@@ -91,12 +96,17 @@ class Schema:
 
     def _take(self, step: str, operations: Operations, kind: str) -> None:
         metadata = sa.MetaData()
-        if step == "0001":
-            _make(operations, outbox_table(metadata, self.outbox), inbox_table(metadata, self.inbox))
-            statements = notify_statements(self.outbox.table) if kind == "postgresql" else []
-        else:
-            _make(operations, operations_table(metadata), items_table(metadata), audit_table(metadata))
-            statements = append_only_statements(kind)
+        statements: list[str] = []
+        match step:
+            case "0001":
+                _make(operations, outbox_table(metadata, self.outbox), inbox_table(metadata, self.inbox))
+                statements = notify_statements(self.outbox.table) if kind == "postgresql" else []
+            case "0002":
+                _make(operations, operations_table(metadata), items_table(metadata), audit_table(metadata))
+                statements = append_only_statements(kind)
+            case "0003":
+                _make(operations, keys_table(metadata), sessions_table(metadata))
+                _make(operations, plans_table(metadata), requests_table(metadata))
         for statement in statements:
             operations.execute(sa.text(statement))
 

@@ -8,7 +8,8 @@ the pending rows alone, so that what was published long ago costs nothing:
     ..._parked  (id)                    where parked: for whoever looks
 
 Of operations on dead-letter queues there are few, each with as many items as it has moved messages. The audit only
-grows (see `redrive.store.audit`). These three are of Redrive alone.
+grows (see `redrive.store.audit`). Keys and sessions are kept as digests: who reads them cannot sign in with them. Plans
+and requests are remembered for as long as somebody may come back to them. All of these are of Redrive alone.
 """
 
 from __future__ import annotations
@@ -206,4 +207,78 @@ def audit_table(metadata: sa.MetaData) -> sa.Table:
     )
     sa.Index(f"{table.name}_queue", table.c.queue, table.c.number)
     sa.Index(f"{table.name}_who", table.c.who, table.c.number)
+    return table
+
+
+# Who may come in, and what they asked for -----------------------------------------------------------
+
+
+def keys_table(metadata: sa.MetaData) -> sa.Table:
+    """API keys. A revoked one stays, so that the audit's names keep their meaning."""
+    return sa.Table(
+        "redrive_keys",
+        metadata,
+        sa.Column("id", sa.String(32), primary_key=True),
+        sa.Column("digest", sa.String(64), nullable=False),  # SHA-256 of the secret, which is random and long
+        sa.Column("name", Words(_NAME), nullable=False),
+        sa.Column("role", sa.String(32), nullable=False),
+        sa.Column("queues", sa.Text, nullable=False),  # patterns, as JSON
+        sa.Column("created_at", Moment, nullable=False),
+        sa.Column("created_by", Words(_NAME), nullable=False),
+        sa.Column("expires_at", Moment),
+        sa.Column("revoked_at", Moment),
+        sa.Column("used_at", Moment),
+    )
+
+
+def sessions_table(metadata: sa.MetaData) -> sa.Table:
+    """Browsers that are signed in, and links by which one can sign in once."""
+    table = sa.Table(
+        "redrive_sessions",
+        metadata,
+        sa.Column("digest", sa.String(64), primary_key=True),  # of the cookie, or of the link
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("who", Words(_NAME), nullable=False),
+        sa.Column("role", sa.String(32), nullable=False),
+        sa.Column("queues", sa.Text, nullable=False),
+        sa.Column("key", sa.String(32)),  # with which it was opened: it ends when that is revoked
+        sa.Column("created_at", Moment, nullable=False),
+        sa.Column("seen_at", Moment, nullable=False),
+        sa.Column("expires_at", Moment, nullable=False),
+    )
+    sa.Index(f"{table.name}_expires", table.c.expires_at)
+    return table
+
+
+def plans_table(metadata: sa.MetaData) -> sa.Table:
+    """What somebody was shown before they said yes to it."""
+    table = sa.Table(
+        "redrive_plans",
+        metadata,
+        sa.Column("token", sa.String(64), primary_key=True),
+        sa.Column("queue", Words(_NAME), nullable=False),
+        sa.Column("who", Words(_NAME), nullable=False),
+        sa.Column("asked", sa.Text, nullable=False),  # the order, as JSON
+        sa.Column("eligible", _BIG, nullable=False),
+        sa.Column("expires_at", Moment, nullable=False),
+    )
+    sa.Index(f"{table.name}_expires", table.c.expires_at)
+    return table
+
+
+def requests_table(metadata: sa.MetaData) -> sa.Table:
+    """Requests that came with an Idempotency-Key, and what was answered: the same once more."""
+    table = sa.Table(
+        "redrive_requests",
+        metadata,
+        sa.Column("who", Words(_NAME), primary_key=True),
+        sa.Column("key", sa.String(255), primary_key=True),
+        sa.Column("digest", sa.String(64), nullable=False),  # of method, path and body
+        sa.Column("status", sa.SmallInteger),  # NULL: it is still being answered, or its server died over it
+        sa.Column("answer", sa.Text),
+        sa.Column("location", Words(_SENTENCE)),
+        sa.Column("at", Moment, nullable=False),
+        sa.Column("expires_at", Moment, nullable=False),
+    )
+    sa.Index(f"{table.name}_expires", table.c.expires_at)
     return table
