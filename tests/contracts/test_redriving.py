@@ -20,7 +20,7 @@ from dead_lettering import (
     redrive,
     until_depth,
 )
-from redrive.client import Connection
+from redrive.client import Connection, Delivery
 from redrive.client.publisher import Publish
 from redrive.errors import OperationConflict
 from redrive.runtime.dlq import moving
@@ -84,6 +84,31 @@ async def test_what_is_not_selected_stays_in_its_order(connection: Connection, a
     assert await bodies(connection, SOURCE) == orders(*range(1, 20, 2))
     await until_depth(connection, DLQ, 10)
     assert await bodies(connection, DLQ) == orders(*range(0, 20, 2))
+
+
+@pytest.mark.parametrize("queue_type", TYPES)
+async def test_of_thousands_every_second_stays_in_its_order_and_the_look_at_it_counts_as_no_failure(
+    connection: Connection, amqp_url: str, queue_type: str
+) -> None:
+    """So many that several consumers take them, and what each of them had last is moved."""
+    await prepare(connection, 3000, queue_type)
+
+    over = await redrive(amqp_url, an_order(selection=Selection(group="3fa9")))
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 1500)
+    await until_depth(connection, DLQ, 1500)
+    left = [await taken(connection, DLQ) for _ in range(1500)]
+    assert [delivery.body for delivery in left] == orders(*range(0, 3000, 2))
+    failures = {(delivery.properties.headers or {}).get("x-delivery-count", 0) for delivery in left}
+    counts = queue_type == "quorum" and connection.server_version < (4, 3)  # where every return does
+    assert failures == ({1} if counts else {0})
+
+
+async def taken(connection: Connection, queue: str) -> Delivery:
+    delivery = await connection.get(queue)
+    assert delivery is not None
+    delivery.ack()
+    return delivery
 
 
 async def test_a_limit_a_query_and_ids_select(connection: Connection, amqp_url: str) -> None:

@@ -11,8 +11,11 @@ twice the room, as long as that many messages of their average size are not too 
 a time would get the messages of a quorum queue in turns, and out of order.
 
 On the way back the lowest go first. Classic queues put each where it was; quorum queues put them, as they come, before
-(4.x) or behind (3.x) what is there. A command for each consumer, and names that sort: RabbitMQ gives a quorum queue's
-messages back consumer by consumer, and when there are many commands at once, in the order of the consumers' names.
+(4.x) or behind (3.x) what is there. So they go consumer by consumer, and the next waits until the queue has what the
+one before had: of what RabbitMQ could not pass on at once to a quorum queue, the last consumer's comes first. What it
+has not passed on when the channel ends comes back as from one that died, and counts; so that ends last. Each command
+names a message that is still in hand: for another RabbitMQ closes the channel (406, unknown delivery tag).
+
 A hold does not survive its channel: when that ends, the broker has every message back.
 """
 
@@ -62,8 +65,8 @@ class Hold:
         self._in_hand = 0  # of those
         self._last = 0  # the highest delivery tag that came
         self._settled_below = 1  # every delivery below it was acked, and the broker knows
-        self._acked = 0
-        self._turns: list[int] = []  # the first delivery tag of each consumer
+        self._is_acked = bytearray(1)  # for each delivery tag; there is none with the number 0
+        self._lasts: dict[str, int] = {}  # the last delivery tag of each consumer, in the order of their turns
         self._before = 0  # how many were ready when it began
         self._others = 0  # who consumed from the queue then
         self._is_consuming = True
@@ -85,7 +88,6 @@ class Hold:
         await self._channel.call(BasicQos(prefetch_count=room), BasicQosOk)
         self._consumers += 1
         self._room, self._since, self._in_hand = room, self._last + 1, 0
-        self._turns.append(self._since)
         await self._channel.call(BasicConsume(queue=self.queue, consumer_tag=self._tag), BasicConsumeOk)
 
     @property
@@ -95,7 +97,8 @@ class Hold:
     # Taking -------------------------------------------------------------------------------------------
 
     def _deliver(self, delivery: Delivery) -> None:
-        self._last = delivery.delivery_tag
+        self._lasts[delivery.consumer_tag] = self._last = delivery.delivery_tag
+        self._is_acked.append(False)
         self._in_hand += 1
         self._bytes += len(delivery.body) + len(delivery.raw_properties)
         self._waiting.append(delivery)
@@ -150,11 +153,12 @@ class Hold:
         while run < len(tags) and tags[run] == self._settled_below + run:
             run += 1
         if run:
+            self._is_acked[self._settled_below : self._settled_below + run] = b"\x01" * run
             self._settled_below += run
             link.conversation.send_frame(number, ack_frame(number, tags[run - 1], multiple=True))
         for tag in tags[run:]:
+            self._is_acked[tag] = True
             link.conversation.send_frame(number, ack_frame(number, tag, multiple=False))
-        self._acked += len(tags)
         self._in_hand -= sum(tag >= self._since for tag in tags)
         link.write_soon()
         return True
@@ -162,7 +166,7 @@ class Hold:
     @property
     def in_hand(self) -> int:
         """How many the broker would get back now."""
-        return self._last - self._acked
+        return self._last - self._is_acked.count(True)
 
     # Giving back --------------------------------------------------------------------------------------
 
@@ -177,41 +181,57 @@ class Hold:
         if self._is_consuming:
             await channel.call(BasicCancel(consumer_tag=self._tag), BasicCancelOk)
         back = self.in_hand
-        for upto in self._turns[1:]:
-            if upto > self._settled_below:
-                channel.tell(BasicNack(delivery_tag=upto - 1, multiple=True, requeue=True))
         if back:
-            channel.tell(BasicNack(delivery_tag=0, multiple=True, requeue=True))
+            await self._give_back()
         self._end(Closed(f"the hold on {self.queue} was released"))
         await channel.close()
-        await self._until_back(back)
         return back
 
-    async def _until_back(self, back: int) -> None:
+    async def _give_back(self) -> None:
+        *turns, _ = self._turns()
+        for later, upto in zip(range(len(turns), 0, -1), turns, strict=True):
+            self._nack(upto)
+            if not await self._until_back(later):
+                break
+        self._nack(0)  # all the others
+        await self._until_back(0)
+
+    def _nack(self, upto: int) -> None:
+        self._channel.tell(BasicNack(delivery_tag=upto, multiple=True, requeue=True))
+
+    def _turns(self) -> list[int]:
+        """Of each consumer that has some in hand, the last of them."""
+        turns, before = [], 0
+        for last in self._lasts.values():
+            if (upto := self._is_acked.rfind(False, before + 1, last + 1)) > 0:
+                turns.append(upto)
+            before = last
+        return turns
+
+    async def _until_back(self, later: int) -> bool:
         """A large queue needs seconds until it has its messages back; who looks earlier sees it empty.
 
         A quorum queue counts a consumer that was cancelled until it has back what that had; so it has everything when
-        it counts none. If others consume from it, who can tell? And if some come now, or messages expire, it is given
-        up after a while.
+        it counts none of ours but those whose turn comes `later`. If others come to consume now, or messages expire,
+        it is given up after a while.
         """
-        whole = max(back, self._before - self._acked)
-        channel = await self._channel.link.channel()
         loop = asyncio.get_running_loop()
-        try:
-            pause, began = 0.01, loop.time()
-            while (waited := loop.time() - began) < _PATIENCE:
-                found = await channel.call(QueueDeclare(queue=self.queue, passive=True), QueueDeclareOk)
-                if self._is_back(found, whole, back, waited):
-                    return
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 0.5)
-        finally:
-            channel.abandon()
+        pause, began = 0.01, loop.time()
+        while (waited := loop.time() - began) < (_DOUBT if later else _PATIENCE):
+            found = await self._channel.call(QueueDeclare(queue=self.queue, passive=True), QueueDeclareOk)
+            if self._is_back(found, later, in_doubt=waited > _DOUBT):
+                return True
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.5)
+        return False
 
-    def _is_back(self, found: QueueDeclareOk, whole: int, back: int, waited: float) -> bool:
-        if found.consumer_count and (self._others or waited > _DOUBT):
+    def _is_back(self, found: QueueDeclareOk, later: int, *, in_doubt: bool) -> bool:
+        if found.consumer_count > later + self._others:
+            return in_doubt
+        if later or self._others:  # how many are ready tells nothing then
             return True
-        return not found.consumer_count and found.message_count >= (whole if waited <= _DOUBT else back)
+        whole = self._before - self._is_acked.count(True)
+        return found.message_count >= (self.in_hand if in_doubt else max(self.in_hand, whole))
 
     def __repr__(self) -> str:
         return f"<Hold {self.queue} taken={self.taken} in_hand={self.in_hand} consumers={self._consumers}>"
