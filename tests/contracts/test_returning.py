@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
-from contracts.observing import consumers, eventually, got, ready
+from contracts.observing import consumers, drained, eventually, got, ready
 from redrive.client import Connection, Delivery, Publish
 from redrive.client.channel import Channel
+from redrive.errors import PreconditionFailed
+from redrive.wire.method import Method
 from redrive.wire.methods.basic import (
+    BasicAck,
     BasicCancel,
     BasicConsume,
     BasicGet,
@@ -15,6 +18,7 @@ from redrive.wire.methods.basic import (
     BasicNack,
     BasicQos,
     BasicRecover,
+    BasicReject,
 )
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -207,3 +211,54 @@ async def test_a_quorum_queue_that_is_to_reject_and_dead_letter_drops_its_oldest
 
     await ready(connection, "orders", 2)
     assert [(await got(connection, "orders")).body for _ in range(2)] == [b"1", b"2"]
+
+
+# Delivery tags --------------------------------------------------------------------------------------------
+
+ALL = [BasicAck(multiple=True), BasicNack(multiple=True), BasicNack(multiple=True, requeue=True)]
+
+
+def upto(tag: int) -> list[Method]:
+    """Everything that settles up to a delivery, or this one alone."""
+    many = [BasicAck(delivery_tag=tag, multiple=True), BasicNack(delivery_tag=tag, multiple=True)]
+    return [*many, BasicAck(delivery_tag=tag), BasicNack(delivery_tag=tag), BasicReject(delivery_tag=tag)]
+
+
+@pytest.mark.parametrize("orders", [{}, QUORUM], indirect=True, ids=["classic", "quorum"])
+@pytest.mark.parametrize("way", [*upto(2), *upto(4)], ids=repr)
+async def test_who_settles_up_to_a_delivery_that_is_not_open_is_refused_and_everything_comes_back(
+    connection: Connection, channel: Channel, orders: str, way: BasicAck | BasicNack | BasicReject
+) -> None:
+    """One that was settled, or one that never was; although others are open before and after it."""
+    assert [await get(channel, orders) for _ in range(3)] == [b"0", b"1", b"2"]
+    channel.tell(BasicAck(delivery_tag=2))
+
+    channel.tell(way)
+
+    with pytest.raises(PreconditionFailed, match=f"unknown delivery tag {way.delivery_tag}"):
+        await channel.ask(BasicQos())
+    await ready(connection, orders, 2)
+    assert await drained(connection, orders) == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("way", ALL, ids=repr)
+async def test_who_settles_all_may_have_nothing_open(channel: Channel, orders: str, way: BasicAck | BasicNack) -> None:
+    channel.tell(way)
+    assert await get(channel, orders) == b"0"
+    channel.tell(BasicAck(delivery_tag=1))
+
+    channel.tell(way)
+
+    assert await get(channel, orders) == b"1"
+
+
+@pytest.mark.parametrize("way", [BasicAck(), BasicNack(), BasicReject()], ids=repr)
+async def test_no_delivery_has_the_tag_0(
+    channel: Channel, orders: str, way: BasicAck | BasicNack | BasicReject
+) -> None:
+    assert await get(channel, orders) == b"0"
+
+    channel.tell(way)
+
+    with pytest.raises(PreconditionFailed, match="unknown delivery tag 0"):
+        await channel.ask(BasicQos())

@@ -177,7 +177,9 @@ class Stage:
     async def settle(self, which: int, how: str, *, multiple: bool, requeue: bool, again: bool) -> None:
         """Ack, nack or reject one of the open deliveries; or `again` what is settled already."""
         if again:
-            self._settle(how, self._settled_last, multiple=False, requeue=requeue)
+            # A rollback opens it again, and then `multiple` may reach more.
+            multiple = multiple and how != "reject" and not isinstance(self._mode, TxSelect)
+            self._settle(how, self._settled_last, multiple=multiple, requeue=requeue)
             await self._flush()
             return
         if not self._open:
