@@ -98,8 +98,9 @@ async def until_depth(connection: Connection, queue: str, count: int, within: fl
 
 
 @asynccontextmanager
-async def operating(url: str) -> AsyncIterator[DeadLetterBroker]:
-    async with Connection(url, name="operator") as taking, Connection(url, name="operator publishes") as publishing:
+async def operating(url: str, publishes_to: str = "") -> AsyncIterator[DeadLetterBroker]:
+    publishing = Connection(publishes_to or url, name="operator publishes")
+    async with Connection(url, name="operator") as taking, publishing:
         yield DeadLetterBroker(taking, publishing)
 
 

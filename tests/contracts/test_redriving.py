@@ -21,14 +21,18 @@ from dead_lettering import (
     until_depth,
 )
 from redrive.client import Connection, Delivery
+from redrive.client import State as ConnectionState
+from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.publisher import Publish
-from redrive.errors import OperationConflict
+from redrive.errors import ConnectionLost, OperationConflict
 from redrive.runtime.dlq import moving
-from redrive.runtime.dlq.moving import Mover
+from redrive.runtime.dlq.moving import WINDOW, Mover
 from redrive.runtime.dlq.operation import Destination, Outcome, Ramp, Selection, State, Way, Wish
+from redrive.testing import FaultProxy
 from redrive.wire.patch import patch_properties
 
 TYPES = ["classic", "quorum"]
+MANY = 3 * WINDOW
 
 
 @pytest.mark.parametrize("queue_type", TYPES)
@@ -310,6 +314,74 @@ async def test_a_canary_that_sings_moves_everything(connection: Connection, amqp
 
 
 # Broken connections -------------------------------------------------------------------------------
+
+
+async def test_an_operation_survives_that_the_confirms_of_its_messages_are_lost(
+    connection: Connection, amqp_url: str
+) -> None:
+    await prepare(connection, MANY)
+    async with FaultProxy(amqp_url) as network, operating(amqp_url, publishes_to=network.url) as broker:
+        network.stall(to="client")
+        running = asyncio.create_task(a_mover(broker).run())
+        await until_depth(connection, SOURCE, WINDOW)
+        network.cut()
+        network.resume()
+        over = await running
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, MANY)
+    assert await bodies(connection, SOURCE) == orders(*range(WINDOW), *range(MANY))
+    await until_depth(connection, DLQ, 0)
+
+
+async def test_an_operation_survives_that_its_acks_are_lost(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, MANY)
+    memory = Memory()
+    async with FaultProxy(amqp_url) as network, operating(network.url, publishes_to=amqp_url) as broker:
+        mover = a_mover(broker, an_order(rate=1000), memory)
+        running = asyncio.create_task(mover.run())
+        await eventually(lambda: mover.operation.counts.moved > 0)
+        network.stall(to="server")
+        before = mover.operation.counts.moved
+        await eventually(lambda: mover.operation.counts.moved > before + 100)
+        network.cut()
+        network.resume()
+        over = await running
+
+    arrived = await bodies(connection, SOURCE)
+    assert over.state is State.SUCCEEDED
+    assert over.counts.moved == len(arrived) == len(memory.outcomes(Outcome.MOVED))
+    assert list(dict.fromkeys(arrived)) == orders(*range(MANY))
+    assert 100 < len(arrived) - MANY <= WINDOW
+    await until_depth(connection, DLQ, 0)
+
+
+@pytest.mark.parametrize("broken", ["taking", "publishing"])
+async def test_a_connection_that_came_back_is_not_the_one_it_was(
+    connection: Connection, amqp_url: str, broken: str
+) -> None:
+    """Whether it was lost in between is asked later, when it may be long back."""
+    await prepare(connection, 0)
+    async with (
+        FaultProxy(amqp_url) as network,
+        Connection(network.url) as shaky,
+        Connection(amqp_url) as steady,
+    ):
+        broker = DeadLetterBroker(*((shaky, steady) if broken == "taking" else (steady, shaky)))
+        await broker.lock(DLQ)
+        broker.check()
+
+        network.cut()
+        await shaky.until(ConnectionState.RECONNECTING)
+        await shaky.until(ConnectionState.OPEN)
+
+        with pytest.raises(ConnectionLost):
+            broker.check()
+        await broker.lock(DLQ)
+        broker.check()
+        await broker.unlock(DLQ)
+
+
+# Where to -----------------------------------------------------------------------------------------
 
 
 async def test_a_message_without_a_known_source_needs_a_destination(connection: Connection, amqp_url: str) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 
-from redrive.client.connection import Connection, State
+from redrive.client.connection import Connection
 from redrive.client.holding import Hold
+from redrive.client.link import Link
 from redrive.client.publisher import AnyPublish
 from redrive.errors import ConnectionLost, OperationConflict, RedriveError, ResourceLocked
 from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk, QueueDelete, QueueDeleteOk
@@ -31,7 +32,7 @@ class DeadLetterBroker:
     def __init__(self, taking: Connection, publishing: Connection) -> None:
         self._taking = taking
         self._publishing = publishing
-        self._locked_in: int | None = None  # in which life of the connection
+        self._links: tuple[Link, Link] | None = None  # that take and publish, since the lock was taken
 
     @property
     def budget(self) -> int:
@@ -65,25 +66,27 @@ class DeadLetterBroker:
                 if asyncio.get_running_loop().time() >= deadline:
                     raise OperationConflict(queue, "another operation, or a look that takes long") from None
             await asyncio.sleep(0.1)
-        self._locked_in = self._taking.reconnects
+        self._links = await self._taking.link(), await self._publishing.link()
 
     async def unlock(self, queue: str) -> None:
-        locked, self._locked_in = self._locked_in, None
-        if locked == self._taking.reconnects and self._taking.state is State.OPEN:
+        links, self._links = self._links, None
+        if links is not None and links[0].alive:
             with suppress(RedriveError):  # then the lock went with the connection
                 await self._taking.ask(QueueDelete(queue=lock_name(queue)), QueueDeleteOk)
 
     def check(self) -> None:
-        lost = self._taking.state is not State.OPEN or self._publishing.state is not State.OPEN
-        if lost or self._locked_in != self._taking.reconnects:
-            why = self._taking.last_error or self._publishing.last_error
-            raise ConnectionLost(f"the connection was lost, and the lock on the queue with it ({why})")
+        """Both connections are those of the lock. One that was lost and is back again has lost something all the same:
+        the lock and what was in hand, or the answers to what was published.
+        """
+        lost = [link.lost.result() for link in self._links or () if not link.alive]
+        if lost or self._links is None:
+            raise ConnectionLost(f"the connection was lost ({'; '.join(map(str, lost)) or 'and the lock with it'})")
 
     async def restored(self, patience: float) -> None:
         try:
             async with asyncio.timeout(patience):
-                await self._taking.until(State.OPEN, State.CLOSED)
-                await self._publishing.until(State.OPEN, State.CLOSED)
+                await self._taking.link()
+                await self._publishing.link()
         except TimeoutError:
             away = timedelta(seconds=patience)
             raise ConnectionLost(f"the broker was away for {away}: {self._taking.last_error}") from None

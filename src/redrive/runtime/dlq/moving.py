@@ -18,9 +18,10 @@ What can die between which two steps:
 
 so at most `WINDOW` messages come twice, and none is lost. A lost connection is a death that is survived: the lock is
 taken again, and the next pass goes on where the last one ended; what was confirmed and could not be acked any more is
-known, and acked when it comes again. Who goes on with the operation of another process does not know that, so it goes
-through `WINDOW` messages more than should be left, and sends again what it finds there. A message that is not accepted
-at its destination stays in the queue, and is told of; when nothing is accepted any more the operation ends.
+known, and acked when it comes again. Which acks were lost on their way is not known, nor which ones another process,
+with whose operation one goes on, could not send any more: so the next pass goes through as many messages more as that
+may be (`WINDOW` of another process), and sends again what it finds there. A message that is not accepted at its
+destination stays in the queue, and is told of; when nothing is accepted any more the operation ends.
 
 A pass does not last longer than a few minutes, because RabbitMQ ends a consumer that keeps a message for half an hour.
 """
@@ -110,7 +111,9 @@ class Mover:
         self._told: set[int] = set()  # hashes of the ids of messages that were skipped, or failed
         self._failures = 0  # in a row
         self._unacked: Counter[str] = Counter()  # moved, and the broker could not be told
+        self._acked = 0  # in this pass
         # Of what another process has moved it may have died before it told the broker: so many may still be there.
+        # And with a connection acks are lost, too.
         self._unsure = min(operation.counts.moved, WINDOW)
 
     @property
@@ -192,6 +195,7 @@ class Mover:
             self._broker.check()
         except RedriveError:
             log.warning("operation %s: %s; waiting for the broker", self.operation.id, error)
+            self._unsure += self._acked
             await self._broker.restored(_BROKER_PATIENCE)
             await self._broker.lock(self.queue)
         else:
@@ -209,6 +213,7 @@ class Mover:
         if not at_most:
             return True
         self._passes += 1
+        self._acked = 0
         held = await self._broker.hold(self.queue, at_most)
         flow = _Flow(self, held, self._chooser(mixed or self._unsure > 0), at_most, room)
         try:
@@ -238,7 +243,7 @@ class Mover:
         letter = read_summary(delivery.raw_properties, delivery.body, self.queue, position)
         if self._unacked and self._unacked[letter.id]:
             self._unacked[letter.id] -= 1
-            held.ack([delivery])
+            self._ack(held, [delivery], [letter.id])
             return None
         choice = chooser.choose(letter, delivery.body, delivery.raw_properties)
         if choice.verdict is Verdict.PASS or (self._told and hash(letter.id) in self._told):
@@ -264,10 +269,15 @@ class Mover:
                 items.append(Item(letter.id, Outcome.FAILED, now, letter.message_id, problem, to))
         self.steering.add(items)
         await self.steering.write_down()
-        if not held.ack([taken.delivery for taken in done]):
-            self._unacked.update(taken.letter.id for taken in done)
+        self._ack(held, [taken.delivery for taken in done], [taken.letter.id for taken in done])
         if self._failures >= MOST_FAILURES:
             raise Hopeless(f"{self._failures} messages in a row could not be moved, the last because {items[-1].why}")
+
+    def _ack(self, held: Held, done: Sequence[Delivery], ids: Sequence[str]) -> None:
+        if held.ack(done):
+            self._acked += len(done)
+        else:
+            self._unacked.update(ids)
 
     # Canary -------------------------------------------------------------------------------------------
 
