@@ -1,5 +1,6 @@
 """Out of a dead-letter queue and into it, on every broker: on the disk before it leaves, byte for byte as it was."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from redrive.admin.service import Service
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, LetterNotFound
 from redrive.recovery.redaction import REDACTION
-from redrive.runtime.dlq.archive import read_archive
+from redrive.runtime.dlq.archive import ArchiveError, read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Kind, Order, Selection, State
 from redrive.runtime.dlq.transforming import from_function, from_patch
@@ -68,6 +69,31 @@ async def test_nothing_is_discarded_without_the_name_of_the_queue(
     with pytest.raises(ConfigurationError, match="once more"):
         await service.discard(plan, tmp_path, confirm="yes")
 
+    assert await bodies(connection, DLQ) == orders(0, 1)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda service, plan, folder: service.discard(plan, folder, confirm=DLQ),
+        lambda service, plan, folder: service.redrive_changed(plan, from_patch("[]"), folder),
+    ],
+    ids=["discard", "change"],
+)
+async def test_an_operation_without_an_archive_has_failed_and_says_why(
+    connection: Connection, service: Service, tmp_path: Path, begin: Callable[..., Awaitable[object]]
+) -> None:
+    await prepare(connection, 2)
+    plan = await service.plan(Order(Kind.DISCARD, DLQ))
+    folder = tmp_path / "a file"
+    folder.touch()
+
+    with pytest.raises(ArchiveError, match="cannot be opened"):
+        await begin(service, plan, folder)
+
+    (over,) = await service.operations()
+    assert over.state is State.FAILED
+    assert "cannot be opened" in over.note
     assert await bodies(connection, DLQ) == orders(0, 1)
 
 

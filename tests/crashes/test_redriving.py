@@ -1,4 +1,7 @@
-"""A re-drive is killed before each of its side effects, and another goes on: nothing lost, few twice, all in order."""
+"""A re-drive is killed before each of its side effects, and another goes on: nothing lost, few twice, all in order.
+
+And a discard, after which another discards the rest: at any time each message is in an archive or in the queue.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import pytest
 
 from dead_lettering import DLQ, SOURCE, bodies, orders, prepare, until_depth
 from redrive.client import Connection
+from redrive.runtime.dlq.archive import read_archive
 from redrive.runtime.dlq.moving import WINDOW
 from redrive.runtime.dlq.operation import State
 from redrive.store.database import Database
@@ -48,13 +52,14 @@ class Scene:
         self.url = url
         self.database = f"sqlite:///{folder / 'operations.db'}"
         self.queue_type = queue_type
+        self.folder = folder
         Schema().upgrade(Database(self.database))
 
-    async def process(self, operation: str, die_before: int) -> tuple[int, str]:
+    async def process(self, operation: str, die_before: int, *archive: str) -> tuple[int, str]:
         """How it ended, and what it said."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "crashes.programs.redriving", self.url, self.database, operation, str(die_before)),
+            *("-m", "crashes.programs.redriving", self.url, self.database, operation, str(die_before), *archive),
             cwd=TESTS,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
             stdout=asyncio.subprocess.PIPE,
@@ -85,6 +90,32 @@ class Scene:
         assert 0 <= twice <= WINDOW
         return twice
 
+    async def discard(self, connection: Connection, die_before: int) -> int:
+        """Let one die, and another discard what is left. Gives how many messages were archived twice."""
+        await prepare(connection, MESSAGES, self.queue_type)
+        first, second = (self.folder / f"{secrets.token_hex(6)}.ndjson" for _ in range(2))
+        code, said = await self.process(f"op_{first.stem}", die_before, str(first))
+        assert code == -signal.SIGKILL, said
+
+        archived = [letter.body for _, letter in read_archive(first)] if first.exists() else []
+        await until_depth_is_at_least(connection, MESSAGES - len(archived))
+        code, said = await self.process(f"op_{second.stem}", 0, str(second))
+        assert (code, "SUCCEEDED" in said) == (0, True), said
+
+        left = [letter.body for _, letter in read_archive(second)]
+        assert {*archived, *left} == {*orders(*range(MESSAGES))}, "a message is lost, or made up"
+        await until_depth(connection, DLQ, 0)
+        return len(archived) + len(left) - MESSAGES
+
+    async def effects_of_a_discard(self, connection: Connection) -> int:
+        await prepare(connection, MESSAGES, self.queue_type)
+        archive = self.folder / "whole.ndjson"
+        code, said = await self.process("op_whole", 0, str(archive))
+        assert code == 0
+        assert f"SUCCEEDED {MESSAGES}" in said
+        assert [letter.body for _, letter in read_archive(archive)] == orders(*range(MESSAGES))
+        return int(said.split()[0])
+
     async def effects(self, connection: Connection) -> int:
         await prepare(connection, MESSAGES, self.queue_type)
         code, said = await self.process("op_whole", 0)
@@ -101,6 +132,15 @@ async def until_everything_is_somewhere(connection: Connection) -> None:
             dead = (await connection.queue_info(DLQ)).messages
             alive = (await connection.queue_info(SOURCE)).messages
             if dead + alive >= MESSAGES and not (await connection.queue_info(DLQ)).consumers:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def until_depth_is_at_least(connection: Connection, messages: int) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            found = await connection.queue_info(DLQ)
+            if found.messages >= messages and not found.consumers:
                 return
             await asyncio.sleep(0.05)
 
@@ -125,3 +165,26 @@ async def test_a_re_drive_killed_before_each_side_effect_costs_no_message(
     with capsys.disabled():
         print(f"\n{queue_type}: killed before each of {effects} side effects, {MESSAGES} messages each: none lost, "
               f"at most {max(twice)} twice (window {WINDOW})")  # fmt: skip
+
+
+@pytest.mark.parametrize("die_before", [4, 7, 9])
+async def test_a_discard_that_is_killed_costs_no_message(url: str, tmp_path: Path, die_before: int) -> None:
+    scene = Scene(url, tmp_path, "classic")
+    async with Connection(url) as connection:
+        await scene.discard(connection, die_before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_a_discard_killed_before_each_side_effect_costs_no_message(
+    url: str, tmp_path: Path, queue_type: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Scene(url, tmp_path, queue_type)
+    async with Connection(url) as connection:
+        effects = await scene.effects_of_a_discard(connection)
+        twice = [await scene.discard(connection, die_before) for die_before in range(1, effects + 1)]
+
+    assert max(twice) > 0  # whoever died between the archive and the ack
+    with capsys.disabled():
+        print(f"\n{queue_type}: killed before each of {effects} side effects of a discard, {MESSAGES} messages each: "
+              f"none lost, at most {max(twice)} archived twice")  # fmt: skip

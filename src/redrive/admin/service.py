@@ -294,7 +294,7 @@ class Service:
             changed=changed,
         )
 
-    async def _fail(self, operation: Operation, error: RedriveError) -> None:
+    async def _fail(self, operation: Operation, error: Exception) -> None:
         """It did not begin, or its memory failed: say so, if that is possible."""
         stored = await self._store(self.store.get, operation.id)
         if stored is not None and not stored.state.is_over:
@@ -330,9 +330,8 @@ class Service:
                 f"to discard messages of {queue}, its name must be said once more, not {confirm!r}"
             )
         operation = await self.begin(plan.order, planned=plan.eligible)
-        path = archive_path(folder, queue, operation.id)
-        with await asyncio.to_thread(Archive, path) as archive:
-            return await self.run(operation, act=lambda _: Discarding(archive), **watching), path
+        async with self._archive(operation, folder) as archive:
+            return await self.run(operation, act=lambda _: Discarding(archive), **watching), archive.path
 
     async def redrive_changed(
         self, plan: Plan, transform: Transform, folder: Path, *, force: bool = False, **watching: Any
@@ -340,13 +339,23 @@ class Service:
         """Send messages back to work, each changed; the originals go to an archive first."""
         order = replace(plan.order, kind=Kind.EDIT, transform=str(transform))
         operation = await self.begin(order, planned=plan.eligible)
-        path = archive_path(folder, order.queue, operation.id)
-        with await asyncio.to_thread(Archive, path) as archive:
+        async with self._archive(operation, folder) as archive:
 
             def act(broker: Moves) -> Act:
                 return Transforming(broker, self.clock, transform, archive, force=force)
 
-            return await self.run(operation, act=act, **watching), path
+            return await self.run(operation, act=act, **watching), archive.path
+
+    @asynccontextmanager
+    async def _archive(self, operation: Operation, folder: Path) -> AsyncIterator[Archive]:
+        """Where the messages go first. Without it the operation has failed before it began."""
+        try:
+            archive = await asyncio.to_thread(Archive, archive_path(folder, operation.order.queue, operation.id))
+        except (RedriveError, OSError) as error:
+            await self._fail(operation, error)
+            raise
+        with archive:
+            yield archive
 
     async def samples(self, order: Order, transform: Transform, *, force: bool = False) -> list[tuple[str, str]]:
         """What a transform would change, for some of the messages: each id with a diff, or with what is wrong."""

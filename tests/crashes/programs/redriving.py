@@ -1,9 +1,10 @@
 """Re-drive a queue as a process of its own, which is killed before its Nth side effect.
 
-    python -m crashes.programs.redriving URL DATABASE OPERATION DIE_BEFORE
+    python -m crashes.programs.redriving URL DATABASE OPERATION DIE_BEFORE [ARCHIVE]
 
 Side effects are what others can see: the lock, the hold, each portion that is published, what is written down,
-each ack, the release. DIE_BEFORE 0 lives. It prints the number of its side effects.
+each ack, the release. DIE_BEFORE 0 lives. It prints the number of its side effects. With an ARCHIVE it discards: the
+messages are written there, which is a side effect, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from redrive.client import Connection
 from redrive.client.dead_letters import DeadLetterBroker
@@ -21,8 +23,9 @@ from redrive.client.holding import Hold
 from redrive.client.publisher import AnyPublish
 from redrive.protocol.content import Delivery
 from redrive.runtime.clock import SystemClock
-from redrive.runtime.dlq.acts import Redriving
-from redrive.runtime.dlq.moving import Mover
+from redrive.runtime.dlq.acts import Discarding, Redriving
+from redrive.runtime.dlq.archive import Archive
+from redrive.runtime.dlq.moving import Act, Mover
 from redrive.runtime.dlq.operation import Item, Kind, Operation, Order
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
@@ -94,19 +97,31 @@ class MortalStore(OperationsStore):
         super().save(operation, items)
 
 
-async def main(url: str, database: str, id: str, die_before: int) -> None:
+class MortalArchive(Archive):
+    def __init__(self, path: Path, life: Life) -> None:
+        super().__init__(path)
+        self._life = life
+
+    def write(self, lines: Iterable[bytes]) -> None:
+        self._life.effect()
+        super().write(lines)
+
+
+async def main(url: str, database: str, id: str, die_before: int, archive: str = "") -> None:
     life = Life(die_before)
     store = MortalStore(Database(database), life)
     operation = store.get(id)
     if operation is None:
-        operation = Operation(id, Order(Kind.REDRIVE, DLQ, by="ada"), datetime.now(UTC))
+        kind = Kind.DISCARD if archive else Kind.REDRIVE
+        operation = Operation(id, Order(kind, DLQ, by="ada"), datetime.now(UTC))
         store.add(operation)
     async with Connection(url) as taking, Connection(url) as publishing:
         broker = MortalBroker(taking, publishing, life)
         clock = SystemClock()
-        over = await Mover(operation, broker, store, Redriving(broker, clock), clock=clock).run()
+        act: Act = Discarding(MortalArchive(Path(archive), life)) if archive else Redriving(broker, clock)
+        over = await Mover(operation, broker, store, act, clock=clock).run()
     print(life.effects, over.state, over.counts.moved)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:]))
