@@ -12,9 +12,10 @@ from redrive.admin.service import Service
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, LetterNotFound
 from redrive.recovery.redaction import REDACTION
+from redrive.runtime.dlq import moving
 from redrive.runtime.dlq.archive import ArchiveError, read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
-from redrive.runtime.dlq.operation import Kind, Order, Selection, State
+from redrive.runtime.dlq.operation import Kind, Order, Outcome, Selection, State
 from redrive.runtime.dlq.transforming import from_function, from_patch
 from redrive.store.audit import Audit
 from redrive.store.database import Database
@@ -116,6 +117,29 @@ async def test_many_are_changed_and_their_originals_archived(
     assert await bodies(connection, DLQ) == orders(3)
 
 
+async def test_messages_that_a_transform_skips_stay_and_are_no_failures(
+    connection: Connection, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "MOST_FAILURES", 2)
+    await prepare(connection, 5)
+
+    def fix(body: bytes, headers: object, letter: object) -> bytes | None:  # noqa: ARG001
+        return b'{"fixed": true}' if b"4" in body else None
+
+    plan = await service.plan(Order(Kind.REDRIVE, DLQ))
+    over, path = await service.redrive_changed(plan, from_function(fix), tmp_path)
+
+    assert over.state is State.SUCCEEDED
+    assert (over.counts.moved, over.counts.skipped, over.counts.failed) == (1, 4, 0)
+    skipped = await service.items(over.id, Outcome.SKIPPED)
+    assert [(item.message_id, item.why) for _, item in skipped] == [
+        (f"m-{number}", "the transform skipped it") for number in range(4)
+    ]
+    assert [letter.body for _, letter in read_archive(path)] == orders(4)
+    assert await bodies(connection, SOURCE) == [b'{"fixed": true}']
+    assert await bodies(connection, DLQ) == orders(0, 1, 2, 3)
+
+
 async def test_a_message_whose_change_fails_stays(connection: Connection, service: Service, tmp_path: Path) -> None:
     await prepare(connection, 3)
 
@@ -127,10 +151,11 @@ async def test_a_message_whose_change_fails_stays(connection: Connection, servic
     plan = await service.plan(Order(Kind.REDRIVE, DLQ))
     over, _ = await service.redrive_changed(plan, from_function(fix), tmp_path)
 
-    assert (over.state, over.counts.moved, over.counts.failed) == (State.PARTIAL, 1, 2)
-    told = [item.why for _, item in await service.items(over.id)]
-    assert any("not this one" in why for why in told)
-    assert any("skipped" in why for why in told)
+    assert over.state is State.PARTIAL
+    assert (over.counts.moved, over.counts.skipped, over.counts.failed) == (1, 1, 1)
+    ((_, failed),) = await service.items(over.id, Outcome.FAILED)
+    assert failed.message_id == "m-1"
+    assert "not this one" in failed.why
     assert await bodies(connection, SOURCE) == [b'{"fixed": true}']
     assert await bodies(connection, DLQ) == orders(0, 1)
 

@@ -14,7 +14,7 @@ from redrive.recovery.redriving import redriven
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.archive import Archive
 from redrive.runtime.dlq.letters import encode_letter
-from redrive.runtime.dlq.moving import Problems, Taken
+from redrive.runtime.dlq.moving import Problems, Skipped, Taken
 from redrive.runtime.dlq.operation import Operation
 from redrive.runtime.dlq.ports import Message, Moves
 from redrive.runtime.dlq.transforming import Transform, TransformFailed, transformed
@@ -109,7 +109,7 @@ class Transforming(Redriving):
             content = transformed(self._transform, delivery, letter, force=self._force)
         except TransformFailed as error:
             return str(error), None
-        return (None, content) if content is not None else ("the transform skipped it", None)
+        return (None, content) if content is not None else (Skipped("the transform skipped it"), None)
 
 
 async def _archive(archive: Archive, taken: Sequence[Taken]) -> None:

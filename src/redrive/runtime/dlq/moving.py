@@ -69,7 +69,13 @@ class Taken(NamedTuple):
     choice: Choice
 
 
-Problems: TypeAlias = "Sequence[str | None]"  # for each message, why it could not be done
+class Skipped(str):
+    """Why a message was left where it is on purpose: no failure."""
+
+    __slots__ = ()
+
+
+Problems: TypeAlias = "Sequence[str | None]"  # for each message, why it was not done
 
 
 class Act(Protocol):
@@ -256,22 +262,23 @@ class Mover:
 
     async def _done(self, held: Held, settled: Sequence[tuple[Taken, str | None]]) -> None:
         """Write down what became of these, each with the problem it had, and ack what is done."""
-        now, done, items = self._clock.now(), [], []
+        now, done, items, last = self._clock.now(), [], [], ""
         for taken, problem in settled:
-            letter, to = taken.letter, _place(taken.choice)
-            if problem is None:
+            letter, outcome = taken.letter, _outcome(problem)
+            if outcome is Outcome.MOVED:
                 self._failures = 0
                 done.append(taken)
-                items.append(Item(letter.id, Outcome.MOVED, now, letter.message_id, "", to))
             else:
-                self._failures += 1
                 self._told.add(hash(letter.id))
-                items.append(Item(letter.id, Outcome.FAILED, now, letter.message_id, problem, to))
+            if outcome is Outcome.FAILED:
+                self._failures += 1
+                last = str(problem)
+            items.append(Item(letter.id, outcome, now, letter.message_id, str(problem or ""), _place(taken.choice)))
         self.steering.add(items)
         await self.steering.write_down()
         self._ack(held, [taken.delivery for taken in done], [taken.letter.id for taken in done])
         if self._failures >= MOST_FAILURES:
-            raise Hopeless(f"{self._failures} messages in a row could not be moved, the last because {items[-1].why}")
+            raise Hopeless(f"{self._failures} messages in a row could not be moved, the last because {last}")
 
     def _ack(self, held: Held, done: Sequence[Delivery], ids: Sequence[str]) -> None:
         if held.ack(done):
@@ -408,6 +415,16 @@ class _Flow:
 def _succeeded(under_way: tuple[asyncio.Task[Problems], list[Taken]]) -> bool:
     acting, _ = under_way
     return acting.done() and not acting.cancelled() and acting.exception() is None
+
+
+def _outcome(problem: str | None) -> Outcome:
+    match problem:
+        case None:
+            return Outcome.MOVED
+        case Skipped():
+            return Outcome.SKIPPED
+        case _:
+            return Outcome.FAILED
 
 
 def _place(choice: Choice) -> str:
