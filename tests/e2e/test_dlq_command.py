@@ -45,12 +45,12 @@ class Shell:
         (folder / ".redrive").mkdir()
         Schema().upgrade(Database.embedded(folder / ".redrive"))
 
-    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "redrive", *words],
             cwd=self.folder,
             env=self.environment | environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -58,10 +58,10 @@ class Shell:
         self.started.append(process)
         return process
 
-    def run(self, *words: str, code: int = 0, **environment: str) -> tuple[str, str]:
+    def run(self, *words: str, code: int = 0, stdin: str | None = None, **environment: str) -> tuple[str, str]:
         """What it said on stdout and on stderr."""
-        process = self.start(*words, **environment)
-        out, err = process.communicate(timeout=120)
+        process = self.start(*words, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, **environment)
+        out, err = process.communicate(stdin, timeout=120)
         assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
         assert "Traceback" not in err
         return out, err
@@ -490,6 +490,18 @@ def test_what_is_exported_discarded_and_changed_comes_back_as_it_was(own_folder:
     assert shell.holds(DLQ) == orders(3, 0)
     actions = [entry["action"] for entry in shell.json("audit", "--limit", "50")]
     assert {"export", "discard", "import", "edit-and-re-drive"} <= set(actions)
+
+
+def test_an_import_from_stdin_needs_a_yes(own_folder: Shell) -> None:
+    own_folder.prepare(2)
+    lines, _ = own_folder.run("dlq", "export", DLQ)
+
+    _, err = own_folder.run("dlq", "import", DLQ, "-", stdin=lines, code=2)
+    assert "say --yes" in err
+    assert own_folder.holds(DLQ) == orders(0, 1)
+
+    own_folder.run("dlq", "import", DLQ, "-", "--yes", stdin=lines)
+    assert own_folder.holds(DLQ) == orders(0, 1)
 
 
 def test_somebody_is_told_of_new_dead_letters(own_folder: Shell) -> None:

@@ -299,11 +299,15 @@ def import_(where: Where, queue: str, file: Path, from_line: int, yes: bool, no_
 
     \b
     redrive dlq import orders.dlq .redrive/archive/orders.dlq-op_01j8.ndjson
+    zcat orders.ndjson.gz | redrive dlq import orders.dlq - --yes
 
-    The whole file is checked before the first message is published.
+    The whole file is checked before the first message is published. What comes from stdin (-) cannot be, and nobody
+    can be asked there: it needs --yes.
     """
-    wanted = sum(number >= from_line for number, _ in _lines(file)) if str(file) != "-" else None
-    if wanted is not None:
+    if str(file) == "-":
+        confirm("", yes, no_input=True)
+    else:
+        wanted = sum(number >= from_line for number, _ in _lines(file))
         confirm(f"Import {counted(wanted, 'message')} into {safe(queue)}?", yes, no_input)
     done = run(_imported, where.service(), queue, file, from_line)
     if json:
