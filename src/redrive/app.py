@@ -53,9 +53,6 @@ from redrive.topology.plan import make_plan
 
 log = logging.getLogger("redrive")
 
-# What a header frame needs beside the properties: its own frame, class and body size.
-_FRAME_OVERHEAD = 64
-
 # A relay that has claimed rows does not wait long for a broker: whoever else could publish them is kept from it.
 _RELAY_PATIENCE = timedelta(seconds=5)
 _CHANGING_HANDS = timedelta(seconds=10)  # the embedded broker's host ends, and another process takes over
@@ -430,7 +427,7 @@ class Running:
             given={Publisher: self.publisher, App: self.app},
             transactions=StoreTransactions(self.app.database, self.app.inbox),
             session_types=SESSION_TYPES,
-            budget=lambda: self.settling.frame_max - _FRAME_OVERHEAD,
+            budget=lambda: self.settling.properties_max,
         )
         ready = [self._complete(spec) for spec in specs]
         return Worker(ready, self.consuming, self.settling, around)

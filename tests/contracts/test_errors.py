@@ -112,6 +112,19 @@ async def test_headers_that_do_not_fit_into_a_frame_are_refused_before_they_coul
     assert connection.reconnects == 0
 
 
+async def test_properties_may_be_as_long_as_the_connection_says(connection: Connection) -> None:
+    await connection.declare_queue("orders")
+    others = len(Properties(delivery_mode=2, headers={"story": ""}).encode())
+    longest = Properties(delivery_mode=2, headers={"story": "x" * (connection.properties_max - others)})
+    assert len(longest.encode()) == connection.properties_max
+
+    await connection.publish("", "orders", b"", longest)
+
+    delivery = await connection.get("orders")
+    assert delivery is not None
+    assert delivery.properties == longest
+
+
 async def test_arguments_that_do_not_fit_into_a_frame_are_refused_before_they_could_end_the_connection(
     connection: Connection,
 ) -> None:

@@ -30,8 +30,8 @@ from redrive.errors import (
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import Summary, read_dead_letter
 from redrive.recovery.editing import Content, diff
-from redrive.recovery.history import HeaderNames
 from redrive.recovery.redaction import Redaction
+from redrive.recovery.redriving import harmless
 from redrive.recovery.search import Query, parse
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq import looking, planning
@@ -51,7 +51,6 @@ from redrive.runtime.publishing import uuid7
 from redrive.store.audit import Audit
 from redrive.store.operations import OperationsStore
 from redrive.topology.peeking import PeekSafety
-from redrive.wire.patch import patch_properties, raw_text, read_user_id
 
 T = TypeVar("T")
 
@@ -391,7 +390,7 @@ class Service:
         async with self.place.moving() as view:
             await view.definition(queue)
             for portion in _portions(lines):
-                messages = [("", queue, one.body, _harmless(one.raw_properties), True) for _, one in portion]
+                messages = [("", queue, one.body, harmless(one.raw_properties), True) for _, one in portion]
                 await view.broker.publish_many(messages)
                 yield portion[-1][0]
 
@@ -488,18 +487,6 @@ def _portions(lines: Iterable[tuple[int, Exported]]) -> Iterator[list[tuple[int,
             portion = []
     if portion:
         yield portion
-
-
-def _harmless(raw: bytes) -> bytes:
-    """As it was, but for what would end the channel, send copies elsewhere, or let it expire again."""
-    user = read_user_id(raw)
-    kept = {HeaderNames.USER_ID.encode(): raw_text(user)} if user is not None else {}
-    return patch_properties(
-        raw, set_headers=kept, remove_headers=_COPIES, drop_expiration=True, drop_user_id=user is not None
-    )
-
-
-_COPIES = frozenset((b"CC", b"BCC"))
 
 
 def _filter(order: Order) -> str:

@@ -73,6 +73,9 @@ log = logging.getLogger("redrive.client")
 # How many queues are read with `get` at a time before their channels are given up.
 _GETTERS = 64
 
+# What a header frame needs at most beside the properties: its own frame, class and body size.
+_HEADER_FRAME = 64
+
 M = TypeVar("M", bound=Method)
 Arguments = Mapping[str, FieldValue]
 
@@ -151,9 +154,10 @@ class Connection:
         return tuple(int(number) for number in numbers if number.isdigit())
 
     @property
-    def frame_max(self) -> int:
-        """The largest frame that this connection carries: a message's properties must fit into one."""
-        return self._link.conversation.tuning.frame_max if self._link is not None else self.url.tuning.frame_max
+    def properties_max(self) -> int:
+        """How many bytes the properties of a message may have: they must fit into one frame."""
+        tuning = self._link.conversation.tuning if self._link is not None else self.url.tuning
+        return tuning.frame_max - _HEADER_FRAME
 
     def on_change(self, listener: Callable[[Connection], None]) -> None:
         """Have `listener` called whenever the state, or whether the broker takes messages, changes."""

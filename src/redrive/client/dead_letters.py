@@ -18,8 +18,6 @@ from redrive.client.publisher import AnyPublish
 from redrive.errors import ConnectionLost, OperationConflict, RedriveError, ResourceLocked
 from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk, QueueDelete, QueueDeleteOk
 
-# What a header frame needs beside the properties: its own frame, class and body size.
-_FRAME_OVERHEAD = 64
 _LOCK_PATIENCE = 5.0  # seconds
 
 
@@ -36,7 +34,7 @@ class DeadLetterBroker:
 
     @property
     def budget(self) -> int:
-        return min(self._taking.frame_max, self._publishing.frame_max) - _FRAME_OVERHEAD
+        return min(self._taking.properties_max, self._publishing.properties_max)
 
     # Looking ------------------------------------------------------------------------------------------
 

@@ -62,9 +62,10 @@ from redrive.wire.values import encode_value
 MOST_DEATHS = 20  # that are remembered
 
 _MOST_WORDS = 200  # characters of a name or a reason
+_COPIES = frozenset((b"CC", b"BCC"))
 _HARMFUL = frozenset(
     (
-        *(b"x-death", b"x-delivery-count", b"x-acquired-count", b"CC", b"BCC"),
+        *(b"x-death", b"x-delivery-count", b"x-acquired-count", *_COPIES),
         *(
             f"x-{which}-death-{what}".encode()
             for which in ("first", "last")
@@ -136,6 +137,15 @@ def traceable(raw: bytes, letter: Letter, *, names: HeaderNames = NAMES, budget:
     needed = {_COUNT: _number(MOST), _OPERATION: _words("0" * 40)}
     setting = _kept(raw, letter, names, False)
     return len(_patched(raw, setting | needed, _removed(names, False))) <= budget
+
+
+def harmless(raw: bytes) -> bytes:
+    """Of a dead letter that is put back among the dead: as it was, but for what would do harm there, too."""
+    user = read_user_id(raw)
+    kept = {_USER_ID: raw_text(user)} if user is not None else {}
+    return patch_properties(
+        raw, set_headers=kept, remove_headers=_COPIES, drop_expiration=True, drop_user_id=user is not None
+    )
 
 
 # What goes and what stays -----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from redrive.broker.dialect import DIALECTS
 from redrive.recovery.dead_letter import read_dead_letter, read_summary
 from redrive.recovery.failure import Failure
 from redrive.recovery.history import HeaderNames, History, read_history
-from redrive.recovery.redriving import MOST_DEATHS, redriven, traceable
+from redrive.recovery.redriving import MOST_DEATHS, harmless, redriven, traceable
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
 from redrive.wire.patch import (
     check_properties,
@@ -431,3 +432,22 @@ def test_a_name_that_is_not_utf8_is_kept() -> None:
     raw = parked(origin=Origin("\udcff", "\udcfe", "q.orders", "shop", "h"))
 
     assert find_header(copy(raw), b"x-redrive-exchange") == raw_text("\udcff")
+
+
+# Put back among the dead ------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_that_is_put_back_is_as_it_was_but_for_what_would_do_harm() -> None:
+    raw = parked()
+    hurtful = patch_properties(raw, set_headers={b"CC": b"A\x00\x00\x00\x00", b"BCC": b"V"})
+    whole = decode_properties(hurtful)
+
+    restored = decode_properties(harmless(replace(whole, expiration="60000", user_id="ada").encode()))
+
+    headers = {**(decode_properties(raw).headers or {}), HeaderNames.USER_ID: "ada"}
+    assert restored == replace(whole, headers=headers)
+
+
+def test_a_dead_letter_that_does_no_harm_is_put_back_byte_for_byte() -> None:
+    raw = parked()
+    assert harmless(raw) == raw
