@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from contracts.observing import Collector, drained
-from redrive.client import Connection, Properties, State
+from redrive.client import Connection, Delivery, Properties, Publish, State
+from redrive.client.channel import Channel
 from redrive.errors import (
     AccessRefused,
     BrokerError,
@@ -17,6 +18,8 @@ from redrive.errors import (
     ResourceLocked,
     Unroutable,
 )
+from redrive.wire.methods.basic import BasicAck, BasicConsume, BasicQos
+from redrive.wire.methods.queue import QueueDeclare
 
 Refused = Callable[[Connection], Awaitable[object]]
 
@@ -81,6 +84,31 @@ async def test_many_refusals_in_a_row_use_up_no_channels(connection: Connection)
             await connection.consume("missing")
 
     assert await connection.declare_queue("orders")
+
+
+async def test_deliveries_that_come_behind_a_refusal_disturb_nobody(connection: Connection, channel: Channel) -> None:
+    """RabbitMQ says that it closes a channel before it has sent everything that was delivered on it."""
+    await connection.declare_queue("orders")
+    await connection.publish_many(Publish("", "orders", bytes(300)) for _ in range(5000))
+    link = channel.link
+
+    for number in range(20):
+        name, begun = f"consumer {number}", asyncio.Event()
+
+        def deliver(delivery: Delivery, name: str = name, begun: asyncio.Event = begun) -> None:
+            assert delivery.consumer_tag == name
+            begun.set()
+
+        channel.on_delivery = deliver
+        await channel.ask(BasicConsume(queue="orders", consumer_tag=name))
+        await begun.wait()
+        channel.tell(BasicAck(delivery_tag=1_000_000))
+        with pytest.raises(PreconditionFailed):
+            await channel.ask(BasicQos())
+        channel = await link.channel()
+
+    await channel.ask(QueueDeclare(queue="orders", passive=True))
+    assert link.alive
 
 
 async def test_refusals_at_once_each_have_their_own_error(connection: Connection) -> None:

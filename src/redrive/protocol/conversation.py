@@ -12,6 +12,11 @@ piece (`_Assembly`) with the same result. A partial frame is a wait, not an exce
 When the peer breaks the rules, the answer that AMQP prescribes is written and a `Violation` is the last event:
 on channel 0 the connection is over, on another channel that channel is. The rules are sections 2.2.4, 4.2.3
 and 4.2.6, and where the specification leaves room, what RabbitMQ does.
+
+One thing RabbitMQ does is not in them: when it closes a channel, deliveries that it sent before may come behind its
+channel.close, even behind the open-ok of the next channel with that number. Somebody else would get them there, and
+settle by their tags messages of its own. So a client ignores them until the number is open again, and does not open it
+as long as it has another.
 """
 
 from __future__ import annotations
@@ -47,6 +52,9 @@ PUBLISH = b"\x00\x3c\x00\x28"
 
 # RabbitMQ's own ceiling: max_message_size can be set to 512 MiB at most.
 LARGEST_MESSAGE = 512 * 1024 * 1024
+
+
+_LEAVING = (ChannelState.CLOSING, ChannelState.CROSSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,7 @@ class Conversation:
         self.outgoing: list[bytes] = []
         self._offered = ConnectionTune()
         self._channels: dict[int, _Channel] = {}
+        self._haunted: dict[int, None] = {}  # numbers that a broker closed, longest ago first
         self._rest = bytearray()  # the beginning of a frame
         self._need = 0  # how long `_rest` must be before it is worth a look
         self._hot: dict[bytes, _Builder] = {DELIVER: Delivery} if side is Sender.CLIENT else {PUBLISH: Publication}
@@ -152,8 +161,15 @@ class Conversation:
     # Channels -----------------------------------------------------------------------------------------
 
     def free_channel(self) -> int:
-        """The lowest number that nobody uses. A number is free again when both sides said so."""
-        for number in range(1, self.tuning.channel_max + 1):
+        """The lowest number that nobody uses. A number is free again when both sides said so.
+
+        One that the broker closed is the last choice, and of these the one that has been closed for longest.
+        """
+        unused = (number for number in range(1, self.tuning.channel_max + 1) if number not in self._channels)
+        clean = next((number for number in unused if number not in self._haunted), None)
+        if clean is not None:
+            return clean
+        for number in self._haunted:
             if number not in self._channels:
                 return number
         raise LocalProtocolError(f"all {self.tuning.channel_max} channels of this connection are in use")
@@ -183,6 +199,8 @@ class Conversation:
             self._channels.pop(channel.number, None)
         else:
             self._channels[channel.number] = channel
+        if state is ChannelState.OPEN:
+            self._haunted.pop(channel.number, None)
         if state is not ChannelState.OPEN:
             channel.assembly = None
 
@@ -349,8 +367,8 @@ class Conversation:
         channel = self._channels.get(number) or _Channel(number)
         if cls.name in lifecycle.LIFECYCLE_METHODS:
             self._read_lifecycle_method(channel, cls, payload, events)
-        elif channel.state in (ChannelState.CLOSING, ChannelState.CROSSED):
-            return  # sent before the peer knew
+        elif self._is_deaf(channel):
+            return  # sent before the peer knew, or before it closed the channel itself
         elif channel.state is not ChannelState.OPEN and not self._opens_for(channel):
             raise RemoteProtocolError(ReplyCode.CHANNEL_ERROR, f"{cls.name} on {channel!r}")
         elif channel.assembly is not None:
@@ -360,6 +378,12 @@ class Conversation:
         else:
             events.append(Incoming(number, decode_method(payload)))
 
+    def _is_deaf(self, channel: _Channel) -> bool:
+        """Is everything but the channel's own life to be ignored?"""
+        if channel.state is ChannelState.OPEN:
+            return False
+        return channel.state in _LEAVING or channel.number in self._haunted
+
     def _opens_for(self, channel: _Channel) -> bool:
         """A client need not wait for open-ok: a broker takes what follows channel.open in the same read."""
         return self.side is Sender.SERVER and channel.state is ChannelState.OPENING
@@ -367,7 +391,7 @@ class Conversation:
     def _read_lifecycle_method(self, channel: _Channel, cls: type[Method], payload: bytes, events: list[Event]) -> None:
         after = lifecycle.CHANNEL[channel.state].get(lifecycle.received(cls.name))
         if after is None:
-            if channel.state in (ChannelState.CLOSING, ChannelState.CROSSED):
+            if channel.state in _LEAVING:
                 return  # an open-ok that crossed our close
             raise RemoteProtocolError(ReplyCode.CHANNEL_ERROR, f"{cls.name} on {channel!r}")
         if channel.number > self.tuning.channel_max:
@@ -377,6 +401,8 @@ class Conversation:
         self._move(channel, after)
         if isinstance(method, ChannelClose):
             self.send(channel.number, ChannelCloseOk())
+            if self.side is Sender.CLIENT:
+                self._haunted[channel.number] = None
         events.append(Incoming(channel.number, method))
 
     # Content, piece by piece ------------------------------------------------------------------------------
@@ -390,10 +416,10 @@ class Conversation:
             raise RemoteProtocolError(ReplyCode.FRAME_ERROR, f"unknown frame type {kind}")
         if self.state is ConnectionState.CLOSING:
             return
-        channel = self._channels.get(number)
-        if channel is not None and channel.state in (ChannelState.CLOSING, ChannelState.CROSSED):
+        channel = self._channels.get(number) or _Channel(number)
+        if self._is_deaf(channel):
             return
-        if channel is None or channel.assembly is None:
+        if channel.assembly is None:
             raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, f"content without a method on channel {number}")
         if kind == HEADER:
             self._read_header(channel, channel.assembly, payload, events)

@@ -164,14 +164,24 @@ async def test_a_close_leaves_the_other_channels_alone(channel: Channel, wired: 
 
 
 async def test_the_number_of_a_closed_channel_is_used_again(channel: Channel, wired: WiredLink) -> None:
-    wired.session.say(channel.number, REFUSAL)
-    await wired.session.hears(ChannelCloseOk)
+    await channel.close()
 
     again = await wired.link.channel()
 
     assert again.number == channel.number
     assert again.is_open
     assert not channel.is_open
+
+
+async def test_the_number_of_a_channel_that_the_broker_closed_rests(channel: Channel, wired: WiredLink) -> None:
+    """What the broker sent before may still come, and is not for the next one."""
+    wired.session.say(channel.number, REFUSAL)
+    await wired.session.hears(ChannelCloseOk)
+
+    another = await wired.link.channel()
+
+    assert another.number != channel.number
+    assert another.is_open
 
 
 async def test_a_refused_opening_is_the_openers_error(wired: WiredLink) -> None:

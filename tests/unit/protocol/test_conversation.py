@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from redrive.errors import EncodingError, LocalProtocolError
+from redrive.errors import EncodingError, LocalProtocolError, ReplyCode
 from redrive.protocol.content import Delivery, Incoming, Publication
-from redrive.protocol.conversation import Event
+from redrive.protocol.conversation import Event, Violation
 from redrive.protocol.handshake import Tuning
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
 from redrive.testing.pair import ConnectionPair, Split, frame
@@ -15,6 +17,9 @@ from redrive.wire.frames import (
     CONTENT_HEAD,
     HEADER,
     ack_frame,
+    content_frames,
+    deliver_frame,
+    method_frame,
     publish_frame,
 )
 from redrive.wire.method import Method
@@ -43,6 +48,7 @@ from redrive.wire.properties import Properties
 
 PLAIN_PROPERTIES = b"\x00\x00"
 JSON = Properties(content_type="application/json").encode()
+ROUTE = b"\x00\x06orders"  # exchange and routing key
 
 
 def only(events: list[Event]) -> Event:
@@ -284,14 +290,30 @@ def test_when_all_numbers_are_in_use_it_says_so() -> None:
         pair.client.free_channel()
 
 
-@pytest.mark.parametrize("closer", ["client", "server"])
-def test_a_number_is_free_again_when_both_sides_said_so(pair: ConnectionPair, closer: str) -> None:
-    {"client": pair.client, "server": pair.server}[closer].send(1, ChannelClose())
+def test_a_number_is_free_again_when_both_sides_said_so(pair: ConnectionPair) -> None:
+    pair.client.send(1, ChannelClose())
     while_closing = pair.client.free_channel()
     pair.pump()
 
     assert (while_closing, pair.client.free_channel()) == (2, 1)
     assert pair.open_channel(1) == 1
+
+
+def test_a_number_that_the_broker_closed_is_the_last_to_be_given_out_again(split: Split) -> None:
+    pair = ConnectionPair(split=split, offer=Tuning(channel_max=3))
+    pair.open()
+    for number in (1, 2, 3):
+        pair.open_channel(number)
+    for number in (2, 1):
+        pair.server.send(number, ChannelClose())
+        pair.pump()
+    pair.client.send(3, ChannelClose())
+    pair.pump()
+
+    assert [pair.open_channel() for _ in range(3)] == [3, 2, 1]
+    pair.client.send(2, ChannelClose())
+    pair.pump()
+    assert pair.client.free_channel() == 2
 
 
 def test_a_close_is_answered_and_both_sides_hear_about_it(pair: ConnectionPair) -> None:
@@ -314,7 +336,7 @@ def test_closes_that_cross_are_both_answered_and_free_the_number(pair: Connectio
     assert pair.client.free_channel() == 2
 
     assert pair.pump() == ([Incoming(1, ChannelCloseOk())], [Incoming(1, ChannelCloseOk())])
-    assert pair.open_channel(pair.client.free_channel()) == 1
+    assert pair.open_channel(1) == 1
 
 
 def test_a_channel_closed_before_it_was_open_does_no_harm(pair: ConnectionPair) -> None:
@@ -335,6 +357,49 @@ def test_a_closed_channel_hears_nothing_of_what_was_under_way(pair: ConnectionPa
     assert pair.to_server() == []
     assert pair.to_client() == [Incoming(1, ChannelClose(reply_code=404))]
     assert pair.to_server() == [Incoming(1, ChannelCloseOk())]
+
+
+# RabbitMQ closes a channel before it has sent everything that the channel said.
+LATE = [
+    pytest.param(lambda body: deliver_frame(1, b"\x03tag", 7, False, ROUTE) + content(body), id="delivery"),
+    pytest.param(lambda body: method_frame(1, BasicReturn()) + content(body), id="return"),
+    pytest.param(lambda _: ack_frame(1, 3, multiple=True), id="confirm"),
+]
+
+
+def content(body: bytes) -> bytes:
+    return b"".join(content_frames(1, JSON, body, 8192))
+
+
+@pytest.mark.parametrize("body", [b"", b"late", b"x" * 20_000], ids=["empty", "small", "large"])
+@pytest.mark.parametrize("late", LATE)
+def test_what_comes_behind_the_close_of_a_broker_is_ignored_until_its_number_is_open_again(
+    pair: ConnectionPair, late: Callable[[bytes], bytes], body: bytes
+) -> None:
+    pair.server.send(1, ChannelClose(reply_code=406))
+    assert pair.tell_client(pair.server.take() + late(body)) == [Incoming(1, ChannelClose(reply_code=406))]
+    pair.pump()
+
+    assert pair.tell_client(late(body)) == []
+    pair.client.send(1, ChannelOpen())
+    assert pair.tell_client(late(body)) == []
+
+    pair.to_server()
+    pair.server.send(1, ChannelOpenOk())
+    assert pair.to_client() == [Incoming(1, ChannelOpenOk())]
+    assert len(pair.tell_client(late(body))) == 1
+    assert pair.client.state is ConnectionState.OPEN
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_nothing_may_come_behind_the_answer_to_a_close(pair: ConnectionPair, late: Callable[[bytes], bytes]) -> None:
+    pair.client.send(1, ChannelClose())
+    pair.pump()
+
+    [violation] = pair.tell_client(late(b"late"))
+
+    assert isinstance(violation, Violation)
+    assert violation.error.code == ReplyCode.CHANNEL_ERROR
 
 
 @pytest.mark.parametrize("said", range(1, 4))

@@ -454,7 +454,7 @@ def test_a_message_that_is_too_large_ends_its_channel_and_not_the_connection(cau
     close = ChannelClose(reply_code=406, reply_text=TOO_LARGE, class_id=60, method_id=40)
     assert cautious.to_client() == [Incoming(1, close)]
     assert cautious.to_server() == [Incoming(1, ChannelCloseOk())]
-    assert cautious.open_channel() == 1
+    assert cautious.open_channel(1) == 1
 
 
 def test_a_delivery_that_is_too_large_ends_its_channel_and_not_the_connection(cautious: ConnectionPair) -> None:
