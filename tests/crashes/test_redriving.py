@@ -72,8 +72,7 @@ class Scene:
         await prepare(connection, MESSAGES, self.queue_type)
         id = f"op_{secrets.token_hex(6)}"
         code, said = await self.process(id, die_before)
-        if die_before:
-            assert code == -signal.SIGKILL, said
+        if was_killed(code, said, die_before):
             await until_everything_is_somewhere(connection)
             code, said = await self.process(id, 0)
         assert code == 0, said
@@ -94,8 +93,7 @@ class Scene:
         """Let one die, and another discard what is left. Gives how many messages were archived twice."""
         await prepare(connection, MESSAGES, self.queue_type)
         first, second = (self.folder / f"{secrets.token_hex(6)}.ndjson" for _ in range(2))
-        code, said = await self.process(f"op_{first.stem}", die_before, str(first))
-        assert code == -signal.SIGKILL, said
+        was_killed(*await self.process(f"op_{first.stem}", die_before, str(first)), die_before)
 
         archived = [letter.body for _, letter in read_archive(first)] if first.exists() else []
         await until_depth_is_at_least(connection, MESSAGES - len(archived))
@@ -123,6 +121,14 @@ class Scene:
         assert f"SUCCEEDED {MESSAGES}" in said
         assert await bodies(connection, SOURCE) == orders(*range(MESSAGES))
         return int(said.split()[0])
+
+
+def was_killed(code: int, said: str, die_before: int) -> bool:
+    """Portions that are done at the same time are settled together: then there are fewer side effects to die before."""
+    if code == 0 and not 0 < die_before <= int(said.split()[0]):
+        return False
+    assert code == -signal.SIGKILL, said
+    return True
 
 
 async def until_everything_is_somewhere(connection: Connection) -> None:
