@@ -1,0 +1,52 @@
+"""How one is told that one may not. What they say in `why` may be told to anybody; `detail` is for the audit alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redrive.errors import RedriveError
+
+
+class Refused(RedriveError):
+    """Who this is was not proven (HTTP: 401). `is_guess`: it may have been one, so it counts towards the throttle."""
+
+    def __init__(self, why: str, detail: str = "", *, is_guess: bool = True) -> None:
+        super().__init__(why)
+        self.why = why
+        self.detail = detail or why
+        self.is_guess = is_guess
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.why, self.detail), {"is_guess": self.is_guess}
+
+
+class CannotTell(Refused):
+    """Nobody's fault who asks: what proofs are checked with is not to be had at the moment (HTTP: 401, better 503)."""
+
+    def __init__(self, why: str, detail: str = "") -> None:
+        super().__init__(why, detail, is_guess=False)
+
+
+class NoRole(RedriveError):
+    """It is proven who this is, and they have no role here (HTTP: 403)."""
+
+    def __init__(self, name: str, detail: str = "") -> None:
+        self.why = f"{name} has no role here: viewer, operator or admin"
+        super().__init__(self.why)
+        self.name = name
+        self.detail = detail or self.why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.detail)
+
+
+class TooManyAttempts(RedriveError):
+    """Nothing was looked at: try again in `wait` seconds (HTTP: 429 with Retry-After)."""
+
+    def __init__(self, wait: float) -> None:
+        self.why = "too many attempts failed: try again later"
+        super().__init__(self.why)
+        self.wait = wait
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.wait,)

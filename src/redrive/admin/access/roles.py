@@ -1,0 +1,121 @@
+"""Roles, acts, and who may do which act to which queue.
+
+Each act has the least role that it needs. Whose queues are restricted by patterns (`orders.*`, matched with case) sees
+those queues alone, and:
+
+- an act on a queue wants the queue said. Said none, the answer is no: who forgets to ask is not let in by that.
+- LOOK and READ_AUDIT also exist without a queue: the lists of queues, operations and entries, of which one gets what
+  one `sees`. Entries about no queue (keys, sign-ins) are for the unrestricted.
+- the outbox is nobody's queue: its acts need a principal who is unrestricted. Its rows, the topology and the doctor's
+  findings name everybody's queues: whoever shows them asks `is_unrestricted`, or leaves out what one does not see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+ALL_QUEUES = ("*",)
+BY_SESSION = "session"
+
+
+class Role(StrEnum):
+    """Each has what those before it have. They compare by that, not as the words that they are."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        return list(Role).index(self)
+
+    def __lt__(self, other: str) -> bool:
+        return self.rank < _rank(other)
+
+    def __le__(self, other: str) -> bool:
+        return self.rank <= _rank(other)
+
+    def __gt__(self, other: str) -> bool:
+        return self.rank > _rank(other)
+
+    def __ge__(self, other: str) -> bool:
+        return self.rank >= _rank(other)
+
+
+def _rank(other: str) -> int:
+    """A word beside a role would compare by the alphabet, in which admin is the least."""
+    if not isinstance(other, Role):
+        raise TypeError(f"{other!r} is no Role")
+    return other.rank
+
+
+class Act(StrEnum):
+    """What somebody does."""
+
+    LOOK = "look"  # at queues, groups, messages without their secrets, operations, outbox, topology, doctor
+    PLAN = "plan"
+    REDRIVE = "re-drive"
+    STEER = "steer"  # pause, resume, cancel, rate
+    RETRY_OUTBOX = "retry outbox"
+    READ_AUDIT = "read audit"
+    EXPORT = "export"  # without secrets
+    EDIT = "edit"
+    DISCARD = "discard"
+    IMPORT = "import"
+    REVEAL = "reveal"  # what is hidden in messages, by a look or an export
+    DISCARD_OUTBOX = "discard outbox"
+
+    @property
+    def needs(self) -> Role:
+        return _NEEDS[self]
+
+
+_NEEDS = {
+    Act.LOOK: Role.VIEWER,
+    Act.PLAN: Role.OPERATOR,
+    Act.REDRIVE: Role.OPERATOR,
+    Act.STEER: Role.OPERATOR,
+    Act.RETRY_OUTBOX: Role.OPERATOR,
+    Act.READ_AUDIT: Role.OPERATOR,
+    Act.EXPORT: Role.OPERATOR,
+    Act.EDIT: Role.ADMIN,
+    Act.DISCARD: Role.ADMIN,
+    Act.IMPORT: Role.ADMIN,
+    Act.REVEAL: Role.ADMIN,
+    Act.DISCARD_OUTBOX: Role.ADMIN,
+}
+_OF_LISTS = frozenset({Act.LOOK, Act.READ_AUDIT})
+_OF_THE_OUTBOX = frozenset({Act.RETRY_OUTBOX, Act.DISCARD_OUTBOX})
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody who is known. `how`: "key ID", "token" or "session"."""
+
+    name: str
+    role: Role
+    queues: tuple[str, ...] = ALL_QUEUES
+    how: str = ""
+
+    @property
+    def is_unrestricted(self) -> bool:
+        return "*" in self.queues
+
+    @property
+    def is_by_cookie(self) -> bool:
+        """Then another site can make the browser ask: see `origin`."""
+        return self.how == BY_SESSION
+
+    def sees(self, queue: str) -> bool:
+        return any(fnmatchcase(queue, pattern) for pattern in self.queues)
+
+    def may(self, act: Act, queue: str | None = None) -> bool:
+        if self.role < act.needs:
+            return False
+        if self.is_unrestricted:
+            return True
+        if act in _OF_THE_OUTBOX:
+            return False
+        return act in _OF_LISTS if queue is None else self.sees(queue)

@@ -1,0 +1,109 @@
+"""Who guesses waits: each address by its own failures, and all of them together by a ceiling.
+
+Five failures are free, for people who paste the wrong thing. From then on each failure doubles the wait, up to five
+minutes, and a quarter of an hour without one forgets them. A success forgets them at once.
+
+Against guessing from many addresses there is a ceiling on the failures of all. At the ceiling everybody waits until
+some of them are forgotten, seconds rather than minutes, except an address that has lately succeeded: whoever attacks
+cannot lock out who works here.
+
+Keys have 256 random bits and are not found by guessing. This spares the database, and keeps the noise out of the audit.
+Attempts that are under way at the same moment do not know of each other; each is counted as it ends.
+
+Addresses are IPv4 ones, and networks of IPv6 (/64: what one customer gets, with 2^64 addresses to change between). What
+is remembered is bounded: the address that was silent for the longest is forgotten first. Time is an argument, in
+seconds of a clock that only grows.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+
+FREE = 5  # failures of an address
+LONGEST = 300.0  # seconds
+FORGET = 900.0  # seconds after the last failure
+CEILING = 100  # failures of all
+PER_SECOND = CEILING / 60  # so many of them are forgotten
+TRUSTED = 3600.0  # seconds after a success
+MOST = 10_000  # addresses
+_LONGEST_NAME = 64
+
+
+@dataclass(slots=True)
+class _Record:
+    failures: int = 0
+    failed_at: float = 0.0
+    succeeded_at: float | None = None
+
+
+class Throttle:
+    def __init__(self) -> None:
+        self._records: OrderedDict[str, _Record] = OrderedDict()
+        self._level = 0.0  # failures of all that are not forgotten
+        self._level_at = 0.0
+
+    def wait(self, address: str, now: float) -> float:
+        """Seconds until the next attempt is allowed; 0: now."""
+        record = self._records.get(place_of(address), _Record())
+        return max(_own_wait(record, now), 0.0 if _is_trusted(record, now) else self._common_wait(now))
+
+    def failed(self, address: str, now: float) -> None:
+        record = self._touch(address)
+        record.failures = 1 if _is_forgotten(record, now) else record.failures + 1
+        record.failed_at = now
+        self._level, self._level_at = min(CEILING, self._level_now(now) + 1), now
+
+    def succeeded(self, address: str, now: float) -> None:
+        record = self._touch(address)
+        record.failures = 0
+        record.succeeded_at = now
+
+    def _common_wait(self, now: float) -> float:
+        return max(0.0, (self._level_now(now) - (CEILING - 1)) / PER_SECOND)
+
+    def _level_now(self, now: float) -> float:
+        return max(0.0, self._level - (now - self._level_at) * PER_SECOND)
+
+    def _touch(self, address: str) -> _Record:
+        place = place_of(address)
+        record = self._records.setdefault(place, _Record())
+        self._records.move_to_end(place)
+        while len(self._records) > MOST:
+            self._records.popitem(last=False)
+        return record
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return f"<Throttle addresses={len(self)} failures={self._level:.0f}/{CEILING}>"
+
+
+def place_of(address: str) -> str:
+    """Whose failures are counted as one. What is no address (a Unix socket's name) stands for itself."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:_LONGEST_NAME]
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Address(int(found) >> 64 << 64))
+
+
+def _own_wait(record: _Record, now: float) -> float:
+    if record.failures < FREE or _is_forgotten(record, now):
+        return 0.0
+    pause = min(LONGEST, 2.0 ** min(record.failures - FREE, 30))
+    return max(0.0, record.failed_at + pause - now)
+
+
+def _is_forgotten(record: _Record, now: float) -> bool:
+    return now - record.failed_at >= FORGET
+
+
+def _is_trusted(record: _Record, now: float) -> bool:
+    return record.succeeded_at is not None and now - record.succeeded_at < TRUSTED
