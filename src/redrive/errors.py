@@ -14,6 +14,7 @@ The tree says whose fault it is, because that decides what to do next:
     ├── OperationNotFound             there is no operation of that id
     ├── LetterNotFound                there is no such message in the dead-letter queue, or more than one
     ├── PeekUnsafe                    looking into a queue would bring its messages nearer to being dropped; not done
+    ├── KeyNotFound                   there is no API key of that id or name
     ├── AuditUnavailable              what is to be done cannot be recorded, so it was not done
     ├── ProtocolError                 somebody broke AMQP
     │   ├── LocalProtocolError        yours: the call makes no sense now; nothing was sent
@@ -217,6 +218,17 @@ class PeekUnsafe(RedriveError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.queue, self.why, self.fix)
+
+
+class KeyNotFound(RedriveError):
+    """There is no API key of that id, and none of that name that is not revoked."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"there is no key {key}: `redrive admin keys ls` shows those there are")
+        self.key = key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key,)
 
 
 class AuditUnavailable(RedriveError):

@@ -13,6 +13,7 @@ from redrive.errors import (
     AccessRefused,
     AuditUnavailable,
     ChannelClosed,
+    KeyNotFound,
     NotFound,
     NotPublished,
     OperationConflict,
@@ -124,6 +125,12 @@ def test_a_missing_operation_is_named_with_the_way_to_those_there_are() -> None:
     assert str(error) == "there is no operation op_1: `redrive ops ls` shows those there are"
 
 
+def test_a_missing_key_is_named_with_the_way_to_those_there_are() -> None:
+    error = KeyNotFound("ci")
+    assert error.key == "ci"
+    assert str(error) == "there is no key ci: `redrive admin keys ls` shows those there are"
+
+
 def test_a_look_that_would_do_harm_says_why_and_what_to_do() -> None:
     error = PeekUnsafe("q.dlq", "each look is one of the 20 deliveries it allows", "Set x-delivery-limit to -1")
     assert (error.queue, error.why, error.fix) == (
@@ -148,6 +155,7 @@ def test_an_audit_that_cannot_be_written_says_that_nothing_was_done() -> None:
     [
         OperationConflict("q.dlq", "operation op_1"),
         OperationNotFound("op_1"),
+        KeyNotFound("ci"),
         PeekUnsafe("q.dlq", "why", "fix"),
         AuditUnavailable("the disk is full"),
         SearchError("unknown field", "errro:x", 0),

@@ -25,6 +25,7 @@ from redrive.errors import (
     AuditUnavailable,
     AuthenticationFailed,
     ConfigurationError,
+    KeyNotFound,
     LetterNotFound,
     NotFound,
     OperationConflict,
@@ -207,7 +208,7 @@ def _exit_code(error: RedriveError) -> int:
     match error:
         case ConfigurationError():
             return USAGE
-        case NotFound() | OperationNotFound() | LetterNotFound():
+        case NotFound() | OperationNotFound() | LetterNotFound() | KeyNotFound():
             return NOT_FOUND
         case TopologyConflict() | OperationConflict():
             return CONFLICT

@@ -31,9 +31,13 @@ class Audit:
         """When this returns, the entry is committed."""
         try:
             with self.database.engine.begin() as connection:
-                connection.execute(sa.insert(self.table), _row(entry))
+                self.add(connection, entry)
         except (SQLAlchemyError, OSError) as error:
             raise AuditUnavailable(_why(error, self.database)) from error
+
+    def add(self, connection: sa.Connection, entry: AuditEntry) -> None:
+        """Within a transaction of the same database that also does what is recorded: both, or neither."""
+        connection.execute(sa.insert(self.table), _row(entry))
 
     def listed(
         self,
