@@ -1,14 +1,22 @@
 """The environment variables that Redrive reads, all of them, and nowhere else.
 
-| variable                   | means                                                                      |
-|----------------------------|----------------------------------------------------------------------------|
-| `REDRIVE_BROKER`           | the broker's URL, where the program does not say one                       |
-| `REDRIVE_MANAGEMENT`       | the URL of RabbitMQ's management API, for what plain AMQP cannot tell      |
-| `REDRIVE_DATABASE`         | the database's URL, where the program does not say one                     |
-| `REDRIVE_DATA`             | the folder of the embedded broker and database (`.redrive`)                |
-| `REDRIVE_USER`             | who is acting, in the audit and in the lineage of messages                 |
-| `REDRIVE_WEBHOOK_SECRET`   | signs the notices of `redrive dlq watch`                                   |
-| `REDRIVE_OUTBOX_TRANSPORT` | RABBIT or LOCAL, where the program does not say one (RABBIT)               |
+| variable                       | means                                                                  |
+|--------------------------------|------------------------------------------------------------------------|
+| `REDRIVE_BROKER`               | the broker's URL, where the program does not say one                   |
+| `REDRIVE_MANAGEMENT`           | the URL of RabbitMQ's management API, for what plain AMQP cannot tell  |
+| `REDRIVE_DATABASE`             | the database's URL, where the program does not say one                 |
+| `REDRIVE_DATA`                 | the folder of the embedded broker and database (`.redrive`)            |
+| `REDRIVE_USER`                 | who is acting, in the audit and in the lineage of messages             |
+| `REDRIVE_WEBHOOK_SECRET`       | signs the notices of `redrive dlq watch`                               |
+| `REDRIVE_OUTBOX_TRANSPORT`     | RABBIT or LOCAL, where the program does not say one (RABBIT)           |
+| `REDRIVE_ADMIN_JWT_SECRET`     | the secret that tokens for the admin API are signed with (HS256)       |
+| `REDRIVE_ADMIN_JWT_JWKS`       | or the public keys they are checked with: a file, or an https URL      |
+| `REDRIVE_ADMIN_JWT_ISSUER`     | the `iss` they must have                                               |
+| `REDRIVE_ADMIN_JWT_AUDIENCE`   | the `aud` they must have; wanted with a JWKS                           |
+| `REDRIVE_ADMIN_JWT_ALGORITHMS` | which algorithms do, with commas between: RS256,ES256                  |
+| `REDRIVE_ADMIN_JWT_ROLES`      | the claim with the roles, `realm_access.roles` for one (`roles`)       |
+| `REDRIVE_ADMIN_JWT_QUEUES`     | the claim with patterns of queues; if said, no claim means no queue    |
+| `REDRIVE_ADMIN_EDITING`        | 1: messages may be edited before they are re-driven (0)                |
 """
 
 from __future__ import annotations
@@ -23,6 +31,14 @@ DATA = "REDRIVE_DATA"
 USER = "REDRIVE_USER"
 WEBHOOK_SECRET = "REDRIVE_WEBHOOK_SECRET"
 OUTBOX_TRANSPORT = "REDRIVE_OUTBOX_TRANSPORT"
+ADMIN_JWT_SECRET = "REDRIVE_ADMIN_JWT_SECRET"
+ADMIN_JWT_JWKS = "REDRIVE_ADMIN_JWT_JWKS"
+ADMIN_JWT_ISSUER = "REDRIVE_ADMIN_JWT_ISSUER"
+ADMIN_JWT_AUDIENCE = "REDRIVE_ADMIN_JWT_AUDIENCE"
+ADMIN_JWT_ALGORITHMS = "REDRIVE_ADMIN_JWT_ALGORITHMS"
+ADMIN_JWT_ROLES = "REDRIVE_ADMIN_JWT_ROLES"
+ADMIN_JWT_QUEUES = "REDRIVE_ADMIN_JWT_QUEUES"
+ADMIN_EDITING = "REDRIVE_ADMIN_EDITING"
 
 
 def broker() -> str | None:
@@ -51,3 +67,35 @@ def outbox_transport() -> str | None:
 
 def webhook_secret() -> str | None:
     return os.environ.get(WEBHOOK_SECRET) or None
+
+
+def admin_jwt_secret() -> str | None:
+    return os.environ.get(ADMIN_JWT_SECRET) or None
+
+
+def admin_jwt_jwks() -> str | None:
+    return os.environ.get(ADMIN_JWT_JWKS) or None
+
+
+def admin_jwt_issuer() -> str | None:
+    return os.environ.get(ADMIN_JWT_ISSUER) or None
+
+
+def admin_jwt_audience() -> str | None:
+    return os.environ.get(ADMIN_JWT_AUDIENCE) or None
+
+
+def admin_jwt_algorithms() -> tuple[str, ...] | None:
+    return tuple(os.environ.get(ADMIN_JWT_ALGORITHMS, "").replace(",", " ").split()) or None
+
+
+def admin_jwt_roles() -> str | None:
+    return os.environ.get(ADMIN_JWT_ROLES) or None
+
+
+def admin_jwt_queues() -> str | None:
+    return os.environ.get(ADMIN_JWT_QUEUES) or None
+
+
+def admin_editing() -> str | None:
+    return os.environ.get(ADMIN_EDITING) or None

@@ -12,6 +12,7 @@ import click
 from redrive.version import __version__
 
 _HOMES = {
+    "admin": "redrive.cli.admin",
     "audit": "redrive.cli.ops",
     "broker": "redrive.cli.broker",
     "db": "redrive.cli.outbox",

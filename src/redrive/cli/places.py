@@ -36,6 +36,10 @@ class Where:
     management: str | None
     database: str | None
 
+    def memory(self) -> Database:
+        """The database in which operations, the audit and keys are kept."""
+        return self._database(self._source())
+
     def service(self) -> Service:
         source = self._source()
         database = self._database(source)
@@ -85,6 +89,14 @@ def who() -> str:
         return f"unknown@{socket.gethostname()}"
 
 
+_app_option = click.option("--app", metavar="APP", help="module:app, or a topology file: says which queues there are.")
+_database_option = click.option(
+    "--database",
+    metavar="URL",
+    help=f"Where operations and audit are kept. [env: {environment.DATABASE}; default: in .redrive]",
+)
+
+
 def place_options(command: F) -> F:
     """`--app`, `--broker`, `--management`, `--database`; the command gets them as `where`."""
 
@@ -95,19 +107,27 @@ def place_options(command: F) -> F:
         return command(where=Where(app, broker, management, database), **others)
 
     options = [
-        click.option("--app", metavar="APP", help="module:app, or a topology file: says which queues there are."),
+        _app_option,
         click.option("--broker", metavar="URL", help=f"The broker. [env: {environment.BROKER}]"),
         click.option(
             "--management",
             metavar="URL",
             help=f"RabbitMQ's management API, which tells what plain AMQP cannot. [env: {environment.MANAGEMENT}]",
         ),
-        click.option(
-            "--database",
-            metavar="URL",
-            help=f"Where operations and audit are kept. [env: {environment.DATABASE}; default: in .redrive]",
-        ),
+        _database_option,
     ]
     for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+def memory_options(command: F) -> F:
+    """`--app` and `--database`, for commands that need no broker; they get them as `where`."""
+
+    @functools.wraps(command)
+    def wrapped(app: str | None, database: str | None, **others: Any) -> Any:
+        return command(where=Where(app, None, None, database), **others)
+
+    for option in (_database_option, _app_option):
         wrapped = option(wrapped)
     return wrapped  # type: ignore[return-value]

@@ -1,0 +1,103 @@
+"""Who is this? Keys, tokens, sessions and the throttle as one question.
+
+Whoever shows something in `Authorization: Bearer` is judged by that alone; a cookie beside it does not count. What is
+in another scheme (`Basic`, of a proxy in front) is not for us. A cookie that is nobody's is no attempt, but a session
+that is over: the answer is None, and a page to sign in. What is shown and fails counts towards the throttle, if it may
+have been a guess.
+
+Database errors are not refusals, and propagate as they are. Nobody comes in without showing something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from redrive.admin.access.keys import PREFIX, Keys
+from redrive.admin.access.refusals import Refused, TooManyAttempts
+from redrive.admin.access.roles import BY_SESSION, Principal
+from redrive.admin.access.sessions import Sessions
+from redrive.admin.access.settings import AccessSettings
+from redrive.admin.access.throttle import Throttle
+from redrive.admin.access.tokens import Tokens
+from redrive.runtime.clock import Clock, SystemClock
+from redrive.store.database import Database
+
+T = TypeVar("T")
+
+_SCHEME = "bearer"
+
+
+class Gate:
+    def __init__(
+        self, keys: Keys, sessions: Sessions, tokens: Tokens | None, clock: Clock, throttle: Throttle | None = None
+    ) -> None:
+        self.keys = keys
+        self.sessions = sessions
+        self.tokens = tokens
+        self.throttle = throttle or Throttle()
+        self._clock = clock
+
+    @classmethod
+    def of(cls, database: Database, settings: AccessSettings, clock: Clock | None = None) -> Gate:
+        clock = clock or SystemClock()
+        tokens = Tokens(settings.tokens, clock) if settings.tokens is not None else None
+        return cls(Keys(database, clock), Sessions(database, clock), tokens, clock)
+
+    async def admit(self, *, authorization: str | None, cookie: str | None, address: str) -> Principal | None:
+        """None: nothing was shown. Raises Refused, NoRole or TooManyAttempts."""
+        shown = _shown(authorization)
+        if shown is not None:
+            return await self._attempt(self._judge, shown, address)
+        if cookie:
+            return await asyncio.to_thread(self.sessions.find, cookie)
+        return None
+
+    async def sign_in(self, key: str, address: str) -> tuple[Principal, str]:
+        """A new session for who shows a key, and its cookie."""
+        return await self._attempt(self._open, key.strip(), address)
+
+    async def sign_out(self, cookie: str) -> None:
+        await asyncio.to_thread(self.sessions.close, cookie)
+
+    @property
+    def is_open_to_anybody(self) -> bool:
+        return False
+
+    async def can_anybody_sign_in(self) -> bool:
+        """Else the first thing to do is to make a key: `redrive admin keys create`."""
+        return self.tokens is not None or await asyncio.to_thread(self.keys.any)
+
+    async def _judge(self, shown: str) -> Principal:
+        if shown.startswith(PREFIX):
+            return await asyncio.to_thread(self.keys.verify, shown)
+        if self.tokens is None:
+            raise Refused("this is no key, and tokens are not accepted here", "a token; none are accepted")
+        return await self.tokens.verify(shown)
+
+    async def _open(self, text: str) -> tuple[Principal, str]:
+        key = await asyncio.to_thread(self.keys.checked, text)
+        cookie = await asyncio.to_thread(self.sessions.open, key.principal, key.id)
+        return Principal(key.name, key.role, key.queues, BY_SESSION), cookie
+
+    async def _attempt(self, judge: Callable[[str], Awaitable[T]], shown: str, address: str) -> T:
+        wait = self.throttle.wait(address, self._clock.monotonic())
+        if wait > 0:
+            raise TooManyAttempts(wait)
+        try:
+            found = await judge(shown)
+        except Refused as refusal:
+            if refusal.is_guess:
+                self.throttle.failed(address, self._clock.monotonic())
+            raise
+        self.throttle.succeeded(address, self._clock.monotonic())
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Gate {self.keys!r} {self.tokens or 'no tokens'} {self.throttle!r}>"
+
+
+def _shown(authorization: str | None) -> str | None:
+    scheme, _, shown = (authorization or "").strip().partition(" ")
+    return shown.strip() if scheme.lower() == _SCHEME else None

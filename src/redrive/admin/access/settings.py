@@ -1,0 +1,61 @@
+"""What the environment says of access. Which variables there are: `redrive.environment`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redrive import environment
+from redrive.admin.access.tokens import TokenPolicy
+from redrive.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    tokens: TokenPolicy | None = None  # None: only keys are accepted
+    editing: bool = False  # may messages be edited before they are re-driven?
+
+    @classmethod
+    def from_environment(cls) -> AccessSettings:
+        return cls(_tokens(), _editing())
+
+
+def _tokens() -> TokenPolicy | None:
+    secret, jwks = environment.admin_jwt_secret(), environment.admin_jwt_jwks()
+    if secret is None and jwks is None:
+        _check_nothing_else_is_said()
+        return None
+    queues = environment.admin_jwt_queues()
+    return TokenPolicy(
+        secret=secret,
+        jwks=jwks,
+        issuer=environment.admin_jwt_issuer(),
+        audience=environment.admin_jwt_audience(),
+        algorithms=environment.admin_jwt_algorithms(),
+        roles_claim=environment.admin_jwt_roles() or "roles",
+        queues_claim=queues or "queues",
+        queues_required=queues is not None,
+    )
+
+
+def _check_nothing_else_is_said() -> None:
+    """Who names an issuer believes that tokens are accepted."""
+    others = {
+        environment.ADMIN_JWT_ISSUER: environment.admin_jwt_issuer(),
+        environment.ADMIN_JWT_AUDIENCE: environment.admin_jwt_audience(),
+        environment.ADMIN_JWT_ALGORITHMS: environment.admin_jwt_algorithms(),
+        environment.ADMIN_JWT_ROLES: environment.admin_jwt_roles(),
+        environment.ADMIN_JWT_QUEUES: environment.admin_jwt_queues(),
+    }
+    for name, value in others.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{name} is set, and neither {environment.ADMIN_JWT_SECRET} nor {environment.ADMIN_JWT_JWKS}: "
+                "say what tokens are checked with"
+            )
+
+
+def _editing() -> bool:
+    said = environment.admin_editing()
+    if said not in (None, "0", "1"):
+        raise ConfigurationError(f"{environment.ADMIN_EDITING} is {said!r}: want 1 or 0")
+    return said == "1"

@@ -1,0 +1,141 @@
+"""`redrive admin keys`: who may come in to the admin API and the console."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+import click
+
+from redrive.admin.access.keys import Key, Keys
+from redrive.admin.access.roles import ALL_QUEUES, Role
+from redrive.cli.dlq.options import json_option
+from redrive.cli.places import Where, memory_options, who
+from redrive.cli.printing import ago, as_json, note, safe, table
+from redrive.cli.sources import explains_errors
+from redrive.recovery.durations import duration
+from redrive.runtime.clock import SystemClock
+
+
+@click.group()
+def admin() -> None:
+    """The admin API and its console: who may come in.
+
+    \b
+    redrive admin keys create ci --role operator
+    redrive admin keys ls
+    redrive admin keys revoke ci
+    """
+
+
+@admin.group()
+def keys() -> None:
+    """API keys, for scripts, and for people to sign in with.
+
+    \b
+    redrive admin keys create ann --role admin --expires 90d
+    redrive admin keys create shop --role operator --queues 'orders.*' --queues 'mail.*'
+    redrive admin keys ls
+    redrive admin keys revoke ann
+    """
+
+
+@keys.command()
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice([str(role) for role in Role]),
+    required=True,
+    help="viewer looks; operator also re-drives; admin also edits, discards and reveals.",
+)
+@click.option(
+    "--queues", multiple=True, metavar="PATTERN", help="Only these queues; may be said several times. [default: *]"
+)
+@click.option("--expires", metavar="TIME", help="After this, like 90d. [default: never]")
+@memory_options
+@json_option
+@explains_errors
+def create(where: Where, name: str, role: str, queues: tuple[str, ...], expires: str | None, json: bool) -> None:
+    """Make a key. It goes to stdout, alone and once: only its digest is kept.
+
+    \b
+    redrive admin keys create ci --role operator
+    redrive admin keys create ann --role admin --expires 90d
+    redrive admin keys create shop --role viewer --queues 'orders.*' --queues mail.dlq
+    """
+    lasts = duration(expires, "--expires") if expires is not None else None
+    key, text = _keys(where).create(name, Role(role), queues or ALL_QUEUES, lasts, by=who())
+    if json:
+        as_json(_told(key) | {"key": text})
+    else:
+        click.echo(text)
+    until = f", until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at is not None else ""
+    note(f"redrive: key {key.id}: {key.name} is {key.role} of {', '.join(key.queues)}{until}")
+    note("redrive: keep it now, it is not shown again")
+
+
+@keys.command("ls")
+@memory_options
+@json_option
+@explains_errors
+def list_(where: Where, json: bool) -> None:
+    """All keys there ever were, the newest first; of none its secret.
+
+    \b
+    redrive admin keys ls
+    redrive admin keys ls --json
+    """
+    now, found = SystemClock().now(), _keys(where).listed()
+    if json:
+        as_json([_told(key) | {"state": str(key.state(now))} for key in found])
+        return
+    if not found:
+        note("redrive: no keys: make one with `redrive admin keys create NAME --role admin`")
+        return
+    rows = [
+        (
+            key.id,
+            safe(key.name),
+            str(key.role),
+            safe(" ".join(key.queues), 60),
+            str(key.state(now)),
+            _day(key.expires_at),
+            ago(key.used_at, now),
+            ago(key.created_at, now),
+            safe(key.created_by),
+        )
+        for key in found
+    ]
+    table(("ID", "NAME", "ROLE", "QUEUES", "STATE", "EXPIRES", "USED", "MADE", "BY"), rows)
+
+
+@keys.command()
+@click.argument("key", metavar="ID|NAME")
+@memory_options
+@json_option
+@explains_errors
+def revoke(where: Where, key: str, json: bool) -> None:
+    """End a key at once, and every session that was opened with it.
+
+    \b
+    redrive admin keys revoke ci
+    redrive admin keys revoke 4fK2bX81mQzA
+    """
+    revoked = _keys(where).revoke(key, by=who())
+    if json:
+        as_json(_told(revoked))
+    else:
+        note(f"redrive: key {revoked.id} ({safe(revoked.name)}) is revoked, and its sessions are over")
+
+
+def _keys(where: Where) -> Keys:
+    return Keys(where.memory(), SystemClock())
+
+
+def _told(key: Key) -> dict[str, Any]:
+    return asdict(key)
+
+
+def _day(moment: datetime | None) -> str:
+    return "-" if moment is None else f"{moment:%Y-%m-%d}"
