@@ -6,6 +6,7 @@
 | `refusals` | how one is told that one may not                                                        |
 | `keys`     | API keys: made once, shown once, kept as digests                                        |
 | `sessions` | browsers that are signed in, and links by which one signs in once                       |
+| `secret`   | the random part of keys, cookies and links, and its digest                              |
 | `tokens`   | JWTs of somebody else's sign-in (needs the extra `admin`)                               |
 | `jwks`     | the public keys of that somebody, from a file or a URL                                  |
 | `throttle` | who guesses waits                                                                       |
