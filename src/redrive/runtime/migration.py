@@ -22,6 +22,7 @@ from typing import TypeAlias
 from redrive.errors import (
     BrokerError,
     ConnectionClosed,
+    ConnectionLost,
     MigrationPaused,
     MigrationRefused,
     NotFound,
@@ -114,10 +115,14 @@ async def migrate(
     async with locked(operations, names):
         journal = Journal(operations, names)
         migration = Migration(operations, watcher, journal, names, terms, user=user, tell=tell)
-        record = await journal.read()
-        if record is None:
-            record = await migration.begin(wanted)
-        else:
+        try:
+            record = await journal.read()
+            resumed = record is not None
+            if record is None:
+                record = await migration.begin(wanted)
+        except ConnectionLost as error:  # it may have begun
+            raise MigrationPaused(queue, "begin", str(error)) from error
+        if resumed and record is not None:
             tell(f"going on with step {str(record.step)!r} of a migration that was begun")
             migration.result.resumed = True
             await asyncio.sleep(terms.settle.total_seconds())  # what a dead process held must be back in its queues
