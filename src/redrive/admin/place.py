@@ -38,7 +38,7 @@ class Place:
     inbox_windows: Mapping[str, timedelta] = field(default_factory=dict)  # by queue
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[View]:
+    async def looking(self, *queues: str) -> AsyncIterator[View]:  # noqa: ARG002 - it is seen anew each time
         """See what is there. Over one connection, which moves nothing."""
         async with connect(self.broker, data=self.data, name="redrive looks") as connection:
             yield await self.view(connection)

@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from redrive.admin.place import Place, View
+from redrive.admin.place import View
 from redrive.errors import (
     ConfigurationError,
     LetterNotFound,
@@ -70,9 +71,21 @@ class QueueView:
     operation: Operation | None  # that runs on it
 
 
+class Where(Protocol):
+    """A broker: to be looked at, and to move messages on. A command's `Place`, or a server's `Residence`."""
+
+    @property
+    def inbox_windows(self) -> Mapping[str, timedelta]: ...
+
+    def looking(self, *queues: str) -> AbstractAsyncContextManager[View]:
+        """`queues`: those that are asked about."""
+
+    def moving(self) -> AbstractAsyncContextManager[View]: ...
+
+
 class Service:
     def __init__(
-        self, place: Place, store: OperationsStore, audit: Audit, *, by: str, clock: Clock | None = None
+        self, place: Where, store: OperationsStore, audit: Audit, *, by: str, clock: Clock | None = None
     ) -> None:
         """`by`: who is acting, for the audit and the messages' lineage."""
         self.place = place
@@ -82,12 +95,18 @@ class Service:
         self.clock = clock or SystemClock()
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
 
+    def acting(self, by: str) -> Service:
+        """The same, for somebody else."""
+        another = copy(self)
+        another.by = by
+        return another
+
     # Looking ------------------------------------------------------------------------------------------
 
     async def queues(self, names: Sequence[str] = (), *, oldest: bool = True) -> list[QueueView]:
         """Those that are named, or all dead-letter queues that can be found."""
         running = {each.order.queue: each for each in await self._store(self.store.running)}
-        async with self.place.looking() as view:
+        async with self.place.looking(*names) as view:
             found = list(names) or view.dead_letter_queues()
             return [await self._queue(view, name, running.get(name), oldest) for name in found]
 
@@ -136,7 +155,7 @@ class Service:
 
     @asynccontextmanager
     async def _look(self, queue: str, spend: bool) -> AsyncIterator[View]:
-        async with self.place.looking() as view:
+        async with self.place.looking(queue) as view:
             await view.check_look(queue, spend=spend)
             async with self._held(view, queue):
                 yield view
@@ -312,12 +331,38 @@ class Service:
             return operation
         if operation.order.kind is not Kind.REDRIVE:
             raise ConfigurationError(f"a {operation.order.kind} is not resumed: begin another for what is left")
+        return await self.go_on(replace(operation, state=State.RUNNING), changed=changed, started=started)
+
+    async def go_on(
+        self,
+        operation: Operation,
+        *,
+        changed: Changed = lambda _: None,
+        started: Callable[[Mover], None] = lambda _: None,
+    ) -> Operation:
+        """Take over an operation whose runner is gone, as it is: one that was paused stays so."""
         if not await self._store(self.store.take_over, operation.id, self.owner, self.clock.now(), operation.owner):
             raise OperationConflict(operation.order.queue, f"operation {operation.id}, which somebody else resumed")
         await self.record("resume", operation.order.queue, operation=operation.id)
-        return await self.run(
-            replace(operation, owner=self.owner, state=State.RUNNING), changed=changed, started=started
-        )
+        return await self.run(replace(operation, owner=self.owner), changed=changed, started=started)
+
+    async def leave(self, operation: Operation) -> None:
+        """Nobody works on it any more, and whoever comes next may go on at once."""
+        await self._store(self.store.save, replace(operation, beat_at=None))
+
+    async def close_interrupted(self, operation: Operation) -> None:
+        """It cannot be gone on with: say so, and what to do."""
+        if await self._store(self.store.take_over, operation.id, self.owner, self.clock.now(), operation.owner):
+            note = (
+                f"its process was gone. What was moved is moved, and in its archive there; the rest is in the queue: "
+                f"begin another {operation.order.kind} for it"
+            )
+            over = replace(operation, owner=self.owner, state=State.FAILED, ended_at=self.clock.now(), note=note)
+            await self._store(self.store.save, over)
+            counts = over.counts.as_dict()
+            await self.record(
+                f"{over.order.kind} ended", over.order.queue, operation=over.id, counts=counts, detail=note
+            )
 
     # Out of a queue and into it --------------------------------------------------------------------------
 

@@ -145,7 +145,8 @@ class Mover:
         if scope is None:
             scope = await self._broker.depth(self.queue)
         began = self.operation.started_at or self._clock.now()
-        await self.steering.become(replace(self.operation, state=State.RUNNING, scope=scope, started_at=began))
+        state = State.RUNNING if self.operation.state is State.PENDING else self.operation.state
+        await self.steering.become(replace(self.operation, state=state, scope=scope, started_at=began))
 
     async def _work(self) -> tuple[State, str]:
         try:

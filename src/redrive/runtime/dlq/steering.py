@@ -32,6 +32,7 @@ class Steering:
     def __init__(self, operation: Operation, memory: Remembers, clock: Clock, changed: Changed) -> None:
         self.operation = operation
         self.wish = asyncio.Event()  # somebody wants something else
+        self.rests = False  # it is paused, and has nothing in hand
         self._memory = memory
         self._clock = clock
         self._changed = changed
@@ -137,7 +138,9 @@ class Steering:
         while self.operation.state is State.PAUSED:
             self.wish.clear()
             await self.write_down()
+            self.rests = True
             await self.wish.wait()
+            self.rests = False
         if not self.is_cancelled:
             self.wish.clear()
 

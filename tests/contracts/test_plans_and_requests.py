@@ -1,0 +1,89 @@
+"""Plans and requests are remembered, on SQLite and on PostgreSQL."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from redrive.runtime.dlq.operation import Destination, Kind, Order, Ramp, Selection
+from redrive.store.database import Database
+from redrive.store.plans import LASTS, Plans
+from redrive.store.requests import Answer, Requests, Standing
+from redrive.store.schema import Schema
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+ORDER = Order(
+    Kind.REDRIVE,
+    "orders.dlq",
+    Selection("error:Timeout", NOON, ("m-1", "m-2"), "3fa9", 10),
+    Destination.parse("exchange:events:order.new"),
+    50.0,
+    Ramp((1, 5), 20.0, 3.0),
+    "ada",
+    "INC-42",
+)
+
+
+@pytest.fixture
+def database(fresh_database: Database) -> Database:
+    Schema().upgrade(fresh_database)
+    return fresh_database
+
+
+def test_a_plan_is_taken_as_it_was_kept_and_once(database: Database) -> None:
+    plans = Plans(database)
+    token = plans.keep(ORDER, 7, "ada", NOON)
+    assert plans.take(token, "orders.dlq", "ada", NOON + SECOND) == (ORDER, 7)
+    assert plans.take(token, "orders.dlq", "ada", NOON + SECOND) is None
+
+
+def test_of_many_who_take_a_plan_one_gets_it(database: Database) -> None:
+    plans = Plans(database)
+    token = plans.keep(ORDER, 7, "ada", NOON)
+    with ThreadPoolExecutor(8) as threads:
+        taken = list(threads.map(lambda _: plans.take(token, "orders.dlq", "ada", NOON), range(8)))
+    assert sum(one is not None for one in taken) == 1
+
+
+def test_a_plan_is_for_its_maker_its_queue_and_a_quarter_of_an_hour(database: Database) -> None:
+    plans = Plans(database)
+    token = plans.keep(ORDER, 7, "ada", NOON)
+    assert plans.take(token, "orders.dlq", "bob", NOON) is None
+    assert plans.take(token, "payments.dlq", "ada", NOON) is None
+    assert plans.take("other", "orders.dlq", "ada", NOON) is None
+    assert plans.take(token, "orders.dlq", "ada", NOON + LASTS + SECOND) is None
+    assert plans.take(token, "orders.dlq", "ada", NOON + LASTS) is not None
+
+
+def test_the_same_request_gets_the_same_answer(database: Database) -> None:
+    requests, answer = Requests(database), Answer(202, '{"id": "op_1"}', "/admin/operations/op_1")
+    assert requests.begin("ada", "k", "digest", NOON) is Standing.NEW
+    assert requests.begin("ada", "k", "digest", NOON) is Standing.UNDER_WAY
+    requests.finish("ada", "k", answer)
+    assert requests.begin("ada", "k", "digest", NOON) == answer
+    assert requests.begin("ada", "k", "another", NOON) is Standing.OTHER
+    assert requests.begin("bob", "k", "another", NOON) is Standing.NEW
+
+
+def test_a_key_is_free_again_after_nothing_was_done_or_a_day(database: Database) -> None:
+    requests = Requests(database)
+    requests.begin("ada", "k", "digest", NOON)
+    requests.forget("ada", "k")
+    assert requests.begin("ada", "k", "another", NOON) is Standing.NEW
+    requests.finish("ada", "k", Answer(200, "{}"))
+    assert requests.begin("ada", "k", "digest", NOON + timedelta(hours=25)) is Standing.NEW
+
+
+def test_a_server_that_died_over_a_request_keeps_its_key_for_a_minute(database: Database) -> None:
+    requests = Requests(database)
+    requests.begin("ada", "k", "digest", NOON)
+    assert requests.begin("ada", "k", "digest", NOON + 59 * SECOND) is Standing.UNDER_WAY
+    assert requests.begin("ada", "k", "digest", NOON + 61 * SECOND) is Standing.NEW
+
+
+def test_of_many_who_send_the_same_one_is_the_first(database: Database) -> None:
+    requests = Requests(database)
+    with ThreadPoolExecutor(8) as threads:
+        told = list(threads.map(lambda _: requests.begin("ada", "k", "digest", NOON), range(8)))
+    assert sorted(one.name for one in told if isinstance(one, Standing)) == ["NEW"] + ["UNDER_WAY"] * 7
