@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the servers that the tests start privately, RabbitMQ and PostgreSQL, where they are missing.
+# Install what the tests start privately, RabbitMQ, PostgreSQL and a browser, where it is missing.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -14,6 +14,7 @@ found '/usr/lib/postgresql/*/bin/postgres' || found '/usr/pgsql-*/bin/postgres' 
     found '/opt/homebrew/opt/postgresql*/bin/postgres' || found '/usr/local/bin/createdb' ||
     missing+=(postgresql)
 command -v amqp-publish >/dev/null || missing+=(amqp-tools)  # a client for the interop tests
+command -v chromium >/dev/null || missing+=(chromium)  # for the console's tests
 command -v openssl >/dev/null || missing+=(openssl)
 
 [ ${#missing[@]} -eq 0 ] || ./apt_install.sh "${missing[@]}"

@@ -5,4 +5,35 @@
 | `place`    | a broker with what is known about it: topology, management API, where operations are remembered  |
 | `access`   | who may come in, and what they may do there                                                      |
 | `service`  | look, plan, re-drive, discard, steer: everything the faces can do                                |
+| `office`   | what a server has: the service, what was seen lately, what runs, who may come in                 |
+| `desk`     | what one person does there, as far as they may                                                   |
+| `web`      | the REST API and the console around it                                                           |
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redrive.admin.web.application import Admin
+    from redrive.app import App
+
+__all__ = ["router"]
+
+
+def router(app: App, **options: Any) -> Admin:
+    """The admin API and the console of an application, to be mounted in another: `api.mount("/ops", router(app))`.
+
+    `options` are those of `Office`: `access` says who may come in, where the environment does not.
+    """
+    try:
+        from redrive.admin.web.application import Admin
+    except ModuleNotFoundError as error:
+        from redrive.errors import ConfigurationError
+
+        raise ConfigurationError(
+            f"there is no module {error.name}: the admin server needs more. pip install 'redrive[admin]'"
+        ) from None
+    from redrive.admin.office import Office
+
+    return Admin(Office.of(app, **options))

@@ -21,6 +21,7 @@ _HOMES = {
     "ops": "redrive.cli.ops",
     "outbox": "redrive.cli.outbox",
     "ping": "redrive.cli.ping",
+    "serve": "redrive.cli.serve",
     "topology": "redrive.cli.topology",
     "worker": "redrive.cli.worker",
 }

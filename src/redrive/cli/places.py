@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,6 +23,9 @@ from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.topology import Topology
+
+if TYPE_CHECKING:
+    from redrive.admin.office import Office
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +48,15 @@ class Where:
         database = self._database(source)
         place = Place(source.broker, source.management, source.data, source.topology, self._inbox_windows())
         return Service(place, OperationsStore(database), Audit(database), by=who())
+
+    def office(self) -> Office:
+        """For a server."""
+        from redrive.admin.office import Office  # who only looks needs no more than Redrive itself
+
+        source = self._source()
+        database = self._database(source)
+        place = Place(source.broker, source.management, source.data, source.topology, self._inbox_windows())
+        return Office(place, database, app=self._found(), archives=self.archives)
 
     @property
     def archives(self) -> Path:

@@ -1,0 +1,463 @@
+"""What one person does with dead letters: looked up among what they may, and written down if it does anything.
+
+REST and console are thin around this. Whoever may not do something is told so, and the audit as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Hashable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from redrive.admin.access.roles import Act, Principal
+from redrive.admin.jobs import Change, Discard, GoOn, Redrive
+from redrive.admin.office import Office
+from redrive.admin.running import Crew
+from redrive.admin.service import QueueView
+from redrive.admin.snapshots import Seen
+from redrive.errors import (
+    AuditUnavailable,
+    ConfigurationError,
+    NotFound,
+    OperationConflict,
+    OperationNotFound,
+    RedriveError,
+)
+from redrive.recovery.editing import Edit
+from redrive.recovery.redaction import REDACTION
+from redrive.runtime.dlq.audit import AuditEntry
+from redrive.runtime.dlq.letters import Exported
+from redrive.runtime.dlq.looking import By, Found, Grouping, Page
+from redrive.runtime.dlq.operation import Item, Kind, Operation, Order, Outcome, State, Way, Wish
+from redrive.runtime.dlq.planning import Plan
+from redrive.runtime.dlq.transforming import Transform
+from redrive.store.tables import RowState
+from redrive.topology import expand
+from redrive.topology.definitions import Definitions
+from redrive.topology.doctor import Finding, examine
+from redrive.topology.plan import Plan as TopologyPlan
+from redrive.topology.plan import make_plan
+from redrive.topology.survey import Survey
+
+T = TypeVar("T")
+
+_DEPTHS = 2.0  # seconds for which the depths of queues are as good as new
+_WATCHED = 0.5  # seconds for which an operation's progress is
+_EXAMINED = 5.0  # seconds for which the doctor's findings are
+_ALL = ""  # what is seen of no single queue
+
+
+class NotAllowed(RedriveError):
+    """This person may not do that. It is in the audit."""
+
+    def __init__(self, act: Act, who: Principal, queue: str | None = None) -> None:
+        if queue is not None and not who.sees(queue):
+            why = f"{who.name} sees the queues {', '.join(who.queues)}, and nothing else"
+        else:
+            why = f"that needs the role {act.needs}, and {who.name} is {who.role}"
+        super().__init__(f"not allowed: {why}")
+        self.act = act
+
+
+class PlanExpired(RedriveError):
+    """A plan is carried out once, by whoever made it, within a quarter of an hour."""
+
+    def __init__(self) -> None:
+        super().__init__("this plan is not valid any more: it was carried out, or is too old. Plan again")
+
+
+class NotEditable(RedriveError):
+    """Changing messages is switched off."""
+
+    def __init__(self) -> None:
+        super().__init__("messages are not changed here: it is switched off. REDRIVE_ADMIN_EDITING=1 switches it on")
+
+
+class NoOutbox(RedriveError):
+    """There is no application here whose outbox could be shown."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no outbox here: start the server with an application, `redrive serve module:app`")
+
+
+class TargetUnroutable(RedriveError):
+    """Where the messages should go, there is nothing."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(f"{target} does not exist: nothing can be moved there, and nothing was done")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[T]):
+    """A part of something longer."""
+
+    items: tuple[T, ...]
+    next: str | None  # by which to ask for what comes after
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    plan: Plan
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxView:
+    pending: int
+    oldest: Any
+    parked: int
+    rows: tuple[dict[str, Any], ...]  # the first of those that are parked
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyView:
+    survey: Survey
+    wanted: Definitions
+    drift: TopologyPlan
+
+
+class Desk:
+    def __init__(self, office: Office, who: Principal) -> None:
+        self.office = office
+        self.who = who
+        self.service = office.service.acting(who.name)
+
+    def may(self, act: Act, queue: str | None = None) -> bool:
+        return self.who.may(act, queue)
+
+    async def need(self, act: Act, queue: str | None = None) -> None:
+        if self.may(act, queue):
+            return
+        refused = NotAllowed(act, self.who, queue)
+        entry = AuditEntry(
+            self.office.clock.now(), self.who.name, str(act), queue or "", allowed=False, detail=str(refused)
+        )
+        try:
+            await asyncio.to_thread(self.service.audit.write, entry)
+        except AuditUnavailable as error:
+            raise refused from error
+        raise refused
+
+    async def _need_all(self, act: Act) -> None:
+        """What names everybody's queues is for those who see all of them."""
+        await self.need(act)
+        if not self.who.is_unrestricted:
+            raise NotAllowed(act, self.who, "*")
+
+    # Looking ------------------------------------------------------------------------------------------
+
+    async def queues(self, *, calm: bool = False) -> list[QueueView]:
+        """Those that this person sees. Depths are of now; since when is of a look not long ago, and for who asks `calm`
+        nothing is looked at for it.
+        """
+        await self.need(Act.LOOK)
+        service, snapshots = self.office.service, self.office.snapshots
+        views = (await snapshots.get(_ALL, "depths", lambda: service.queues(oldest=False), kept=_DEPTHS)).value
+        mine = [view for view in views if self.who.sees(view.name)]
+        if calm:
+            return [self._with_known_age(view) for view in mine]
+        return list(await asyncio.gather(*map(self._with_age, mine)))
+
+    def _with_known_age(self, view: QueueView) -> QueueView:
+        seen = self.office.snapshots.known(view.name, "oldest") if view.depth else None
+        return replace(view, oldest=seen.value[0].oldest) if seen is not None else view
+
+    async def _with_age(self, view: QueueView) -> QueueView:
+        if not view.depth or view.operation is not None:
+            return view
+        try:
+            seen = await self.office.snapshots.get(
+                view.name, "oldest", lambda: self.office.service.queues([view.name], oldest=True)
+            )
+        except RedriveError:  # then it is not known
+            return view
+        return replace(view, oldest=seen.value[0].oldest)
+
+    async def queue(self, name: str) -> QueueView:
+        await self.need(Act.LOOK, name)
+        service = self.office.service
+        seen = await self.office.snapshots.get(
+            name, "queue", lambda: service.queues([name], oldest=False), kept=_DEPTHS
+        )
+        return await self._with_age(seen.value[0])
+
+    async def _looked(
+        self, queue: str, what: Hashable, look: Callable[[], Awaitable[T]], *, fresh: bool = False
+    ) -> Seen[T]:
+        """Not while an operation has the queue: that is known without waiting for it."""
+
+        async def unless_busy() -> T:
+            running = await self._running()
+            if (operation := running.get(queue)) is not None:
+                raise OperationConflict(queue, f"operation {operation.id}")
+            return await look()
+
+        return await self.office.snapshots.get(queue, what, unless_busy, fresh=fresh)
+
+    async def _running(self) -> dict[str, Operation]:
+        """By queue, those that somebody works on."""
+
+        async def ask() -> dict[str, Operation]:
+            found = await asyncio.to_thread(self.service.store.running)
+            return {one.order.queue: one for one in found if not self.service.is_interrupted(one)}
+
+        return (await self.office.snapshots.get(_ALL, "running", ask, kept=_WATCHED)).value
+
+    async def groups(
+        self, queue: str, by: By = By.FINGERPRINT, query: str = "", *, fresh: bool = False, spend: bool = False
+    ) -> Seen[Grouping]:
+        await self.need(Act.LOOK, queue)
+        return await self._looked(
+            queue, ("groups", by, query), lambda: self.service.groups(queue, by, query, spend=spend), fresh=fresh
+        )
+
+    async def messages(
+        self,
+        queue: str,
+        query: str = "",
+        *,
+        limit: int = 20,
+        start: int = 1,
+        fresh: bool = False,
+        spend: bool = False,
+    ) -> Seen[Page]:
+        await self.need(Act.LOOK, queue)
+
+        async def look() -> Page:
+            return await self.service.peek(queue, query, limit=limit, start=start, spend=spend)
+
+        return await self._looked(queue, ("messages", query, limit, start), look, fresh=fresh)
+
+    async def message(
+        self, queue: str, id: str, *, reveal: bool = False, fresh: bool = False, spend: bool = False
+    ) -> Seen[Found]:
+        """`reveal`: it will be shown with its secrets, and the audit says so."""
+        await self.need(Act.REVEAL if reveal else Act.LOOK, queue)
+        if reveal:
+            await self.service.record("reveal", queue, filter=f"id:{id}")
+        return await self._looked(
+            queue, ("message", id), lambda: self.service.message(queue, id, spend=spend), fresh=fresh
+        )
+
+    # Planning and re-driving --------------------------------------------------------------------------
+
+    async def plan(self, order: Order) -> Planned:
+        await self.need(Act.DISCARD if order.kind is Kind.DISCARD else Act.PLAN, order.queue)
+        plan = await self.service.plan(order)
+        token = await asyncio.to_thread(
+            self.office.plans.keep, plan.order, plan.eligible, self.who.name, self.office.clock.now()
+        )
+        return Planned(plan, token)
+
+    async def redrive(self, order: Order) -> Operation:
+        """Without a plan of one's own. A canary gets one all the same: how long it waits depends on it."""
+        await self.need(Act.REDRIVE, order.queue)
+        planned = None
+        if order.ramp is not None:
+            plan = await self.service.plan(order)
+            order, planned = plan.order, plan.eligible
+        return await self._begin(order, planned)
+
+    async def carry_out(
+        self, queue: str, token: str, *, changes: Callable[[Order], Order] = lambda one: one
+    ) -> Operation:
+        """A plan that was shown. `changes`: how fast, and why, may be said when saying yes."""
+        await self.need(Act.REDRIVE, queue)
+        kept = await asyncio.to_thread(self.office.plans.take, token, queue, self.who.name, self.office.clock.now())
+        if kept is None or kept.order.kind is not Kind.REDRIVE:
+            raise PlanExpired
+        return await self._begin(changes(kept.order), kept.eligible)
+
+    async def _begin(self, order: Order, planned: int | None) -> Operation:
+        await self._check_target(order)
+        return await self._crew.begin(Redrive(self.who.name, order, planned))
+
+    async def _check_target(self, order: Order) -> None:
+        """A destination that somebody names, and that is not there, is a mistake: found now, not message by message."""
+        if order.to.way not in (Way.QUEUE, Way.EXCHANGE):
+            return
+        async with self.office.residence.looking() as view:
+            if order.to.way is Way.EXCHANGE:
+                there = await view.connection.exchange_exists(order.to.name)
+            else:
+                try:
+                    there = bool(await view.connection.queue_info(order.to.name))
+                except NotFound:
+                    there = False
+        if not there:
+            raise TargetUnroutable(f"{'exchange' if order.to.way is Way.EXCHANGE else 'queue'} {order.to.name}")
+
+    async def discard(self, queue: str, order: Order, confirm: str) -> Operation:
+        await self.need(Act.DISCARD, queue)
+        if confirm != queue:
+            raise ConfigurationError(f"to discard messages of {queue}, say its name once more as `confirm`")
+        plan = await self.service.plan(replace(order, kind=Kind.DISCARD))
+        return await self._crew.begin(Discard(self.who.name, plan, self.office.archives, confirm))
+
+    async def edit(self, order: Order, transform: Transform, *, force: bool = False) -> Operation:
+        """Send messages back to work, changed. The originals are archived."""
+        await self.need_editing(order.queue)
+        plan = await self.service.plan(order)
+        return await self._crew.begin(Change(self.who.name, plan, self.office.archives, transform, force))
+
+    @property
+    def _crew(self) -> Crew:
+        return self.office.runner.crew
+
+    async def preview(self, order: Order, transform: Transform, *, force: bool = False) -> list[tuple[str, str]]:
+        """What a change would do: ids with differences."""
+        await self.need_editing(order.queue)
+        return await self.service.samples(order, transform, force=force)
+
+    async def need_editing(self, queue: str) -> None:
+        if not self.office.settings.editing:
+            raise NotEditable
+        await self.need(Act.EDIT, queue)
+
+    # Out and in ---------------------------------------------------------------------------------------
+
+    async def export(self, queue: str, query: str = "", *, reveal: bool = False) -> AsyncGenerator[bytes, None]:
+        """Lines of JSON. Without secrets, unless somebody may see them; only those that have all can be imported."""
+        await self.need(Act.REVEAL if reveal else Act.EXPORT, queue)
+        lines = self.service.export(queue, query, redaction=None if reveal else REDACTION)
+        async with aclosing(lines):
+            async for line in lines:
+                yield line
+
+    async def restore(self, queue: str, lines: Iterable[tuple[int, Exported]], name: str) -> int:
+        """Put exported messages into a queue. How many lines are in it now."""
+        await self.need(Act.IMPORT, queue)
+        upto = 0
+        progress = self.service.restore(lines, queue, name)
+        async with aclosing(progress):
+            async for line in progress:
+                upto = line
+        self.office.snapshots.outdate(queue)
+        return upto
+
+    # Operations ---------------------------------------------------------------------------------------
+
+    async def operations(
+        self,
+        queue: str | None = None,
+        states: Collection[State] | None = None,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> Listed[Operation]:
+        """The newest first, of the queues that this person sees."""
+        await self.need(Act.LOOK, queue)
+        found = await asyncio.to_thread(self.service.store.listed, queue, states, limit + 1, before)
+        page = found[:limit]
+        mine = tuple(one for one in page if self.who.sees(one.order.queue))
+        return Listed(mine, page[-1].id if len(found) > limit else None)
+
+    async def operation(self, id: str) -> Operation:
+        await self.need(Act.LOOK)
+        found = await self.service.operation(id)
+        if not self.who.sees(found.order.queue):
+            raise OperationNotFound(id)
+        return found
+
+    async def watched(self, id: str) -> Operation:
+        """The same, for those who ask again and again: one question a moment for all of them."""
+        seen = await self.office.snapshots.get(
+            _ALL, ("operation", id), lambda: self.service.operation(id), fresh=False, kept=_WATCHED
+        )
+        if not self.who.sees(seen.value.order.queue):
+            raise OperationNotFound(id)
+        return seen.value
+
+    async def items(
+        self, id: str, outcome: Outcome | None = None, *, limit: int = 100, after: int | None = None
+    ) -> Listed[Item]:
+        """What became of its messages, in the order in which that was written down."""
+        operation = await self.operation(id)
+        found = await self.service.items(operation.id, outcome, limit + 1, after)
+        page = found[:limit]
+        return Listed(tuple(item for _, item in page), str(page[-1][0]) if len(found) > limit else None)
+
+    async def steer(self, id: str, wish: Wish) -> Operation:
+        """Pause, go on, cancel, faster or slower. It is heard within a second."""
+        found = await self.operation(id)
+        await self.need(Act.STEER, found.order.queue)
+        if wish.state is State.RUNNING and self.service.is_interrupted(found):
+            return await self._crew.begin(GoOn(self.who.name, found, asked=True))
+        await self.service.wish(found.id, wish)
+        return await self.service.operation(found.id)
+
+    # All else -----------------------------------------------------------------------------------------
+
+    async def outbox(self, limit: int = 50) -> OutboxView:
+        await self._need_all(Act.LOOK)
+        claims = self._claims()
+        status = await asyncio.to_thread(claims.status)
+        rows = await asyncio.to_thread(claims.listed, RowState.PARKED, limit)
+        return OutboxView(status["pending"], status["oldest"], status["parked"], tuple(rows))
+
+    async def retry_outbox(self, id: int | None) -> int:
+        """Let a parked row be published again; all of them with None."""
+        await self.need(Act.RETRY_OUTBOX)
+        claims = self._claims()
+        await self.service.record("outbox retry", "", filter="all" if id is None else f"row {id}")
+        return await asyncio.to_thread(claims.retry, None if id is None else [id])
+
+    async def discard_outbox(self, id: int) -> int:
+        await self.need(Act.DISCARD_OUTBOX)
+        claims = self._claims()
+        await self.service.record("outbox discard", "", filter=f"row {id}")
+        return await asyncio.to_thread(claims.discard, [id])
+
+    def _claims(self) -> Any:
+        if self.office.outbox is None:
+            raise NoOutbox
+        return self.office.outbox
+
+    async def topology(self) -> TopologyView:
+        await self._need_all(Act.LOOK)
+        async with self.office.residence.looking() as view:
+            wanted = expand(self.office.place.topology, view.server)
+            return TopologyView(view.survey, wanted, make_plan(wanted, view.survey))
+
+    async def doctor(self) -> tuple[Finding, ...]:
+        await self._need_all(Act.LOOK)
+        return (await self.office.snapshots.get(_ALL, "doctor", self._examine, kept=_EXAMINED)).value
+
+    async def _examine(self) -> tuple[Finding, ...]:
+        topology = self.office.place.topology
+        async with self.office.residence.looking() as view:
+            return examine(view.survey, topology if topology.queues else None, vhost=view.connection.url.virtual_host)
+
+    async def audit(
+        self,
+        queue: str | None = None,
+        by: str | None = None,
+        action: str | None = None,
+        *,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> Listed[tuple[int, AuditEntry]]:
+        """The newest first, each with its number. What is about no queue is for those who see all of them."""
+        await self.need(Act.READ_AUDIT, queue)
+        found = await asyncio.to_thread(self.service.audit.listed, queue, by, action, limit + 1, before)
+        page = found[:limit]
+        mine = tuple((number, entry) for number, entry in page if self._sees_entry(entry))
+        return Listed(mine, str(page[-1][0]) if len(found) > limit else None)
+
+    def _sees_entry(self, entry: AuditEntry) -> bool:
+        return self.who.sees(entry.queue) if entry.queue else self.who.is_unrestricted
+
+
+class ByHand:
+    """One edit for every message that is meant."""
+
+    def __init__(self, change: Edit) -> None:
+        self._change = change
+
+    def __call__(self, *_: Any) -> Edit:
+        return self._change
+
+    def __str__(self) -> str:
+        return "by hand"

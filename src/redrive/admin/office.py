@@ -1,0 +1,150 @@
+"""All that an admin server has, whoever asks: the service, what was seen, what runs, who may come in.
+
+An office opens for as long as a server runs. Everybody who comes in gets a desk (`redrive.admin.desk`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from redrive import environment
+from redrive.admin.access.gate import Gate
+from redrive.admin.access.settings import AccessSettings
+from redrive.admin.apart import Apart, Task
+from redrive.admin.place import Place
+from redrive.admin.residence import Residence
+from redrive.admin.running import Crew, Inside, Runner, server_mark
+from redrive.admin.service import Service
+from redrive.admin.snapshots import Snapshots
+from redrive.app import App
+from redrive.errors import RedriveError
+from redrive.recovery.durations import duration
+from redrive.runtime.clock import Clock, SystemClock
+from redrive.runtime.dlq.operation import Operation
+from redrive.store.audit import Audit
+from redrive.store.claims import Claims
+from redrive.store.database import Database
+from redrive.store.operations import OperationsStore
+from redrive.store.plans import Plans
+from redrive.store.requests import Requests
+from redrive.store.schema import Schema
+
+_SAMPLE = 30.0  # seconds between two looks at the depths
+_SAMPLES = 240  # of each queue: two hours
+
+
+@dataclass(slots=True)
+class Trends:
+    """How deep the queues were."""
+
+    times: deque[datetime] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    depths: dict[str, deque[int]] = field(default_factory=dict)
+
+    def add(self, at: datetime, depths: dict[str, int]) -> None:
+        self.times.append(at)
+        for queue in self.depths.keys() - depths.keys():
+            del self.depths[queue]
+        for queue, depth in depths.items():
+            self.depths.setdefault(queue, deque(maxlen=_SAMPLES)).append(depth)
+
+    def of(self, queue: str) -> tuple[int, ...]:
+        return tuple(self.depths.get(queue, ()))
+
+
+class Office:
+    def __init__(
+        self,
+        place: Place,
+        database: Database,
+        *,
+        access: AccessSettings | None = None,
+        app: App | None = None,
+        archives: Path | None = None,
+        name: str = "",
+        apart: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        """`app`: whose outbox is shown. `archives`: where what is discarded is written to first. `apart`: operations
+        have a process of their own, so that nobody waits for them.
+        """
+        self.clock = clock or SystemClock()
+        self.place = place
+        self.database = database
+        self.settings = access or AccessSettings.from_environment()
+        self.app = app
+        self.name = name or (app.name if app is not None else "redrive")
+        self.archives = archives or (place.data or environment.data()) / "archive"
+        self.gate = Gate.of(database, self.settings, self.clock)
+        self.residence = Residence(place)
+        self.service = Service(
+            self.residence, OperationsStore(database), Audit(database), by="redrive serve", clock=self.clock
+        )
+        self.snapshots = Snapshots(self.clock)
+        mark = server_mark(place)
+        self.runner = Runner(self.service, mark, self._crew(mark, apart=apart))
+        self.plans = Plans(database)
+        self.requests = Requests(database)
+        self.outbox = Claims(app.database, app.outbox.table) if app is not None else None
+        self.trends = Trends()
+        self._sampling: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, app: App, **options: Any) -> Self:
+        """For an application, with its broker and its database."""
+        policies = {spec.queue.name: spec.inbox_policy for spec in app.consumers}
+        windows = {queue: duration(policy.keep) for queue, policy in policies.items() if policy is not None}
+        place = Place(app.broker, app.management, app.data, app.topology, windows)
+        return cls(place, app.database, **{"app": app, "archives": app.data / "archive", **options})
+
+    def _crew(self, mark: str, *, apart: bool) -> Crew:
+        def ended(operation: Operation) -> None:
+            self.snapshots.outdate(operation.order.queue)
+
+        if not apart:
+            return Inside(self.service, mark, ended)
+        place = replace(self.place, data=self.place.data or environment.data())
+        url = self.database.url.render_as_string(hide_password=False)
+        return Apart(Task(place, url, mark, self.service.by), ended)
+
+    @property
+    def owns_database(self) -> bool:
+        """SQLite in the data folder is nobody else's: its tables are made when they are needed."""
+        return self.app is None or self.app.owns_database
+
+    async def open(self) -> Self:
+        if self.owns_database and not self.database.is_postgresql:
+            await asyncio.to_thread(Schema().upgrade, self.database)
+        await self.runner.start()
+        self._sampling = asyncio.create_task(self._sample(), name="redrive-trends")
+        return self
+
+    async def close(self) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
+        await self.residence.close()  # first: who leaves last would take over the embedded broker
+        await self.runner.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _sample(self) -> None:
+        """Depths only: no message is touched."""
+        while True:
+            with suppress(RedriveError, OSError):
+                views = await self.service.queues(oldest=False)
+                self.trends.add(self.clock.now(), {view.name: view.depth for view in views})
+            await asyncio.sleep(_SAMPLE)
+
+    @property
+    def sampled_every(self) -> timedelta:
+        return timedelta(seconds=_SAMPLE)

@@ -1,0 +1,92 @@
+"""Who is asking: a bearer token, an API key, or the cookie of a browser that is signed in."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated
+
+from fastapi import Depends, Request
+from starlette.responses import Response
+
+from redrive.admin.access.origin import is_cross_site
+from redrive.admin.access.refusals import NoRole, Refused
+from redrive.admin.access.roles import Principal
+from redrive.admin.desk import Desk
+from redrive.admin.office import Office
+from redrive.admin.web.problems import CrossSite
+from redrive.errors import AuditUnavailable
+from redrive.runtime.dlq.audit import AuditEntry
+
+COOKIE = "redrive_session"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def office_of(request: Request) -> Office:
+    office: Office = request.app.state.office
+    return office
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client is not None else "unknown"
+
+
+async def principal_of(request: Request) -> Principal:
+    """Asked once for each request, however often it is needed."""
+    known: Principal | None = getattr(request.state, "principal", None)
+    if known is not None:
+        return known
+    authorization, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
+    office = office_of(request)
+    try:
+        found = await office.gate.admit(authorization=authorization, cookie=cookie, address=address_of(request))
+    except NoRole as refusal:
+        await _record(office, request, refusal)
+        raise
+    if found is None:
+        raise Refused("who is asking? Send a token or an API key: Authorization: Bearer ...")
+    if found.is_by_cookie and is_cross_site(request.method, request.headers, request.headers.get("host", "")):
+        raise CrossSite
+    request.state.principal = found
+    return found
+
+
+async def _record(office: Office, request: Request, refusal: NoRole) -> None:
+    """Somebody who is known, and has no business here. If it cannot be recorded they are refused all the same."""
+    entry = AuditEntry(
+        office.clock.now(),
+        refusal.name,
+        f"{request.method} {request.url.path}",
+        "",
+        allowed=False,
+        detail=refusal.detail,
+    )
+    with suppress(AuditUnavailable):
+        await asyncio.to_thread(office.service.audit.write, entry)
+
+
+async def desk_of(request: Request) -> Desk:
+    return Desk(office_of(request), await principal_of(request))
+
+
+At = Annotated[Desk, Depends(desk_of)]
+
+
+# The browser's cookie -----------------------------------------------------------------------------------
+
+
+def is_secure(request: Request) -> bool:
+    """Everywhere but on this machine itself the cookie goes over TLS alone."""
+    return request.url.scheme == "https" or (request.url.hostname or "") not in _LOOPBACK
+
+
+def remember(request: Request, response: Response, cookie: str) -> None:
+    response.set_cookie(COOKIE, cookie, path=_path(request), secure=is_secure(request), httponly=True, samesite="lax")
+
+
+def forget(request: Request, response: Response) -> None:
+    response.delete_cookie(COOKIE, path=_path(request), secure=is_secure(request), httponly=True, samesite="lax")
+
+
+def _path(request: Request) -> str:
+    return request.scope.get("root_path") or "/"

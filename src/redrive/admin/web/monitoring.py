@@ -1,0 +1,89 @@
+"""For whoever watches the server: is it alive, is it ready, and how many dead letters are there.
+
+`/healthz` and `/readyz` are open and tell nothing but whether. `/metrics` is for those who may look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+from sqlalchemy import text
+from starlette.responses import PlainTextResponse, Response
+
+from redrive.admin.desk import Desk
+from redrive.admin.office import Office
+from redrive.admin.web.identity import At, office_of
+from redrive.store.database import Database
+
+router = APIRouter(include_in_schema=False)
+
+_WITHIN = 5.0  # seconds
+
+
+@router.get("/healthz")
+async def healthz() -> Response:
+    return PlainTextResponse("ok\n")
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> Response:
+    missing = await _missing(office_of(request))
+    if missing:
+        return PlainTextResponse("".join(f"{what} is away\n" for what in missing), 503)
+    return PlainTextResponse("ok\n")
+
+
+async def _missing(office: Office) -> list[str]:
+    async def broker() -> None:
+        async with office.residence.looking():
+            pass
+
+    async def database() -> None:
+        await asyncio.to_thread(_ask, office.database)
+
+    missing = []
+    for what, ask in (("the broker", broker), ("the database", database)):
+        try:
+            async with asyncio.timeout(_WITHIN):
+                await ask()
+        except Exception:  # whatever it is, it is not ready
+            missing.append(what)
+    return missing
+
+
+def _ask(database: Database) -> None:
+    with database.looking() as connection:
+        connection.execute(text("SELECT 1"))
+
+
+@router.get("/metrics")
+async def metrics(at: At) -> Response:
+    return Response(await _told(at), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _told(at: Desk) -> bytes:
+    registry = CollectorRegistry()
+
+    def gauge(name: str, about: str, *labels: str) -> Gauge:
+        return Gauge(f"redrive_{name}", about, labels, registry=registry)
+
+    depth = gauge("dead_letters", "Messages in a dead-letter queue.", "queue")
+    age = gauge("dead_letters_oldest_seconds", "How long ago the first of them died.", "queue")
+    now = at.office.clock.now()
+    for view in await at.queues():
+        depth.labels(view.name).set(view.depth)
+        if view.oldest is not None:
+            age.labels(view.name).set(max(0.0, (now - view.oldest).total_seconds()))
+    running = await asyncio.to_thread(at.service.store.running)
+    gauge("operations_running", "Operations that are not over.").set(len(running))
+    stalled = [one for one in running if at.service.is_interrupted(one)]
+    gauge("operations_interrupted", "Those of them on which nobody works.").set(len(stalled))
+    if at.office.outbox is not None:
+        status = await asyncio.to_thread(at.office.outbox.status)
+        gauge("outbox_pending", "Rows that wait to be published.").set(status["pending"])
+        gauge("outbox_parked", "Rows that the broker would not take.").set(status["parked"])
+        waited = (now - status["oldest"]).total_seconds() if status["oldest"] is not None else 0.0
+        gauge("outbox_oldest_seconds", "How long the first of them has waited.").set(max(0.0, waited))
+    return generate_latest(registry)

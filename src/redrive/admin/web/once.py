@@ -1,0 +1,92 @@
+"""Requests with an Idempotency-Key: however often one is sent, it is done once, and the answer is the same.
+
+Answers below 500 are remembered. A request that found the broker or the database away did nothing, so its key is free
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+
+from redrive.admin.office import Office
+from redrive.admin.web.identity import office_of, principal_of
+from redrive.admin.web.problems import Problem, problem_of
+from redrive.store.requests import Answer, Standing
+
+HEADER = "Idempotency-Key"
+REPLAYED = "Idempotency-Replayed"
+_LONGEST = 255
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class OnceRoute(APIRoute):
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def once(request: Request) -> Response:
+            key = request.headers.get(HEADER)
+            if key is None or request.method != "POST":
+                return await handle(request)
+            if not 0 < len(key) <= _LONGEST or not key.isprintable():
+                return _refusal(request, "invalid-request", f"{HEADER}: want 1 to {_LONGEST} printable characters")
+            who = (await principal_of(request)).name
+            return await _once(request, handle, office_of(request), who, key)
+
+        return once
+
+
+async def _once(request: Request, handle: Handler, office: Office, who: str, key: str) -> Response:
+    digest = hashlib.sha256(
+        b"\0".join((request.method.encode(), str(request.url).encode(), await request.body()))
+    ).hexdigest()
+    known = await asyncio.to_thread(office.requests.begin, who, key, digest, office.clock.now())
+    match known:
+        case Answer():
+            return _again(known)
+        case Standing.UNDER_WAY:
+            return _refusal(request, "request-in-progress", "a request with this key is being answered: ask again", 409)
+        case Standing.OTHER:
+            return _refusal(request, "key-reused", "this key was used for another request: take a new one")
+    try:
+        response = await _answered(request, handle)
+    except BaseException:
+        await asyncio.to_thread(office.requests.forget, who, key)
+        raise
+    if response.status_code < 500:
+        answer = Answer(response.status_code, bytes(response.body).decode(), response.headers.get("location"))
+        await asyncio.to_thread(office.requests.finish, who, key, answer)
+    else:
+        await asyncio.to_thread(office.requests.forget, who, key)
+    return response
+
+
+async def _answered(request: Request, handle: Handler) -> Response:
+    """Problems are answers, too."""
+    try:
+        return await handle(request)
+    except Exception as error:
+        problem = problem_of(error)
+        if problem is None or isinstance(error, RequestValidationError):
+            raise
+        return problem.response(request.url.path)
+
+
+def _again(answer: Answer) -> Response:
+    media = "application/problem+json" if answer.status >= 400 else "application/json"
+    response = Response(answer.body, answer.status, media_type=media)
+    response.headers[REPLAYED] = "true"
+    if answer.location is not None:
+        response.headers["location"] = answer.location
+    return response
+
+
+def _refusal(request: Request, kind: str, detail: str, status: int = 422) -> Response:
+    return Problem(status, kind, detail).response(request.url.path)

@@ -1,0 +1,158 @@
+"""What went wrong, for programs and for people: RFC 9457 problems, with types that do not change.
+
+| type                    | status | when                                                                          |
+|-------------------------|--------|-------------------------------------------------------------------------------|
+| `unauthenticated`       | 401    | nobody, or nobody who is known                                                |
+| `not-allowed`           | 403    | somebody who may not do that                                                  |
+| `cross-site`            | 403    | a browser was sent here by another site                                       |
+| `not-editable`          | 403    | changing messages is switched off, or this one cannot be changed so           |
+| `not-found`             | 404    | no such page, queue, message or operation                                     |
+| `peek-unsafe`           | 409    | looking could lose messages; says what mends that                             |
+| `operation-in-progress` | 409    | another operation has the queue                                               |
+| `plan-expired`          | 409    | the plan was carried out already, or is too old                               |
+| `target-unroutable`     | 409    | there is nothing where the messages should go                                 |
+| `request-in-progress`   | 409    | a request with this Idempotency-Key is being answered                         |
+| `key-reused`            | 422    | this Idempotency-Key was used for another request                             |
+| `invalid-request`       | 422    | what was asked for makes no sense; says what would                            |
+| `too-many-attempts`     | 429    | too many failed sign-ins; says how long to wait                               |
+| `broker-refused`        | 502    | the broker does not let this server do that                                   |
+| `broker-unavailable`    | 503    | the broker is away; it is being looked for                                    |
+| `database-unavailable`  | 503    | the database is away                                                          |
+| `tokens-unavailable`    | 503    | what tokens are checked with (JWKS) is not to be had                          |
+| `audit-unavailable`     | 503    | what was to be done cannot be recorded, so it was not done                    |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from redrive.admin.access.refusals import CannotTell, NoRole, Refused, TooManyAttempts
+from redrive.admin.desk import NoOutbox, NotAllowed, NotEditable, PlanExpired, TargetUnroutable
+from redrive.errors import (
+    AuditUnavailable,
+    BrokerError,
+    ConfigurationError,
+    LetterNotFound,
+    NotFound,
+    OperationConflict,
+    OperationNotFound,
+    PeekUnsafe,
+    RedriveError,
+    SearchError,
+)
+from redrive.recovery.bodies import visible
+from redrive.recovery.editing import EditRefused
+from redrive.runtime.dlq.transforming import TransformFailed
+
+MEDIA_TYPE = "application/problem+json"
+TYPE = "urn:redrive:problem:"
+_SOON = {"Retry-After": "2"}
+
+
+class CrossSite(RedriveError):
+    """A browser was sent here by another site."""
+
+    def __init__(self) -> None:
+        super().__init__("this came from another site, and was not done: open the console itself, and do it there")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    status: int
+    type: str
+    detail: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return self.type.replace("-", " ").capitalize()
+
+    def as_dict(self, instance: str) -> dict[str, Any]:
+        told = {"type": TYPE + self.type, "title": self.title, "status": self.status, "detail": visible(self.detail)}
+        return {**told, "instance": instance, **self.more}
+
+    def response(self, instance: str) -> JSONResponse:
+        return JSONResponse(
+            self.as_dict(instance), status_code=self.status, headers=dict(self.headers), media_type=MEDIA_TYPE
+        )
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """None: nobody expected that."""
+    match error:
+        case CannotTell():
+            return Problem(503, "tokens-unavailable", str(error), _SOON)
+        case Refused():
+            return Problem(401, "unauthenticated", str(error), {"WWW-Authenticate": 'Bearer realm="redrive"'})
+        case TooManyAttempts():
+            wait = math.ceil(error.wait)
+            return Problem(429, "too-many-attempts", str(error), {"Retry-After": str(wait)})
+        case NoRole() | NotAllowed():
+            return Problem(403, "not-allowed", str(error))
+        case CrossSite():
+            return Problem(403, "cross-site", str(error))
+        case NotEditable() | EditRefused() | TransformFailed():
+            return Problem(403 if isinstance(error, NotEditable) else 422, "not-editable", str(error))
+        case NotFound() | LetterNotFound() | OperationNotFound() | NoOutbox():
+            return Problem(404, "not-found", str(error))
+        case PeekUnsafe():
+            return Problem(409, "peek-unsafe", str(error), more={"why": error.why, "fix": error.fix})
+        case OperationConflict():
+            return Problem(409, "operation-in-progress", str(error), more={"holder": error.holder})
+        case PlanExpired():
+            return Problem(409, "plan-expired", str(error))
+        case TargetUnroutable():
+            return Problem(409, "target-unroutable", str(error))
+        case SearchError():
+            return Problem(422, "invalid-request", error.problem, more={"position": error.position})
+        case ConfigurationError():
+            return Problem(422, "invalid-request", str(error))
+        case AuditUnavailable():
+            return Problem(503, "audit-unavailable", str(error), _SOON)
+        case BrokerError():
+            return Problem(502, "broker-refused", str(error))
+        case RedriveError() | TimeoutError():
+            said = str(error) or "the broker did not answer in time"
+            return Problem(503, "broker-unavailable", said, _SOON)
+        case SQLAlchemyError():
+            return Problem(503, "database-unavailable", _about_the_database(error), _SOON)
+        case RequestValidationError():
+            return Problem(422, "invalid-request", _about_the_request(error), more={"errors": _mistakes(error)})
+        case HTTPException():
+            return _of_http(error)
+        case _:
+            return None
+
+
+def _about_the_database(error: SQLAlchemyError) -> str:
+    """In a line, without the statement: that is for programmers."""
+    said = " ".join(str(getattr(error, "orig", None) or type(error).__name__).split())[:300]
+    if "no such table" in said or "does not exist" in said:
+        return f"{said}. Make the tables: redrive db upgrade"
+    return f"the database: {said}"
+
+
+def _mistakes(error: RequestValidationError) -> list[dict[str, Any]]:
+    return [
+        {"where": ".".join(str(part) for part in found["loc"]), "what": found["msg"]} for found in error.errors()[:20]
+    ]
+
+
+def _about_the_request(error: RequestValidationError) -> str:
+    return "; ".join(f"{one['where']}: {one['what']}" for one in _mistakes(error)[:3])
+
+
+def _of_http(error: HTTPException) -> Problem:
+    status = HTTPStatus(422 if error.status_code == 400 else error.status_code)  # a body that cannot be read
+    kind = {404: "not-found", 405: "method-not-allowed"}.get(status, "invalid-request")
+    return Problem(status, kind, str(error.detail or status.phrase), dict(error.headers or {}))

@@ -1,0 +1,528 @@
+"""The REST API: see `models` for what it takes and gives, `problems` for what it says when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import IO, Annotated, Any
+from urllib.parse import quote, unquote
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response, Security
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.security import HTTPBearer
+from pydantic import AfterValidator
+
+from redrive.admin.access.roles import Act
+from redrive.admin.desk import ByHand, Desk
+from redrive.admin.web import models as m
+from redrive.admin.web.cursors import read_cursor, write_cursor
+from redrive.admin.web.identity import At
+from redrive.admin.web.once import OnceRoute
+from redrive.admin.web.problems import MEDIA_TYPE
+from redrive.errors import ConfigurationError, NotFound
+from redrive.recovery.editing import Edit
+from redrive.runtime.dlq.archive import lines_of
+from redrive.runtime.dlq.letters import Exported, decode_letter
+from redrive.runtime.dlq.looking import By
+from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Outcome, Selection, State, Wish
+from redrive.runtime.dlq.transforming import Transform, from_patch
+
+_LONGEST_WAIT = 30.0  # seconds that somebody may prefer to wait
+_BEAT = 1.0  # seconds between two looks at an operation that is watched
+_MOST_IMPORTED = 1024 * 1024 * 1024  # bytes in one request
+
+_PROBLEM = {"model": m.ProblemOut, "content": {MEDIA_TYPE: {}}}
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    401: {**_PROBLEM, "description": "Nobody, or nobody who is known."},
+    403: {**_PROBLEM, "description": "Not allowed."},
+    404: {**_PROBLEM, "description": "There is no such thing."},
+    409: {**_PROBLEM, "description": "Not now: an operation, an unsafe look, a plan that is too old."},
+    422: {**_PROBLEM, "description": "It makes no sense; says what would."},
+    429: {**_PROBLEM, "description": "Too many failed attempts."},
+    502: {**_PROBLEM, "description": "The broker does not let this server do that."},
+    503: {**_PROBLEM, "description": "The broker or the database is away, or the audit cannot be written."},
+}
+
+# For the document: `principal_of` reads what was sent.
+_BEARER = HTTPBearer(auto_error=False, description="A token (JWT), or an API key.")
+
+router = APIRouter(prefix="/admin", route_class=OnceRoute, responses=_PROBLEMS, dependencies=[Security(_BEARER)])
+
+# Paths come as they were sent: a name's own / is not one of the path's.
+Named = Annotated[str, Path(max_length=2000), AfterValidator(unquote)]
+Limit = Annotated[int, Query(ge=1, le=m.MOST)]
+Cursor = Annotated[str | None, Query(max_length=200)]
+Words = Annotated[str, Query(max_length=10_000, description="Which messages: `error:Timeout since:2h`.")]
+Fresh = Annotated[bool, Query(description="Look again, instead of showing what was seen half a minute ago.")]
+Spend = Annotated[bool, Query(description="Look although that counts towards a delivery limit.")]
+Reveal = Annotated[bool, Query(description="With what looks like a secret. Goes into the audit.")]
+Prefer = Annotated[str | None, Header(description="`wait=10`: answer when it is over, or after so many seconds.")]
+
+
+def _key(
+    idempotency_key: Annotated[str | None, Header(max_length=255, description="Sent again, it is done once.")] = None,
+) -> None:
+    """For the document: `OnceRoute` reads it."""
+
+
+_ONCE = [Depends(_key)]
+
+
+# Queues -------------------------------------------------------------------------------------------------
+#
+# The longer paths first: a name may hold anything.
+
+
+@router.get("/dlq/queues", summary="Dead-letter queues", operation_id="queues", tags=["dead letters"])
+async def queues(at: At) -> m.QueuesOut:
+    return m.QueuesOut(items=[m.QueueOut.of(view) for view in await at.queues()])
+
+
+@router.get(
+    "/dlq/queues/{queue:path}/messages",
+    summary="Messages, oldest first; they stay where they are",
+    operation_id="messages",
+    tags=["dead letters"],
+)
+async def messages(
+    at: At,
+    queue: Named,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    q: Words = "",
+    fresh: Fresh = False,
+    spend_deliveries: Spend = False,
+) -> m.LettersOut:
+    start = int(read_cursor("messages", cursor)) if cursor is not None else 1
+    seen = await at.messages(queue, q, limit=limit, start=start, fresh=fresh, spend=spend_deliveries)
+    page = seen.value
+    return m.LettersOut(
+        items=[m.LetterOut.of(letter) for letter in page.letters],
+        next_cursor=write_cursor("messages", page.next) if page.next is not None else None,
+        depth=page.depth,
+        scanned=page.scanned,
+        seen_at=seen.at,
+    )
+
+
+@router.get(
+    "/dlq/queues/{queue:path}/messages/{id}", summary="One message", operation_id="message", tags=["dead letters"]
+)
+async def message(
+    at: At, queue: Named, id: Named, reveal: Reveal = False, fresh: Fresh = False, spend_deliveries: Spend = False
+) -> m.MessageOut:
+    seen = await at.message(queue, id, reveal=reveal, fresh=fresh, spend=spend_deliveries)
+    return m.MessageOut.whole(seen, reveal=reveal)
+
+
+@router.get(
+    "/dlq/queues/{queue:path}/groups",
+    summary="What failed in the same way, over the whole queue",
+    operation_id="groups",
+    tags=["dead letters"],
+)
+async def groups(
+    at: At, queue: Named, by: By = By.FINGERPRINT, q: Words = "", fresh: Fresh = False, spend_deliveries: Spend = False
+) -> m.GroupsOut:
+    return m.GroupsOut.of(await at.groups(queue, by, q, fresh=fresh, spend=spend_deliveries))
+
+
+@router.get(
+    "/dlq/queues/{queue:path}/export",
+    summary="Messages as lines of JSON; they stay where they are",
+    operation_id="export",
+    tags=["dead letters"],
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/x-ndjson": {}}, "description": "A line for each message."}},
+)
+async def export(at: At, queue: Named, q: Words = "", reveal: Reveal = False) -> StreamingResponse:
+    lines = at.export(queue, q, reveal=reveal)
+    first = await anext(lines, b"")  # so that what is wrong is a problem, not half a file
+
+    async def parts() -> AsyncIterator[bytes]:
+        async with aclosing(lines):
+            yield first
+            async for line in lines:
+                yield line
+
+    name = quote(f"{queue}.ndjson", safe="")
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+    return StreamingResponse(parts(), media_type="application/x-ndjson", headers=headers)
+
+
+@router.post(
+    "/dlq/queues/{queue:path}/import",
+    dependencies=_ONCE,
+    summary="Put exported messages into a queue",
+    operation_id="import",
+    tags=["dead letters"],
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+            "description": "Lines as `export` writes them, with `reveal=true`.",
+        }
+    },
+)
+async def import_(at: At, request: Request, queue: Named) -> m.ImportedOut:
+    await at.need(Act.IMPORT, queue)
+    with tempfile.TemporaryFile() as file:
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > _MOST_IMPORTED:
+                raise ConfigurationError("more than a gigabyte: send it in parts, or use `redrive dlq import`")
+            await asyncio.to_thread(file.write, chunk)
+        file.seek(0)
+        for _ in _decoded(file):  # all of it is read before anything is published
+            pass
+        file.seek(0)
+        return m.ImportedOut(lines=await at.restore(queue, _decoded(file), "the admin API"))
+
+
+def _decoded(file: IO[bytes]) -> Iterator[tuple[int, Exported]]:
+    return ((number, decode_letter(line, number)) for number, line in lines_of(file))
+
+
+# Re-driving ---------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/dlq/queues/{queue:path}/re-drive/plan",
+    dependencies=_ONCE,
+    summary="What a re-drive would do; changes nothing",
+    operation_id="plan",
+    tags=["dead letters"],
+)
+async def plan(at: At, queue: Named, asked: m.OrderIn) -> m.PlanOut:
+    return m.PlanOut.of(await at.plan(asked.order(queue)))
+
+
+@router.post(
+    "/dlq/queues/{queue:path}/re-drive",
+    dependencies=_ONCE,
+    summary="Send messages back to work",
+    operation_id="redrive",
+    tags=["dead letters"],
+    status_code=202,
+    response_model=m.OperationOut,
+    responses={200: {"model": m.OperationOut | m.PlanOut, "description": "It is over; or, for a dry run, the plan."}},
+)
+async def redrive(
+    at: At,
+    request: Request,
+    queue: Named,
+    asked: m.RedriveIn,
+    prefer: Prefer = None,
+) -> Response:
+    if asked.dry_run:
+        return _json(m.PlanOut.of(await at.plan(asked.order(queue))))
+    if asked.plan_token is None:
+        return await _accepted(at, request, await at.redrive(asked.order(queue)), prefer)
+
+    def changed(order: Order) -> Order:
+        said = asked.model_fields_set
+        if others := said - {"plan_token", "rate", "reason"}:
+            raise ConfigurationError(
+                f"{', '.join(sorted(others))}: the plan says that already; plan again to change it"
+            )
+        return replace(
+            order,
+            rate=asked.rate if "rate" in said else order.rate,
+            reason=asked.reason if "reason" in said else order.reason,
+        )
+
+    return await _accepted(at, request, await at.carry_out(queue, asked.plan_token, changes=changed), prefer)
+
+
+@router.post(
+    "/dlq/queues/{queue:path}/discard",
+    dependencies=_ONCE,
+    summary="Take messages out for good; they are archived first",
+    operation_id="discard",
+    tags=["dead letters"],
+    status_code=202,
+    response_model=m.OperationOut,
+    responses={200: {"model": m.OperationOut, "description": "It is over."}},
+)
+async def discard(
+    at: At,
+    request: Request,
+    queue: Named,
+    asked: m.DiscardIn,
+    prefer: Prefer = None,
+) -> Response:
+    return await _accepted(at, request, await at.discard(queue, asked.order(queue), asked.confirm), prefer)
+
+
+@router.post(
+    "/dlq/queues/{queue:path}/messages/{id}/edit-and-re-drive",
+    dependencies=_ONCE,
+    summary="Change a message and send it back to work; the original is archived",
+    operation_id="edit",
+    tags=["dead letters"],
+    status_code=202,
+    response_model=m.OperationOut,
+    responses={200: {"model": m.OperationOut | m.PreviewOut, "description": "It is over; or what would change."}},
+)
+async def edit(
+    at: At,
+    request: Request,
+    queue: Named,
+    id: Named,
+    asked: m.EditIn,
+    prefer: Prefer = None,
+) -> Response:
+    await at.need_editing(queue)
+    found = (await at.message(queue, id)).value
+    order = Order(
+        Kind.REDRIVE,
+        queue,
+        Selection(ids=(found.letter.id,), limit=1),
+        Destination.parse(asked.to),
+        reason=asked.reason,
+    )
+    transform = _transform(asked)
+    if asked.dry_run:
+        seen = await at.preview(order, transform, force=asked.force)
+        return _json(m.PreviewOut(items=[m.DifferenceOut(id=id, difference=text) for id, text in seen]))
+    return await _accepted(at, request, await at.edit(order, transform, force=asked.force), prefer)
+
+
+def _transform(asked: m.EditIn) -> Transform:
+    if asked.patch is not None:
+        if asked.body is not None or asked.set_headers or asked.remove_headers:
+            raise ConfigurationError("a patch changes the body, and goes with nothing else")
+        return from_patch(json.dumps(asked.patch))
+    change = Edit(
+        asked.body.encode() if asked.body is not None else None, dict(asked.set_headers), tuple(asked.remove_headers)
+    )
+    if change.is_nothing:
+        raise ConfigurationError("nothing would change: say body, patch, set_headers or remove_headers")
+    return ByHand(change)
+
+
+async def _accepted(at: Desk, request: Request, operation: Operation, prefer: str | None) -> Response:
+    """Where it can be watched; or how it ended, for who prefers to wait."""
+    wait = _wait_of(prefer)
+    if wait:
+        operation = await _until_over(at, operation, wait)
+    # Not by `url_for`: in an application that this one is mounted in, it looks among that one's routes.
+    location = f"{quote(request.scope.get('root_path', ''))}{router.prefix}/operations/{operation.id}"
+    status = 200 if wait and operation.state.is_over else 202
+    response = _json(_told(at, operation), status, {"Location": location})
+    if wait:
+        response.headers["Preference-Applied"] = f"wait={wait:g}"
+    return response
+
+
+def _wait_of(prefer: str | None) -> float:
+    for part in (prefer or "").replace(";", ",").split(","):
+        name, _, value = part.strip().partition("=")
+        if name.lower() == "wait" and value.isdecimal():
+            return min(float(value), _LONGEST_WAIT)
+    return 0.0
+
+
+async def _until_over(at: Desk, operation: Operation, wait: float) -> Operation:
+    try:
+        async with asyncio.timeout(wait):
+            while not operation.state.is_over:
+                await asyncio.sleep(0.05)
+                operation = await at.operation(operation.id)
+    except TimeoutError:
+        pass
+    return operation
+
+
+def _told(at: Desk, operation: Operation) -> m.OperationOut:
+    return m.OperationOut.of(operation, interrupted=at.service.is_interrupted(operation))
+
+
+def _json(told: m.Told, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(told.model_dump_json(), status, headers, media_type="application/json")
+
+
+@router.get("/dlq/queues/{queue:path}", summary="One queue", operation_id="queue", tags=["dead letters"])
+async def queue_(at: At, queue: Named) -> m.QueueOut:
+    return m.QueueOut.of(await at.queue(queue))
+
+
+# Operations ---------------------------------------------------------------------------------------------
+
+
+@router.get("/operations", summary="Operations, newest first", operation_id="operations", tags=["operations"])
+async def operations(
+    at: At,
+    queue: Annotated[str | None, Query(max_length=300)] = None,
+    state: Annotated[list[State] | None, Query()] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> m.OperationsOut:
+    before = read_cursor("operations", cursor) if cursor is not None else None
+    found = await at.operations(queue, state, limit=limit, before=before)
+    return m.OperationsOut(
+        items=[_told(at, one) for one in found.items],
+        next_cursor=write_cursor("operations", found.next) if found.next is not None else None,
+    )
+
+
+@router.get("/operations/{id}", summary="One operation", operation_id="operation", tags=["operations"])
+async def operation(at: At, id: Named) -> m.OperationOut:
+    return _told(at, await at.operation(id))
+
+
+@router.get("/operations/{id}/items", summary="What became of its messages", operation_id="items", tags=["operations"])
+async def items(
+    at: At, id: Named, outcome: Outcome | None = None, limit: Limit = 100, cursor: Cursor = None
+) -> m.ItemsOut:
+    after = int(read_cursor("items", cursor)) if cursor is not None else None
+    found = await at.items(id, outcome, limit=limit, after=after)
+    return m.ItemsOut(
+        items=[m.ItemOut.of(item) for item in found.items],
+        next_cursor=write_cursor("items", found.next) if found.next is not None else None,
+    )
+
+
+@router.get(
+    "/operations/{id}/events",
+    summary="Its progress, as server-sent events",
+    operation_id="events",
+    tags=["operations"],
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"text/event-stream": {}}, "description": "An event for each change, until it is over."}
+    },
+)
+async def events(at: At, request: Request, id: Named) -> StreamingResponse:
+    first = await at.operation(id)
+    headers = {"X-Accel-Buffering": "no"}
+    return StreamingResponse(_events(at, request, first), media_type="text/event-stream", headers=headers)
+
+
+async def _events(at: Desk, request: Request, operation: Operation) -> AsyncIterator[str]:
+    last = ""
+    while True:
+        told = _told(at, operation).model_dump_json()
+        if told != last:
+            yield f"event: operation\ndata: {told}\n\n"
+            last = told
+        else:
+            yield ": still there\n\n"
+        if operation.state.is_over or await request.is_disconnected():
+            return
+        await asyncio.sleep(_BEAT)
+        operation = await at.watched(operation.id)
+
+
+@router.post(
+    "/operations/{id}/pause", dependencies=_ONCE, summary="Pause it", operation_id="pause", tags=["operations"]
+)
+async def pause(at: At, id: Named) -> m.OperationOut:
+    return _told(at, await at.steer(id, Wish(State.PAUSED)))
+
+
+@router.post(
+    "/operations/{id}/resume", dependencies=_ONCE, summary="Go on with it", operation_id="resume", tags=["operations"]
+)
+async def resume(at: At, id: Named) -> m.OperationOut:
+    return _told(at, await at.steer(id, Wish(State.RUNNING)))
+
+
+@router.post(
+    "/operations/{id}/cancel",
+    dependencies=_ONCE,
+    summary="End it; what was moved stays moved",
+    operation_id="cancel",
+    tags=["operations"],
+)
+async def cancel(at: At, id: Named) -> m.OperationOut:
+    return _told(at, await at.steer(id, Wish(State.CANCELLING)))
+
+
+@router.patch("/operations/{id}", summary="Faster, or slower", operation_id="steer", tags=["operations"])
+async def steer(at: At, id: Named, asked: m.SteerIn) -> m.OperationOut:
+    return _told(at, await at.steer(id, Wish(rate=asked.rate)))
+
+
+# All else -----------------------------------------------------------------------------------------------
+
+
+@router.get("/outbox", summary="What waits to be published", operation_id="outbox", tags=["outbox"])
+async def outbox(at: At, limit: Limit = 50) -> m.OutboxOut:
+    return m.OutboxOut.of(await at.outbox(limit))
+
+
+RowId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+
+
+@router.post(
+    "/outbox/{id}/retry",
+    dependencies=_ONCE,
+    summary="Publish a parked row again",
+    operation_id="retry_outbox",
+    tags=["outbox"],
+)
+async def retry_outbox(at: At, id: RowId) -> m.RowsOut:
+    return _rows(id, await at.retry_outbox(id))
+
+
+@router.post(
+    "/outbox/{id}/discard",
+    dependencies=_ONCE,
+    summary="Delete a parked row for good",
+    operation_id="discard_outbox",
+    tags=["outbox"],
+)
+async def discard_outbox(at: At, id: RowId) -> m.RowsOut:
+    return _rows(id, await at.discard_outbox(id))
+
+
+def _rows(id: int, count: int) -> m.RowsOut:
+    if not count:
+        raise NotFound(404, f"there is no parked row {id} in the outbox")
+    return m.RowsOut(rows=count)
+
+
+@router.get("/topology", summary="What the broker holds, and how it differs", operation_id="topology", tags=["broker"])
+async def topology(at: At) -> m.TopologyOut:
+    return m.TopologyOut.of(await at.topology())
+
+
+@router.get("/doctor", summary="What is wrong with the broker", operation_id="doctor", tags=["broker"])
+async def doctor(at: At) -> m.DoctorOut:
+    return m.DoctorOut(items=[m.FindingOut.of(one) for one in await at.doctor()])
+
+
+@router.get("/audit", summary="Who did what, newest first", operation_id="audit", tags=["audit"])
+async def audit(
+    at: At,
+    queue: Annotated[str | None, Query(max_length=300)] = None,
+    by: Annotated[str | None, Query(max_length=300)] = None,
+    action: Annotated[str | None, Query(max_length=100)] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> m.AuditsOut:
+    before = int(read_cursor("audit", cursor)) if cursor is not None else None
+    found = await at.audit(queue, by, action, limit=limit, before=before)
+    return m.AuditsOut(
+        items=[m.AuditOut.of(number, entry) for number, entry in found.items],
+        next_cursor=write_cursor("audit", found.next) if found.next is not None else None,
+    )
+
+
+@router.get("/me", summary="Who is asking", operation_id="me", tags=["audit"])
+async def me(at: At) -> m.MeOut:
+    who = at.who
+    return m.MeOut(
+        name=who.name, role=who.role.value, queues=list(who.queues), acts=[str(act) for act in Act if who.may(act)]
+    )
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request) -> JSONResponse:
+    return JSONResponse(request.app.openapi())

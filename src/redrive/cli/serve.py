@@ -1,0 +1,115 @@
+"""`redrive serve`: the admin API and the web console."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from redrive.admin.access.roles import Principal, Role
+from redrive.cli.places import Where, place_options
+from redrive.cli.printing import note
+from redrive.cli.sources import explains_errors
+from redrive.errors import ConfigurationError
+from redrive.store.schema import Schema
+
+if TYPE_CHECKING:
+    from redrive.admin.office import Office
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@click.command()
+@click.argument("app_", metavar="[APP]", required=False)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 picks one.")
+@click.option("--root-path", default="", metavar="PATH", help="The path that a proxy in front strips: /ops.")
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="A certificate, with its chain (PEM).")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
+@click.option("--dev", is_flag=True, help="On this machine alone: print a link by which to sign in, once, as admin.")
+@click.option("--log-level", default="info", show_default=True)
+@place_options
+@explains_errors
+def serve(
+    where: Where,
+    app_: str | None,
+    host: str,
+    port: int,
+    root_path: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    dev: bool,
+    log_level: str,
+) -> None:
+    """The admin API and the web console. APP is module:app, or a topology file; without it, --broker says where.
+
+    \b
+    redrive serve shop.app:app --dev
+    redrive serve shop.app:app --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+    redrive serve --broker amqp://... --management http://... --port 9000
+
+    Nobody comes in without a key (redrive admin keys create) or a token (REDRIVE_ADMIN_JWT_SECRET, or
+    REDRIVE_ADMIN_JWT_JWKS). Operations run in the server: they go on when the browser is closed, and after a restart.
+    """
+    try:
+        import uvicorn
+
+        from redrive.admin.web.application import Admin
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"there is no module {error.name}: the admin server needs more. pip install 'redrive[admin]'"
+        ) from None
+    if dev and host not in _LOOPBACK:
+        raise ConfigurationError(f"--dev is for this machine alone, and {host} is for others: leave out one of them")
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigurationError("--tls-cert and --tls-key go together")
+    if app_ is not None and where.app is not None and app_ != where.app:
+        raise ConfigurationError(f"two applications, {app_} and {where.app}: say one")
+    office = replace(where, app=app_ or where.app).office()
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    config = uvicorn.Config(
+        Admin(office),
+        host=host,
+        port=port,
+        root_path=root_path.rstrip("/"),
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+        log_config=None,
+        log_level=log_level.lower(),
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    listener = _listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"{'https' if tls_cert else 'http'}://{shown}:{listener.getsockname()[1]}"
+    _tell(office, address, host, dev=dev, tls=tls_cert is not None)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+
+
+def _tell(office: Office, address: str, host: str, *, dev: bool, tls: bool) -> None:
+    note(f"redrive: the console is at {address}/ and the API at {address}/admin")
+    if dev:
+        Schema().upgrade(office.database)
+        token = office.gate.sessions.invite(Principal("dev", Role.ADMIN))
+        note(f"redrive: sign in, once, within ten minutes: {address}/sign-in/link/{token}")
+    elif not asyncio.run(_anybody(office)):
+        note("redrive: nobody can sign in yet. Make a key: redrive admin keys create NAME --role admin")
+    if host not in _LOOPBACK and not tls:
+        note("redrive: without TLS browsers keep no session here: say --tls-cert, or have a proxy that does it")
+
+
+async def _anybody(office: Office) -> bool:
+    return await office.gate.can_anybody_sign_in()

@@ -1,0 +1,526 @@
+"""The admin API on every broker: what it tells, what it does, and what it refuses."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from admin_api import an_office, asking, bearing
+from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
+from redrive.admin.office import Office
+from redrive.client import Connection
+from redrive.client.publisher import Publish
+from redrive.errors import AuditUnavailable
+
+QUEUE = f"/admin/dlq/queues/{DLQ}"
+WAIT = {"Prefer": "wait=20"}
+
+
+@pytest.fixture
+def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> Office:
+    return an_office(amqp_url, tmp_path, management=management_url)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the broker holds is asked each time: tests change it faster than people do."""
+    monkeypatch.setattr("redrive.admin.residence._FRESH", 0)
+    monkeypatch.setattr("redrive.admin.desk._DEPTHS", 0)
+
+
+@pytest.fixture
+async def client(office: Office, cleanliness: None) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
+    async with asking(office) as client:
+        yield client
+
+
+def problem(response: httpx.Response, status: int, kind: str) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    told: dict[str, Any] = response.json()
+    assert told["type"] == f"urn:redrive:problem:{kind}"
+    assert told["status"] == status
+    assert told["detail"]
+    return told
+
+
+# The three that the first system had ----------------------------------------------------------------
+
+
+async def test_queues_messages_and_a_re_drive(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 12)
+
+    listed = (await client.get("/admin/dlq/queues")).json()["items"]
+    page = (await client.get(f"{QUEUE}/messages", params={"limit": 20})).json()
+    answer = await client.post(f"{QUEUE}/re-drive", json={"limit": 10})
+
+    assert [(one["name"], one["depth"]) for one in listed if one["name"] == DLQ] == [(DLQ, 12)]
+    assert [one["message_id"] for one in page["items"]] == [f"m-{number}" for number in range(12)]
+    assert page["next_cursor"] is None
+    assert answer.status_code == 202
+    watching = answer.headers["location"]
+    assert watching == f"/admin/operations/{answer.json()['id']}"
+    over = await until_over(client, watching)
+    assert (over["state"], over["counts"]["moved"]) == ("SUCCEEDED", 10)
+    assert await bodies(connection, SOURCE) == orders(*range(10))
+    assert await bodies(connection, DLQ) == orders(10, 11)
+
+
+async def until_over(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        while True:
+            told: dict[str, Any] = (await client.get(path)).json()
+            if told["ended_at"] is not None:
+                return told
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/admin/dlq/queues"), ("GET", f"{QUEUE}/messages?limit=20"), ("POST", f"{QUEUE}/re-drive")],
+)
+async def test_nobody_comes_in_without_a_token_or_without_a_role(
+    client: httpx.AsyncClient, office: Office, method: str, path: str
+) -> None:
+    asked = {"json": {"limit": 10}} if method == "POST" else {}
+    nobody = await client.request(method, path, headers={"Authorization": ""}, **asked)
+    forged = await client.request(method, path, headers={"Authorization": "Bearer aaa.bbb.ccc"}, **asked)
+    roleless = await client.request(method, path, headers=bearing(None), **asked)
+
+    problem(nobody, 401, "unauthenticated")
+    problem(forged, 401, "unauthenticated")
+    problem(roleless, 403, "not-allowed")
+    assert nobody.headers["www-authenticate"].startswith("Bearer")
+    [(_, entry)] = office.service.audit.listed()
+    assert (entry.by, entry.allowed) == ("ada", False)
+    assert entry.action.startswith(f"{method} /admin/dlq/queues")
+
+
+async def test_a_viewer_looks_and_may_not_act(
+    client: httpx.AsyncClient, connection: Connection, office: Office
+) -> None:
+    await prepare(connection, 3)
+    viewer = bearing("viewer", "bob")
+
+    assert (await client.get(f"{QUEUE}/messages", headers=viewer)).status_code == 200
+    for path, asked in (
+        (f"{QUEUE}/re-drive", {"limit": 1}),
+        (f"{QUEUE}/re-drive/plan", {}),
+        (f"{QUEUE}/discard", {"confirm": DLQ}),
+    ):
+        problem(await client.post(path, json=asked, headers=viewer), 403, "not-allowed")
+    problem(await client.get("/admin/audit", headers=viewer), 403, "not-allowed")
+
+    denied = [entry for _, entry in office.service.audit.listed(by="bob")]
+    assert [(entry.allowed, entry.action) for entry in denied] == [
+        (False, "read audit"),
+        (False, "discard"),
+        (False, "plan"),
+        (False, "re-drive"),
+    ]
+    assert (await connection.queue_info(DLQ)).messages == 3
+
+
+async def test_who_has_one_queue_sees_no_other(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 2)
+    await connection.declare_queue("payments.dlq")
+    mine = bearing("operator", "eve", queues=["payments.*"])
+
+    listed = (await client.get("/admin/dlq/queues", headers=mine)).json()["items"]
+
+    assert {one["name"] for one in listed} <= {"payments.dlq"}
+    problem(await client.get(f"{QUEUE}/messages", headers=mine), 403, "not-allowed")
+    problem(await client.post(f"{QUEUE}/re-drive", json={}, headers=mine), 403, "not-allowed")
+    problem(await client.get("/admin/outbox", headers=mine), 403, "not-allowed")
+
+
+# Looking ----------------------------------------------------------------------------------------------
+
+
+async def test_pages_go_on_where_the_last_one_ended(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 7)
+    found, cursor = [], None
+    for _ in range(4):
+        params = {"limit": 3} | ({"cursor": cursor} if cursor else {})
+        page = (await client.get(f"{QUEUE}/messages", params=params)).json()
+        found.append([one["message_id"] for one in page["items"]])
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert found == [["m-0", "m-1", "m-2"], ["m-3", "m-4", "m-5"], ["m-6"]]
+
+
+async def test_a_message_with_its_story_and_without_its_secrets(
+    client: httpx.AsyncClient, connection: Connection, office: Office
+) -> None:
+    await prepare(connection, 0)
+    letter = dead_letter(1, **{"api-token": "t0ps3cret", "weird": "a\x1b[31m\u202eb"})
+    await connection.publish("", DLQ, b'{"order": 1, "password": "hunter2"}', letter.properties)
+    await until_depth(connection, DLQ, 1)
+
+    hidden = await client.get(f"{QUEUE}/messages/m-1")
+    shown = await client.get(f"{QUEUE}/messages/m-1", params={"reveal": True})
+    refused = await client.get(f"{QUEUE}/messages/m-1", params={"reveal": True}, headers=bearing("operator", "bob"))
+
+    told = hidden.json()
+    assert "hunter2" not in hidden.text
+    assert "t0ps3cret" not in hidden.text
+    assert "\\x1b[31m\\u202eb" in told["headers"]["weird"]
+    assert told["body"]["kind"] == "json"
+    assert told["error"] == "TimeoutError"
+    assert any("parked" in line for line in told["timeline"])
+    assert "hunter2" in shown.json()["body"]["text"]
+    assert shown.json()["headers"]["api-token"] == "t0ps3cret"
+    problem(refused, 403, "not-allowed")
+    assert [(entry.by, entry.allowed) for _, entry in office.service.audit.listed(action="reveal")] == [
+        ("bob", False),
+        ("ada", True),
+    ]
+
+
+async def test_two_hundred_who_look_at_the_same_are_one_look(
+    client: httpx.AsyncClient, connection: Connection, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(connection, 5)
+    looks = []
+    peek = office.service.peek
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        looks.append(args)
+        return await peek(*args, **options)
+
+    monkeypatch.setattr(type(office.service), "peek", lambda _, *args, **options: counted(*args, **options))
+
+    answers = await asyncio.gather(*(client.get(f"{QUEUE}/messages") for _ in range(200)))
+    again = await client.get(f"{QUEUE}/messages", params={"fresh": True})
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert {len(answer.json()["items"]) for answer in answers} == {5}
+    assert len(looks) == 2
+    assert again.json()["seen_at"] > answers[0].json()["seen_at"]
+
+
+async def test_groups(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 5)
+    told = (await client.get(f"{QUEUE}/groups")).json()
+    assert [(one["key"], one["count"]) for one in told["items"]] == [("77d1beef00", 3), ("3fa9c0ffee", 2)]
+    by = (await client.get(f"{QUEUE}/groups", params={"by": "error"})).json()
+    assert [(one["key"], one["count"]) for one in by["items"]] == [("TimeoutError", 5)]
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b.dlq", "50%.dlq", "a#b?c.dlq", "ü ß.dlq", "a/messages", "<script>.dlq", "x%2Fy.dlq"]
+)
+async def test_queues_have_any_name(client: httpx.AsyncClient, connection: Connection, name: str) -> None:
+    await connection.declare_queue(name)
+    letter = dead_letter(1)
+    await connection.publish("", name, b"{}", letter.properties)
+    await until_depth(connection, name, 1)
+    path = f"/admin/dlq/queues/{quote(name, safe='')}"
+
+    assert (await client.get(path)).json()["name"] == name
+    assert (await client.get(f"{path}/messages")).json()["depth"] == 1
+    assert (await client.get(f"{path}/messages/m-1")).json()["queue"] == name
+    planned = (await client.post(f"{path}/re-drive/plan", json={})).json()
+    assert planned["queue"] == name
+
+
+async def test_what_is_not_there(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 1)
+    problem(await client.get("/admin/dlq/queues/nowhere.dlq"), 404, "not-found")
+    problem(await client.get("/admin/dlq/queues/nowhere.dlq/messages"), 404, "not-found")
+    problem(await client.get(f"{QUEUE}/messages/m-99"), 404, "not-found")
+    problem(await client.get("/admin/operations/op_nothing"), 404, "not-found")
+    problem(await client.get("/admin/nothing"), 404, "not-found")
+    problem(await client.get("/admin/outbox"), 404, "not-found")
+    problem(await client.delete("/admin/dlq/queues"), 405, "method-not-allowed")
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"limit": "many"}, "limit"),
+        ({"q": "nonsense:x"}, "nonsense"),
+        ({"cursor": "aaaa"}, "next_cursor"),
+        ({"cursor": "b3BlcmF0aW9uczo1"}, "next_cursor"),
+    ],
+)
+async def test_what_makes_no_sense_is_said(
+    client: httpx.AsyncClient, connection: Connection, params: dict[str, Any], says: str
+) -> None:
+    await prepare(connection, 1)
+    told = problem(await client.get(f"{QUEUE}/messages", params=params), 422, "invalid-request")
+    assert says in json.dumps(told)
+
+
+# Re-driving -------------------------------------------------------------------------------------------
+
+
+async def test_a_plan_is_carried_out_once_and_as_it_was_shown(
+    client: httpx.AsyncClient, connection: Connection
+) -> None:
+    await prepare(connection, 6)
+    planned = (await client.post(f"{QUEUE}/re-drive/plan", json={"group": "3fa9", "reason": "INC-1"})).json()
+    assert (planned["matched"], planned["eligible"], planned["also_receives"]) == (3, 3, [])
+    assert [(one["routing_key"], one["count"], one["exists"]) for one in planned["targets"]] == [(SOURCE, 3, True)]
+    assert len(planned["sample"]) == 3
+    token = {"plan_token": planned["plan_token"]}
+
+    mixed = await client.post(f"{QUEUE}/re-drive", json=token | {"limit": 1})
+    problem(mixed, 422, "invalid-request")
+    planned = (await client.post(f"{QUEUE}/re-drive/plan", json={"group": "3fa9", "reason": "INC-1"})).json()
+    token = {"plan_token": planned["plan_token"]}
+    over = await client.post(f"{QUEUE}/re-drive", json=token, headers=WAIT)
+    again = await client.post(f"{QUEUE}/re-drive", json=token)
+
+    assert over.status_code == 200
+    assert over.headers["preference-applied"] == "wait=20"
+    told = over.json()
+    assert (told["state"], told["counts"]["planned"], told["counts"]["moved"]) == ("SUCCEEDED", 3, 3)
+    assert told["reason"] == "INC-1"
+    problem(again, 409, "plan-expired")
+    assert await bodies(connection, SOURCE) == orders(1, 3, 5)
+
+
+async def test_somebody_elses_plan_is_none(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 1)
+    planned = (await client.post(f"{QUEUE}/re-drive/plan", json={})).json()
+    other = await client.post(
+        f"{QUEUE}/re-drive", json={"plan_token": planned["plan_token"]}, headers=bearing("admin", "bob")
+    )
+    problem(other, 409, "plan-expired")
+
+
+async def test_a_dry_run_moves_nothing(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 2)
+    told = await client.post(f"{QUEUE}/re-drive", json={"limit": 1, "dry_run": True})
+    assert told.status_code == 200
+    assert told.json()["eligible"] == 1
+    assert (await connection.queue_info(DLQ)).messages == 2
+
+
+async def test_the_same_request_again_is_done_once(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 4)
+    key = {"Idempotency-Key": "k-1", **WAIT}
+
+    first = await client.post(f"{QUEUE}/re-drive", json={"limit": 2}, headers=key)
+    again = await client.post(f"{QUEUE}/re-drive", json={"limit": 2}, headers=key)
+    other = await client.post(f"{QUEUE}/re-drive", json={"limit": 3}, headers=key)
+    bad = await client.post(f"{QUEUE}/re-drive", json={"limit": 2}, headers={"Idempotency-Key": "x" * 300})
+
+    assert first.status_code == 200
+    assert again.json() == first.json()
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.headers["location"] == first.headers["location"]
+    problem(other, 422, "key-reused")
+    problem(bad, 422, "invalid-request")
+    assert (await connection.queue_info(DLQ)).messages == 2
+
+
+async def test_at_the_same_time_it_is_done_once_as_well(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 20)
+    key = {"Idempotency-Key": "k-2", **WAIT}
+
+    answers = await asyncio.gather(
+        *(client.post(f"{QUEUE}/re-drive", json={"limit": 2}, headers=key) for _ in range(5))
+    )
+
+    assert sorted(answer.status_code for answer in answers)[0] == 200
+    assert {answer.status_code for answer in answers} <= {200, 409}
+    assert (await connection.queue_info(DLQ)).messages == 18
+
+
+async def test_a_target_that_is_not_there_is_told_before_anything_is_done(
+    client: httpx.AsyncClient, connection: Connection
+) -> None:
+    await prepare(connection, 1)
+    for to in ("no-such-queue", "exchange:no-such-exchange:key"):
+        problem(await client.post(f"{QUEUE}/re-drive", json={"to": to}), 409, "target-unroutable")
+    assert (await client.get("/admin/operations")).json()["items"] == []
+
+
+async def test_one_operation_at_a_time_which_others_watch_and_steer(
+    client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.dlq.steering._BEAT", 0.02)
+    await prepare(connection, 30)
+    running = (await client.post(f"{QUEUE}/re-drive", json={"rate": 5})).json()
+    path = f"/admin/operations/{running['id']}"
+
+    conflict = problem(await client.post(f"{QUEUE}/re-drive", json={"limit": 1}), 409, "operation-in-progress")
+    assert running["id"] in conflict["holder"]
+    assert (await client.post(f"{path}/pause")).status_code == 200
+    await until_state(client, path, "PAUSED")
+    assert (await client.post(f"{path}/resume")).status_code == 200
+    await until_state(client, path, "RUNNING")
+    assert (await client.patch(path, json={"rate": 10000})).status_code == 200
+    over = await until_over(client, path)
+    assert (over["state"], over["counts"]["moved"]) == ("SUCCEEDED", 30)
+    problem(await client.post(f"{path}/cancel"), 422, "invalid-request")
+    listed = (await client.get("/admin/operations", params={"queue": DLQ, "state": "SUCCEEDED"})).json()["items"]
+    assert [one["id"] for one in listed] == [running["id"]]
+    items = (await client.get(f"{path}/items", params={"limit": 20, "outcome": "moved"})).json()
+    rest = (await client.get(f"{path}/items", params={"limit": 20, "cursor": items["next_cursor"]})).json()
+    assert (len(items["items"]), len(rest["items"]), rest["next_cursor"]) == (20, 10, None)
+
+
+async def until_state(client: httpx.AsyncClient, path: str, state: str) -> None:
+    async with asyncio.timeout(20):
+        while (await client.get(path)).json()["state"] != state:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_progress_comes_as_events(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 5)
+    running = (await client.post(f"{QUEUE}/re-drive", json={"rate": 4})).json()
+    told = await client.get(f"/admin/operations/{running['id']}/events")
+    assert told.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line.removeprefix("data: ")) for line in told.text.splitlines() if line.startswith("data: ")]
+    assert events[-1]["state"] == "SUCCEEDED"
+    assert events[-1]["counts"]["moved"] == 5
+    assert len(events) >= 2
+
+
+async def test_a_canary_stops_by_itself(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 30)
+    failing = asyncio.create_task(fail_all(connection))
+    asked = {"ramp": [1, 5], "stop_if": {"returned_pct": 10}, "step_wait": "300ms"}
+    over = (await client.post(f"{QUEUE}/re-drive", json=asked, headers={"Prefer": "wait=30"})).json()
+    failing.cancel()
+    assert over["state"] == "STOPPED_BY_GUARD", over
+    assert over["counts"]["moved"] == 1
+
+
+async def fail_all(connection: Connection) -> None:
+    """Whatever comes back to work dies again at once, with the operation that sent it still in its headers."""
+    while True:
+        delivery = await connection.get(SOURCE)
+        if delivery is None:
+            await asyncio.sleep(0.01)
+            continue
+        await connection.publish("", DLQ, delivery.body, delivery.properties)
+        delivery.ack()
+
+
+async def test_discarding_needs_the_name_and_leaves_an_archive(
+    client: httpx.AsyncClient, connection: Connection, tmp_path: Path
+) -> None:
+    await prepare(connection, 4)
+    problem(await client.post(f"{QUEUE}/discard", json={"confirm": "orders"}), 422, "invalid-request")
+    problem(await client.post(f"{QUEUE}/discard", json={}), 422, "invalid-request")
+
+    over = await client.post(f"{QUEUE}/discard", json={"confirm": DLQ, "group": "3fa9"}, headers=WAIT)
+
+    assert (over.json()["state"], over.json()["counts"]["moved"]) == ("SUCCEEDED", 2)
+    assert (await connection.queue_info(DLQ)).messages == 2
+    assert len(list((tmp_path / "archive").rglob("*.*"))) >= 1
+
+
+async def test_out_of_one_queue_and_into_another(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 3)
+    await connection.declare_queue("copy")
+    redacted = await client.get(f"{QUEUE}/export", headers=bearing("operator"))
+    whole = await client.get(f"{QUEUE}/export", params={"reveal": True})
+    assert [line["message_id"] for line in map(json.loads, whole.text.splitlines())] == ["m-0", "m-1", "m-2"]
+
+    refused = await client.post("/admin/dlq/queues/copy/import", content=redacted.content)
+    broken = await client.post("/admin/dlq/queues/copy/import", content=whole.content + b"{nonsense}\n")
+    problem(refused, 422, "invalid-request")
+    problem(broken, 422, "invalid-request")
+    assert (await connection.queue_info("copy")).messages == 0
+    done = await client.post("/admin/dlq/queues/copy/import", content=whole.content)
+
+    assert done.json() == {"lines": 3}
+    assert await bodies(connection, "copy") == orders(0, 1, 2)
+
+
+async def test_messages_are_changed_only_where_that_is_allowed(
+    amqp_url: str, client: httpx.AsyncClient, connection: Connection, tmp_path: Path
+) -> None:
+    await prepare(connection, 2)
+    change = {"patch": [{"op": "replace", "path": "/order", "value": 7}]}
+    path = f"{QUEUE}/messages/m-1/edit-and-re-drive"
+    problem(await client.post(path, json=change), 403, "not-editable")
+
+    async with asking(an_office(amqp_url, tmp_path / "editing", editing=True)) as editor:
+        nothing = await editor.post(path, json={})
+        seen = await editor.post(path, json=change | {"dry_run": True})
+        over = await editor.post(path, json=change, headers=WAIT)
+        operator = await editor.post(path, json=change, headers=bearing("operator"))
+
+    problem(nothing, 422, "invalid-request")
+    assert '+  "order": 7' in seen.json()["items"][0]["difference"]
+    assert over.json()["counts"]["moved"] == 1
+    problem(operator, 403, "not-allowed")
+    [changed] = await bodies(connection, SOURCE)
+    assert json.loads(changed) == {"order": 7}
+
+
+# All else ---------------------------------------------------------------------------------------------
+
+
+async def test_the_audit_tells_who_did_what(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 1)
+    await client.post(f"{QUEUE}/re-drive", json={"reason": "INC-42"}, headers=WAIT)
+    told = (await client.get("/admin/audit", params={"queue": DLQ, "limit": 1})).json()
+    rest = (await client.get("/admin/audit", params={"queue": DLQ, "cursor": told["next_cursor"]})).json()
+    assert [(one["by"], one["action"]) for one in told["items"]] == [("ada", "re-drive ended")]
+    assert [(one["action"], one["reason"]) for one in rest["items"]] == [("re-drive", "INC-42")]
+
+
+async def test_what_cannot_be_recorded_is_not_done(
+    client: httpx.AsyncClient, connection: Connection, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(connection, 1)
+
+    def refuse(_: Any) -> None:
+        raise AuditUnavailable("the disk is full")
+
+    monkeypatch.setattr(office.service.audit, "write", refuse)
+    problem(await client.post(f"{QUEUE}/re-drive", json={}), 503, "audit-unavailable")
+    assert (await connection.queue_info(DLQ)).messages == 1
+
+
+async def test_topology_doctor_and_who_i_am(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 0)
+    topology = (await client.get("/admin/topology")).json()
+    assert topology["server"]
+    assert isinstance((await client.get("/admin/doctor")).json()["items"], list)
+    me = (await client.get("/admin/me")).json()
+    assert (me["name"], me["role"], me["queues"]) == ("ada", "admin", ["*"])
+    assert "discard" in me["acts"]
+
+
+async def test_health_is_open_and_metrics_are_not(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 3)
+    nobody = {"Authorization": ""}
+    assert (await client.get("/healthz", headers=nobody)).text == "ok\n"
+    assert (await client.get("/readyz", headers=nobody)).text == "ok\n"
+    problem(await client.get("/metrics", headers=nobody), 401, "unauthenticated")
+    told = (await client.get("/metrics", headers=bearing("viewer"))).text
+    assert f'redrive_dead_letters{{queue="{DLQ}"}} 3.0' in told
+
+
+async def test_every_answer_keeps_browsers_safe(client: httpx.AsyncClient) -> None:
+    for path in ("/admin/me", "/admin/nothing", "/healthz"):
+        headers = (await client.get(path)).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+
+
+async def test_a_large_and_hostile_message_is_an_answer(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 0)
+    hostile = dead_letter(1, **{"<b>": "\x00\x07", "deep": {"a": [{"b": [1.5, b"\xff\xfe"]}]}})
+    await connection.publish_many([Publish("", DLQ, b"\xff\x00" * 500_000, hostile.properties)])
+    await until_depth(connection, DLQ, 1)
+    told = await client.get(f"{QUEUE}/messages/m-1")
+    assert told.status_code == 200
+    assert told.json()["body"]["truncated"] is True
+    assert len(told.content) < 200_000
