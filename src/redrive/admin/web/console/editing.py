@@ -1,0 +1,157 @@
+"""A message that is changed before it goes back to work: typed, seen as a difference, and only then sent.
+
+The body is shown with all it holds, since nobody can change what they do not see: to open the form is to reveal, and
+the audit says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from redrive.admin.desk import ByHand, Desk
+from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
+from redrive.admin.web.console.links import links_of
+from redrive.admin.web.console.pages import page, seen
+from redrive.admin.web.identity import At
+from redrive.admin.web.rest import Named
+from redrive.errors import ConfigurationError
+from redrive.recovery.editing import Edit
+from redrive.runtime.dlq.looking import Found
+from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
+from redrive.runtime.dlq.transforming import Transform, TransformFailed, from_patch
+
+router = APIRouter()
+
+_TEXTS = ("patch", "set_headers", "remove_headers", "to", "reason")
+_MOST_TYPED = 512 * 1024  # bytes of a body that a browser's text field can be trusted with
+
+
+@dataclass(slots=True)
+class Form:
+    body: str
+    patch: str = ""
+    set_headers: str = ""
+    remove_headers: str = ""
+    to: str = "own"
+    reason: str = ""
+    force: bool = False
+    mistakes: Mistakes = field(default_factory=Mistakes)
+
+    @classmethod
+    def of(cls, typed: Typed) -> Form:
+        patch, set_headers, remove_headers, to, reason = (text_of(typed, name) for name in _TEXTS)
+        body, force = typed.get("body", ""), "force" in typed
+        return cls(body, patch, set_headers, remove_headers, to or "own", reason, force)
+
+    def transform(self, was: str | None) -> Transform:
+        """`was`: the body as the form showed it, or None if it could not."""
+        changed = was is not None and _lines_of(self.body) != _lines_of(was)
+        headers = dict(_pairs(self.set_headers))
+        gone = tuple(filter(None, (line.strip() for line in self.remove_headers.splitlines())))
+        if self.patch:
+            if changed or headers or gone:
+                raise ConfigurationError("a patch changes the body, and goes with nothing else: empty one of them")
+            return from_patch(self.patch)
+        edit = Edit(_as_it_was_broken(self.body, was).encode() if changed else None, headers, gone)
+        if edit.is_nothing:
+            raise ConfigurationError("nothing would change: edit the body or the headers, or write a patch")
+        return ByHand(edit)
+
+    def order(self, queue: str, found: Found) -> Order:
+        selection = Selection(ids=(found.letter.id,), limit=1)
+        return Order(Kind.REDRIVE, queue, selection, Destination.parse(self.to), reason=self.reason)
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise ConfigurationError(f"header {line!r}: want a line for each, as tenant: acme")
+        yield name.strip(), value.strip()
+
+
+def _lines_of(text: str) -> str:
+    """A browser sends every line's end as CR LF, whatever it was."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _as_it_was_broken(text: str, was: str | None) -> str:
+    return _lines_of(text).replace("\n", "\r\n") if was is not None and "\r\n" in was else _lines_of(text)
+
+
+def text_in(body: bytes) -> str | None:
+    """The body for a text field; None: one would not give back what it was given."""
+    if len(body) > _MOST_TYPED:
+        return None
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    mixed = "\r" in text.replace("\r\n", "") or ("\r\n" in text and "\n" in text.replace("\r\n", ""))
+    plain = all(char.isprintable() or char in "\r\n\t" for char in text)
+    return text if plain and not mixed else None
+
+
+@router.get("/queues/{queue:path}/messages/{id}/edit")
+async def edit_form(request: Request, at: At, queue: Named, id: Named) -> Response:
+    await at.need_editing(queue)
+    found = (await at.message(queue, id, reveal=True)).value
+    return _form_page(request, at, queue, found, Form(text_in(found.body) or ""))
+
+
+def _form_page(request: Request, at: Desk, queue: str, found: Found, form: Form) -> Response:
+    return page(
+        request,
+        "edit.html",
+        at,
+        status=422 if form.mistakes else 200,
+        here="overview",
+        queue=queue,
+        letter=found.letter,
+        form=form,
+        mistakes=form.mistakes,
+        is_text=text_in(found.body) is not None,
+        difference=None,
+    )
+
+
+@router.post("/queues/{queue:path}/messages/{id}/edit")
+async def edit(request: Request, at: At, queue: Named, id: Named) -> Response:
+    await at.need_editing(queue)
+    typed = await form_of(request)
+    form, found = Form.of(typed), (await at.message(queue, id)).value
+    try:
+        order, transform = form.order(queue, found), form.transform(text_in(found.body))
+        if "act" in typed:
+            operation = await at.edit(order, transform, force=form.force)
+            return seen(links_of(request)("operations", operation.id))
+        seen_change = dict(await at.preview(order, transform, force=form.force))
+    except (ConfigurationError, TransformFailed) as error:
+        form.mistakes.add(error, {"destination": "to"})
+        return _form_page(request, at, queue, found, form)
+    return _preview_page(request, at, queue, found, form, seen_change)
+
+
+def _preview_page(
+    request: Request, at: Desk, queue: str, found: Found, form: Form, changes: Mapping[str, str]
+) -> Response:
+    difference = changes.get(found.letter.id, "cannot be changed: it is not in the queue any more")
+    if difference.startswith("cannot be changed: "):
+        form.mistakes.general.append(f"It {difference}")
+        return _form_page(request, at, queue, found, form)
+    return page(
+        request,
+        "edit.html",
+        at,
+        here="overview",
+        queue=queue,
+        letter=found.letter,
+        form=form,
+        mistakes=form.mistakes,
+        is_text=text_in(found.body) is not None,
+        difference=difference,
+    )

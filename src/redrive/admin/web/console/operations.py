@@ -1,0 +1,121 @@
+"""What runs and what ran: how far it is, what became of its messages, and how to steer it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from redrive.admin.access.roles import Act
+from redrive.admin.desk import Desk
+from redrive.admin.web import models as m
+from redrive.admin.web.console.forms import Mistakes, form_of, text_of
+from redrive.admin.web.console.links import links_of
+from redrive.admin.web.console.pages import page, seen
+from redrive.admin.web.cursors import read_cursor, write_cursor
+from redrive.admin.web.identity import At
+from redrive.admin.web.rest import Cursor, Named
+from redrive.errors import ConfigurationError
+from redrive.runtime.dlq.operation import Outcome, State, Wish
+
+router = APIRouter()
+
+_PAGE = 50
+_WISHES = {
+    "pause": Wish(State.PAUSED),
+    "resume": Wish(State.RUNNING),
+    "cancel": Wish(State.CANCELLING),
+}
+
+
+@router.get("/operations")
+async def operations(
+    request: Request,
+    at: At,
+    queue: Annotated[str, Query(max_length=300)] = "",
+    state: Annotated[str, Query(max_length=40)] = "",
+    cursor: Cursor = None,
+) -> Response:
+    before = read_cursor("operations", cursor) if cursor is not None else None
+    states = [State(state)] if state in list(State) else None
+    found = await at.operations(queue or None, states, limit=_PAGE, before=before)
+    return page(
+        request,
+        "operations.html",
+        at,
+        here="operations",
+        operations=found.items,
+        interrupted={one.id for one in found.items if at.service.is_interrupted(one)},
+        queue=queue,
+        state=state,
+        states=list(State),
+        cursor=cursor,
+        next=write_cursor("operations", found.next) if found.next is not None else None,
+    )
+
+
+@router.get("/operations/{id}")
+async def operation(
+    request: Request, at: At, id: Named, outcome: Outcome | None = None, cursor: Cursor = None
+) -> Response:
+    return await _page(request, at, id, outcome, cursor)
+
+
+async def _page(
+    request: Request,
+    at: Desk,
+    id: str,
+    outcome: Outcome | None = None,
+    cursor: str | None = None,
+    mistakes: Mistakes | None = None,
+    typed_rate: str = "",
+) -> Response:
+    found = await at.operation(id)
+    after = int(read_cursor("items", cursor)) if cursor is not None else None
+    counts = found.counts
+    many = {
+        Outcome.FAILED: counts.failed,
+        Outcome.RETURNED: counts.returned,
+        Outcome.SKIPPED: counts.skipped,
+        Outcome.MOVED: counts.moved,
+    }
+    chosen = outcome or next((one for one, count in many.items() if count), Outcome.MOVED)
+    items = await at.items(found.id, chosen, limit=_PAGE, after=after)
+    return page(
+        request,
+        "operation.html",
+        at,
+        status=422 if mistakes else 200,
+        here="operations",
+        operation=found,
+        order=found.order,
+        counts=counts,
+        interrupted=at.service.is_interrupted(found),
+        may_steer=at.may(Act.STEER, found.order.queue) and not found.state.is_over,
+        outcome=chosen,
+        many=many,
+        items=items.items,
+        next=write_cursor("items", items.next) if items.next is not None else None,
+        mistakes=mistakes or Mistakes(),
+        typed_rate=typed_rate,
+    )
+
+
+@router.post("/operations/{id}/{wish}")
+async def steer(request: Request, at: At, id: Named, wish: str) -> Response:
+    typed, mistakes, rate = await form_of(request), Mistakes(), ""
+    try:
+        if wish == "rate":
+            rate = text_of(typed, "rate")
+            wanted = Wish(rate=m.SteerIn.model_validate({"rate": rate}).rate)
+        elif wish in _WISHES:
+            wanted = _WISHES[wish]
+        else:
+            raise ConfigurationError(f"{wish}: an operation is paused, resumed, cancelled, or gets another rate")
+        await at.steer(id, wanted)
+    except (ValidationError, ConfigurationError) as error:
+        mistakes.add(error)
+        return await _page(request, at, id, mistakes=mistakes, typed_rate=rate)
+    return seen(links_of(request)("operations", id, said="heard"))

@@ -1,0 +1,153 @@
+"""How a page is made of a template.
+
+Texts that are shown come from messages, and messages from anybody. Autoescaping is on and never off, and what comes out
+of an expression is made `visible` first: nothing in it turns the direction of writing, or hides. A value that a form
+sends back must stay as it is: `{{ value|exactly }}`, which is escaped and nothing else.
+
+The policy of the server (`headers.POLICY`) allows neither scripts nor styles inside of a page. There are none: what is
+drawn has a class, or attributes of SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup, escape
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from redrive.admin.access.roles import Act
+from redrive.admin.desk import Desk
+from redrive.admin.web.console import drawing, words
+from redrive.admin.web.console.links import address_asked_for, links_of
+from redrive.admin.web.identity import office_of
+from redrive.recovery.bodies import visible
+from redrive.runtime.dlq.operation import Kind, State
+from redrive.version import __version__
+
+THEME = "redrive_theme"
+THEMES = ("auto", "light", "dark")
+
+_HERE = Path(__file__).parent
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+# What a redirect may have a page say: a link that somebody else wrote says one of these, too, and nothing worse.
+NOTICES = {
+    "looked": "Looked again just now.",
+    "plan-expired": "The plan was too old, or was carried out already. This is a new one: look at it once more.",
+    "plan-changed": "You changed the form after it was planned. This is the plan for what it says now.",
+    "imported": "The messages of the file are in the queue.",
+    "retried": "It will be published again within seconds.",
+    "all-retried": "All parked rows will be published again within seconds.",
+    "row-discarded": "The row is deleted. The audit says what it was.",
+    "row-gone": "That row is not parked any more: somebody else was faster, or it was published.",
+    "heard": "Your wish is written down; it is heard within a second.",
+    "signed-out": "You are signed out.",
+}
+
+
+def _shown(value: Any) -> Any:
+    """Every expression's last step before it is escaped."""
+    return value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
+
+
+def _exactly(value: str) -> Markup:
+    """As it is, but for what cannot be written at all."""
+    return escape(value.encode("utf-8", "replace").decode())
+
+
+@pass_context
+def _ago(context: Context, moment: datetime | None, otherwise: str = "–") -> Markup:
+    if moment is None:
+        return escape(otherwise)
+    said = words.age(moment, context["now"])
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(moment.isoformat(), words.stamp(moment), said)
+
+
+def _cut(text: str, most: int) -> str:
+    text = visible(text)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        ago=_ago, cut=_cut, exactly=_exactly, number=words.number, percent=words.percent, size=words.size
+    )
+    made.globals.update(
+        {name: getattr(words, name) for name in words.__dict__ if callable(getattr(words, name)) and name[0] != "_"}
+    )
+    made.globals.update(Act=Act, Kind=Kind, State=State, version=__version__, trend_of=drawing.trend_of)
+    return made
+
+
+def page(
+    request: Request, template: str, at: Desk | None, *, status: int = 200, headers: Mapping[str, str] | None = None,
+    **what: Any,
+) -> HTMLResponse:  # fmt: skip
+    office = office_of(request)
+    known: dict[str, Any] = {
+        "to": links_of(request),
+        "at": at,
+        "office": office,
+        "now": office.clock.now(),
+        "theme": theme_of(request),
+        "address": address_asked_for(request),
+        "asset": asset_version,
+        "notice": NOTICES.get(request.query_params.get("said", ""), ""),
+        "has_outbox": office.outbox is not None,
+    }
+    text = environment().get_template(template).render(known | what)
+    return HTMLResponse(text, status, dict(headers or {}))
+
+
+def theme_of(request: Request) -> str:
+    said = request.cookies.get(THEME, "auto")
+    return said if said in THEMES else "auto"
+
+
+def seen(address: str) -> RedirectResponse:
+    """After a form: the browser asks for the page that shows what came of it, and asking again does nothing twice."""
+    return RedirectResponse(address, 303)
+
+
+# Style and script ---------------------------------------------------------------------------------------
+
+assets = APIRouter()
+
+
+@cache
+def _asset(name: str) -> bytes | None:
+    known = {path.name: path for path in (_HERE / "static").iterdir()}
+    return known[name].read_bytes() if name in known else None
+
+
+@cache
+def asset_version(name: str) -> str:
+    """A browser may keep a file for as long as it is called the same."""
+    return sha256(_asset(name) or b"").hexdigest()[:12]
+
+
+@assets.get("/static/{name}")
+async def asset(name: str) -> Response:
+    content = _asset(name)
+    if content is None:
+        raise HTTPException(404, "there is no such file")
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(content, media_type=_TYPES[Path(name).suffix], headers=headers)

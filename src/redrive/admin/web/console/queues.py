@@ -1,0 +1,231 @@
+"""A queue: what failed in the same way first, then its messages, then one of them with its whole story."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from redrive.admin.snapshots import Seen
+from redrive.admin.web import models as m
+from redrive.admin.web.console.forms import Mistakes
+from redrive.admin.web.console.links import links_of
+from redrive.admin.web.console.pages import page, seen
+from redrive.admin.web.cursors import read_cursor, write_cursor
+from redrive.admin.web.identity import At
+from redrive.admin.web.rest import Cursor, Fresh, Named, Reveal, Spend, Words
+from redrive.errors import OperationConflict, PeekUnsafe, SearchError
+from redrive.runtime.dlq.looking import By, Found, Page
+
+router = APIRouter()
+
+_PAGE = 50
+_MOST_OF_A_HEADER = 4000  # characters
+_MOST_SHOWN = 200  # groups
+
+
+@dataclass(frozen=True, slots=True)
+class NotLooked:
+    """Why nothing of a queue is shown."""
+
+    why: str
+    fix: str = ""
+    may_spend: bool = False
+
+
+# A message ----------------------------------------------------------------------------------------------
+
+
+@router.get("/queues/{queue:path}/messages/{id}")
+async def message(
+    request: Request,
+    at: At,
+    queue: Named,
+    id: Named,
+    reveal: Reveal = False,
+    fresh: Fresh = False,
+    spend: Spend = False,
+) -> Response:
+    found = await at.message(queue, id, reveal=reveal, fresh=fresh, spend=spend)
+    if fresh:
+        return seen(links_of(request)("queues", queue, "messages", id, spend=spend, said="looked"))
+    told, letter = m.MessageOut.whole(found, reveal=reveal), found.value.letter
+    return page(
+        request,
+        "message.html",
+        at,
+        here="overview",
+        queue=queue,
+        seen=found,
+        letter=letter,
+        told=told,
+        timeline=[(_kind_of(line), line) for line in told.timeline],
+        header_lines=[(name, _one_text(value)) for name, value in sorted(told.headers.items())],
+        facts=list(_facts(found.value)),
+        command=_command(queue, letter.id),
+        curl=_curl(request, queue, letter.id),
+    )
+
+
+def _one_text(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1, default=str)
+    return text if len(text) <= _MOST_OF_A_HEADER else f"{text[:_MOST_OF_A_HEADER]}… ({len(text)} characters)"
+
+
+def _facts(found: Found) -> Iterator[tuple[str, str]]:
+    letter = found.letter
+    route = f"{letter.exchange or '(default exchange)'} · {letter.routing_key}" if letter.routing_key else ""
+    told = {
+        "Failed in": letter.source,
+        "Published to": route,
+        "Type": letter.type,
+        "Message id": letter.message_id,
+        "Correlation id": letter.correlation_id,
+        "Parked by": " on ".join(filter(None, (letter.app, letter.host))),
+        "Group": letter.fingerprint,
+        "Position": str(letter.position),
+    }
+    yield from ((name, value) for name, value in told.items() if value)
+
+
+_KINDS = (
+    ("published", "began"),
+    ("attempt", "failed"),
+    ("waited", "waited"),
+    ("re-driven", "redriven"),
+    ("parked", "died"),
+)
+
+
+def _kind_of(line: str) -> str:
+    """For its mark in the list; what is not known of is a death that a broker tells of."""
+    if re.match(r"\d+ earlier attempt", line):
+        return "failed"
+    return next((kind for begin, kind in _KINDS if line.startswith(begin)), "died")
+
+
+def _command(queue: str, id: str) -> str:
+    return f"redrive dlq redrive {shlex.quote(queue)} --id {shlex.quote(id)}"
+
+
+def _curl(request: Request, queue: str, id: str) -> str:
+    links = links_of(request)
+    address = f"{request.url.scheme}://{request.url.netloc}{links('admin', 'dlq', 'queues', queue, 're-drive')}"
+    body = shlex.quote(json.dumps({"ids": [id]}))
+    return (
+        f"curl -X POST {shlex.quote(address)} \\\n"
+        f'  -H "Authorization: Bearer $REDRIVE_KEY" \\\n'
+        f"  -H 'Content-Type: application/json' \\\n"
+        f"  -d {body}"
+    )
+
+
+# Messages -----------------------------------------------------------------------------------------------
+
+
+@router.get("/queues/{queue:path}/messages")
+async def messages(
+    request: Request,
+    at: At,
+    queue: Named,
+    q: Words = "",
+    limit: Annotated[int, Query(ge=1, le=m.MOST)] = _PAGE,
+    cursor: Cursor = None,
+    fresh: Fresh = False,
+    spend: Spend = False,
+) -> Response:
+    start = int(read_cursor("messages", cursor)) if cursor is not None else 1
+    mistakes, not_looked, found = Mistakes(), None, None
+    try:
+        found = await at.messages(queue, q, limit=limit, start=start, fresh=fresh, spend=spend)
+    except SearchError as error:
+        mistakes.add(error)
+    except (PeekUnsafe, OperationConflict) as error:
+        not_looked = _why_not(error)
+    if fresh and found is not None:
+        return seen(links_of(request)("queues", queue, "messages", q=q, spend=spend, said="looked"))
+    return page(
+        request,
+        "messages.html",
+        at,
+        status=422 if mistakes else 200,
+        here="overview",
+        queue=queue,
+        view=await at.queue(queue),
+        q=q,
+        seen=found,
+        mistakes=mistakes,
+        not_looked=not_looked,
+        spend=spend,
+        limit=limit,
+        start=start,
+        next=_next(found),
+    )
+
+
+def _next(found: Seen[Page] | None) -> str | None:
+    if found is None or found.value.next is None:
+        return None
+    return write_cursor("messages", found.value.next)
+
+
+def _why_not(error: PeekUnsafe | OperationConflict) -> NotLooked:
+    if isinstance(error, OperationConflict):
+        return NotLooked(str(error))
+    fix, _, anyway = error.fix.partition("; or say --spend-deliveries")
+    return NotLooked(error.why, fix, bool(anyway))
+
+
+# A queue ------------------------------------------------------------------------------------------------
+
+
+@router.get("/queues/{queue:path}")
+async def queue_(
+    request: Request,
+    at: At,
+    queue: Named,
+    by: By = By.FINGERPRINT,
+    fresh: Fresh = False,
+    spend: Spend = False,
+) -> Response:
+    not_looked, found = None, None
+    try:
+        found = await at.groups(queue, by, fresh=fresh, spend=spend)
+    except (PeekUnsafe, OperationConflict) as error:
+        not_looked = _why_not(error)
+    if fresh and found is not None and not found.why_old:
+        return seen(links_of(request)("queues", queue, by=by if by is not By.FINGERPRINT else "", said="looked"))
+    groups = found.value.groups if found is not None else ()
+    return page(
+        request,
+        "queue.html",
+        at,
+        here="overview",
+        queue=queue,
+        view=await at.queue(queue),
+        by=by,
+        ways=list(By),
+        seen=found,
+        groups=groups[:_MOST_SHOWN],
+        more=max(0, len(groups) - _MOST_SHOWN),
+        largest=max((group.count for group in groups), default=1),
+        selecting=_selecting,
+        not_looked=not_looked,
+        spend=spend,
+    )
+
+
+def _selecting(by: By, key: str) -> dict[str, str]:
+    """What chooses the messages of a group: its fingerprint, or a query. Nothing, if they have no more in common."""
+    if not key or key == "(others)":
+        return {}
+    if by is By.FINGERPRINT:
+        return {"group": key}
+    quoted = '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return {"q": f"{by}:={quoted}"}

@@ -1,0 +1,119 @@
+"""How the console says numbers, times and states."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from redrive.recovery.durations import roughly
+from redrive.runtime.dlq.canary import how_many
+from redrive.runtime.dlq.operation import Operation, State
+from redrive.runtime.dlq.planning import Plan
+
+_GROUPS = "\u202f"  # a narrow space, at which no line breaks
+
+STATES = {
+    State.PENDING: ("waits", "about to begin"),
+    State.RUNNING: ("runs", "running"),
+    State.PAUSED: ("waits", "paused"),
+    State.CANCELLING: ("waits", "cancelling"),
+    State.CANCELLED: ("over", "cancelled"),
+    State.SUCCEEDED: ("well", "succeeded"),
+    State.PARTIAL: ("ill", "partial"),
+    State.STOPPED_BY_GUARD: ("bad", "stopped by guard"),
+    State.FAILED: ("bad", "failed"),
+}
+
+
+def number(value: int) -> str:
+    return f"{value:,}".replace(",", _GROUPS)
+
+
+def counted(value: int, what: str, many: str = "") -> str:
+    return f"{number(value)} {what}" if value == 1 else f"{number(value)} {many or what + 's'}"
+
+
+def age(moment: datetime, now: datetime) -> str:
+    passed = now - moment
+    if passed < timedelta(seconds=-5):  # clocks differ a little
+        return f"in {roughly(-passed)}"
+    return f"{roughly(passed)} ago" if passed >= timedelta(seconds=2) else "just now"
+
+
+def stamp(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def size(count: int) -> str:
+    for unit, power in (("MB", 1_000_000), ("kB", 1_000)):
+        if count >= power:
+            return f"{count / power:.1f} {unit}"
+    return counted(count, "byte")
+
+
+def percent(part: int, whole: int) -> str:
+    if not whole:
+        return "0 %"
+    share = 100 * part / whole
+    return "< 1 %" if 0 < share < 1 else f"{share:.0f} %"
+
+
+# Operations and plans -----------------------------------------------------------------------------------
+
+
+def state_tone(operation: Operation) -> str:
+    return STATES[operation.state][0]
+
+
+def state_word(operation: Operation) -> str:
+    return STATES[operation.state][1]
+
+
+def total(operation: Operation) -> int | None:
+    counts = operation.counts
+    return counts.planned if counts.planned is not None else operation.scope
+
+
+def done(operation: Operation) -> int:
+    """How many need no more work. What was planned does not count those that are skipped."""
+    counts = operation.counts
+    return counts.moved + counts.failed + (counts.skipped if counts.planned is None else 0)
+
+
+def step(operation: Operation) -> str:
+    ramp = operation.order.ramp
+    return f"step {max(1, operation.step)} of {how_many(ramp)}" if ramp is not None else ""
+
+
+def pace(operation: Operation, now: datetime) -> str:
+    """How fast it goes, and for how long yet, when that can be told."""
+    began = operation.started_at
+    if began is None or not operation.counts.moved:
+        return ""
+    passed = ((operation.ended_at or now) - began).total_seconds()
+    if passed < 1:
+        return ""
+    rate = operation.counts.moved / passed
+    said = f"{number(round(rate))}/s" if rate >= 1 else f"{number(max(1, round(rate * 60)))}/min"
+    whole = total(operation)
+    if operation.state is not State.RUNNING or operation.order.ramp is not None or whole is None:
+        return said
+    left = timedelta(seconds=round(max(0, whole - done(operation)) / rate))
+    return f"{said}, about {roughly(left)} left" if left else said
+
+
+def lasted(operation: Operation, now: datetime) -> str:
+    if operation.started_at is None:
+        return ""
+    return roughly((operation.ended_at or now) - operation.started_at)
+
+
+def in_short(operation: Operation) -> str:
+    """For those who have the page read to them: it changes when something happens, not with every message."""
+    parts = [state_word(operation), step(operation), operation.note]
+    return f"Operation {', '.join(filter(None, parts))}."
+
+
+def where_to(plan: Plan) -> str:
+    if len(plan.targets) == 1:
+        return str(plan.targets[0])
+    return f"{len(plan.targets)} destinations"
