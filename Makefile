@@ -6,7 +6,7 @@ PYTEST  := $(PYTHON) -m pytest
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers demo lint test check test-slow test-matrix chaos fuzz bench pins
+.PHONY: help setup servers demo lint test check test-slow test-matrix chaos fuzz bench screenshots openapi pins
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,13 @@ bench: .venv/.bench servers ## throughput and CPU per message, side by side with
 	$(PYTHON) -m bench.retries
 	$(PYTHON) -m bench.outbox --json bench/results/outbox.json
 	$(PYTHON) -m bench.dead_letters --json bench/results/dead_letters.json
+	$(PYTHON) -m bench.admin --json bench/results/admin.json
+
+screenshots: setup ## docs/screenshots: every screen of the console, in light and dark (needs Chromium)
+	PYTHONPATH=tools $(PYTHON) tools/screenshots.py
+
+openapi: setup ## write docs/openapi.json from the code
+	$(PYTHON) tools/write_openapi.py
 
 pins: ## write constraints.txt from what is installed in .venv
 	echo "# Exact versions of everything in .venv, written by make pins." > constraints.txt
