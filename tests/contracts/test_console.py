@@ -30,6 +30,7 @@ from redrive.admin.web.application import Admin
 from redrive.broker.dialect import DIALECTS
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
+from redrive.errors import AuditUnavailable
 from redrive.store.schema import Schema
 from redrive.store.tables import RowState
 from redrive.testing.broker import ThreadedBroker
@@ -448,6 +449,27 @@ async def test_a_wrong_key_is_told_and_after_some_of_them_one_waits(browser: htt
         wrong = await browser.post("/sign-in", data={"key": "rdk_nobody_nothing"})
         assert "not valid" in seen(wrong, 401).text
     assert seen(await browser.post("/sign-in", data={"key": "rdk_nobody_nothing"}), 429)
+
+
+async def test_who_signs_in_and_who_could_not_is_in_the_audit(browser: httpx.AsyncClient, office: Office) -> None:
+    await browser.post("/sign-in", data={"key": "rdk_nobody_nothing"})
+    await browser.post("/sign-in", data={"key": a_key(office)})
+    await browser.post(f"/sign-in/link/{office.gate.sessions.invite(Principal('grace', Role.VIEWER))}")
+    told = [(entry.by, entry.allowed) for _, entry in office.service.audit.listed(action="sign in")]
+    assert told == [("grace", True), ("ada-admin", True), ("somebody at 127.0.0.1", False)]
+
+
+async def test_who_cannot_be_recorded_does_not_come_in(
+    browser: httpx.AsyncClient, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise AuditUnavailable("the disk is full")
+
+    key = a_key(office)
+    monkeypatch.setattr(office.service.audit, "write", refuse)
+    response = await browser.post("/sign-in", data={"key": key})
+    assert "The audit cannot be written" in seen(response, 503).text
+    assert "set-cookie" not in response.headers
 
 
 async def test_where_nobody_can_sign_in_the_door_says_how_keys_are_made(amqp_url: str, tmp_path: Path) -> None:

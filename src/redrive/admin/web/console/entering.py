@@ -19,6 +19,7 @@ from redrive.admin.web.console.pages import THEME, THEMES, page, seen
 from redrive.admin.web.identity import COOKIE, address_of, forget, is_secure, office_of, remember
 from redrive.admin.web.problems import CrossSite
 from redrive.admin.web.rest import Named
+from redrive.runtime.dlq.audit import AuditEntry
 
 router = APIRouter()
 
@@ -35,6 +36,13 @@ def _check_origin(request: Request) -> None:
     """Nobody is signed in yet, and still: another site must not sign somebody in as somebody else."""
     if is_cross_site(request.method, request.headers, request.headers.get("host", "")):
         raise CrossSite
+
+
+async def _record(request: Request, who: str, *, allowed: bool = True, detail: str) -> None:
+    """Before the cookie is given out: who cannot be recorded does not come in."""
+    office = office_of(request)
+    entry = AuditEntry(office.clock.now(), who, "sign in", "", allowed=allowed, detail=detail)
+    await asyncio.to_thread(office.service.audit.write, entry)
 
 
 @router.get("/sign-in")
@@ -62,11 +70,13 @@ async def sign_in(request: Request) -> Response:
     typed = await form_of(request)
     wanted = typed.get("next", "")
     try:
-        _, cookie = await office_of(request).gate.sign_in(text_of(typed, "key"), address_of(request))
+        who, cookie = await office_of(request).gate.sign_in(text_of(typed, "key"), address_of(request))
     except (Refused, NoRole) as error:
+        await _record(request, f"somebody at {address_of(request)}", allowed=False, detail=error.detail)
         return await _form(request, wanted, f"{error}. A key looks like rdk_… and is shown once, when it is made.", 401)
     except TooManyAttempts as error:
         return await _form(request, wanted, str(error), 429)
+    await _record(request, who.name, detail=f"with a key, at {address_of(request)}")
     response = seen(_where_to(request, wanted))
     remember(request, response, cookie)
     return response
@@ -84,6 +94,8 @@ async def follow_link(request: Request, token: Named) -> Response:
     if cookie is None:
         mistake = "This link was used already, or is too old. Ask for another, or sign in with a key."
         return page(request, "sign_in_link.html", None, status=401, token=token, mistake=mistake)
+    who = await asyncio.to_thread(office_of(request).gate.sessions.find, cookie)
+    await _record(request, who.name if who is not None else "", detail=f"with a link, at {address_of(request)}")
     response = seen(links_of(request)())
     remember(request, response, cookie)
     return response
