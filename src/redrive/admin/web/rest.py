@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, cast
 from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response, Security
@@ -33,6 +33,8 @@ from redrive.runtime.dlq.transforming import Transform, from_patch
 
 _LONGEST_WAIT = 30.0  # seconds that somebody may prefer to wait
 _BEAT = 1.0  # seconds between two looks at an operation that is watched
+_IN_MEMORY = 8 * 1024 * 1024  # bytes of an export; more is on the disk
+_PART = 64 * 1024
 _MOST_IMPORTED = 1024 * 1024 * 1024  # bytes in one request
 
 _PROBLEM = {"model": m.ProblemOut, "content": {MEDIA_TYPE: {}}}
@@ -140,18 +142,32 @@ async def groups(
     responses={200: {"content": {"application/x-ndjson": {}}, "description": "A line for each message."}},
 )
 async def export(at: At, queue: Named, q: Words = "", reveal: Reveal = False) -> StreamingResponse:
-    lines = at.export(queue, q, reveal=reveal)
-    first = await anext(lines, b"")  # so that what is wrong is a problem, not half a file
-
-    async def parts() -> AsyncIterator[bytes]:
-        async with aclosing(lines):
-            yield first
-            async for line in lines:
-                yield line
-
+    file = await _spooled(at.export(queue, q, reveal=reveal))
     name = quote(f"{queue}.ndjson", safe="")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
-    return StreamingResponse(parts(), media_type="application/x-ndjson", headers=headers)
+    return StreamingResponse(_parts(file), media_type="application/x-ndjson", headers=headers)
+
+
+async def _spooled(lines: AsyncGenerator[bytes, None]) -> IO[bytes]:
+    """All of it, before any is sent: who reads slowly would keep the queue's messages from everybody else, and what
+    goes wrong half-way is a problem, not half a file.
+    """
+    file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - it is closed when all is sent
+    try:
+        async with aclosing(lines):
+            async for line in lines:
+                file.write(line)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return cast(IO[bytes], file)
+
+
+def _parts(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while part := file.read(_PART):
+            yield part
 
 
 @router.post(
