@@ -20,7 +20,7 @@ demo: setup ## a first look: a broker dies in the middle of the work, and nothin
 	$(PYTHON) examples/first_look.py
 
 test: setup servers lint ## everything but the slow proofs: style, types, layers, tests
-	$(PYTEST) -n $(WORKERS) -m "not slow"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow"
 
 check: setup lint ## the quick part, without servers
 	$(PYTEST) -n auto -m "not slow" $(wildcard tests/unit tests/properties)
