@@ -210,8 +210,21 @@ def walk_the_matrix(name: str, url: str, directory: Path, every: int = 1) -> Non
     assert set(clean.ends.values()) == {1}
     assert clean.ends.total() == len(scenario.bodies)
     for die_before in range(1, len(clean.effects) + 1, every):
-        account = play(name, url, directory / str(die_before), die_before)
+        account = play_alike(name, url, directory / str(die_before), die_before, clean)
         check(scenario, clean, account, die_before)
+
+
+def play_alike(name: str, url: str, directory: Path, die_before: int, clean: Account) -> Account:
+    """Until it dies it does what the undisturbed one did, in the same order: on a busy machine a confirm may come later
+    than it did there, and then it dies before something else.
+    """
+    before = clean.effects[: die_before - 1]
+    for attempt in range(5):
+        account = play(name, url, directory.with_name(f"{directory.name}-{attempt}"), die_before)
+        assert account.ends.keys() == clean.ends.keys(), f"dead before side effect {die_before}: lost"
+        if account.effects[: die_before - 1] == before:
+            break
+    return account
 
 
 def name_of(scenario: str) -> str:

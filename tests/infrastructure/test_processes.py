@@ -51,16 +51,19 @@ def ends(descriptor: int) -> bool:
     return bool(readable)
 
 
-@pytest.mark.parametrize("end_of_run", ["input()", "", "raise SystemExit(3)"], ids=["kill -9", "exit", "failure"])
+@pytest.mark.parametrize("end_of_run", ["", "pass", "raise SystemExit(3)"], ids=["kill -9", "exit", "failure"])
 def test_servers_and_folders_end_with_the_run_that_made_them(end_of_run: str, tmp_path: Path) -> None:
     folder = tmp_path / "of the run"
     folder.mkdir()
-    run = [sys.executable, "-c", A_RUN_THAT_STARTS_A_SERVER + end_of_run, str(folder)]
+    run = [sys.executable, "-c", f"{A_RUN_THAT_STARTS_A_SERVER}input()\n{end_of_run}", str(folder)]
     with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        assert process.stdin is not None
         server = os.pidfd_open(int(process.stdout.readline()))
         reaper = os.pidfd_open(psutil.Process(process.pid).children()[0].pid)
-        if end_of_run == "input()":
+        if end_of_run:
+            process.stdin.write("\n")
+        else:
             process.kill()
 
     assert ends(server)

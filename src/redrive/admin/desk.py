@@ -11,6 +11,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from redrive.admin.access.roles import Act, Principal
 from redrive.admin.jobs import Change, Discard, GoOn, Redrive
 from redrive.admin.office import Office
@@ -189,7 +191,10 @@ class Desk:
         """Not while an operation has the queue: that is known without waiting for it."""
 
         async def unless_busy() -> T:
-            running = await self._running()
+            try:
+                running = await self._running()
+            except SQLAlchemyError:  # the broker's own lock says it, too, only later
+                running = {}
             if (operation := running.get(queue)) is not None:
                 raise OperationConflict(queue, f"operation {operation.id}")
             return await look()
