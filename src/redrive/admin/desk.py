@@ -27,7 +27,6 @@ from redrive.errors import (
     OperationNotFound,
     RedriveError,
 )
-from redrive.recovery.editing import Edit
 from redrive.recovery.redaction import REDACTION
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.letters import Exported
@@ -453,16 +452,3 @@ class Desk:
 
     def _sees_entry(self, entry: AuditEntry) -> bool:
         return self.who.sees(entry.queue) if entry.queue else self.who.is_unrestricted
-
-
-class ByHand:
-    """One edit for every message that is meant."""
-
-    def __init__(self, change: Edit) -> None:
-        self._change = change
-
-    def __call__(self, *_: Any) -> Edit:
-        return self._change
-
-    def __str__(self) -> str:
-        return "by hand"

@@ -17,7 +17,7 @@ from fastapi.security import HTTPBearer
 from pydantic import AfterValidator
 
 from redrive.admin.access.roles import Act
-from redrive.admin.desk import ByHand, Desk
+from redrive.admin.desk import Desk
 from redrive.admin.web import models as m
 from redrive.admin.web.cursors import read_cursor, write_cursor
 from redrive.admin.web.identity import At
@@ -29,7 +29,7 @@ from redrive.runtime.dlq.archive import lines_of
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.looking import By
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Outcome, Selection, State, Wish
-from redrive.runtime.dlq.transforming import Transform, from_patch
+from redrive.runtime.dlq.transforming import ByHand, Transform, from_patch
 
 _LONGEST_WAIT = 30.0  # seconds that somebody may prefer to wait
 _BEAT = 1.0  # seconds between two looks at an operation that is watched

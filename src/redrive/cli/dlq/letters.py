@@ -35,7 +35,7 @@ from redrive.runtime.dlq.archive import lines_of, read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Kind, Operation, Order
 from redrive.runtime.dlq.planning import Plan
-from redrive.runtime.dlq.transforming import Transform, from_function, from_patch
+from redrive.runtime.dlq.transforming import ByHand, Transform, from_function, from_patch
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 no_input_option = click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
@@ -161,20 +161,7 @@ def edit(
     if change.is_nothing:
         raise ConfigurationError("nothing would change: say --body, --editor, --set-header or --remove-header")
     said |= {"query": "", "ids": (found.letter.id,), "group": "", "limit": 1}
-    _changed(where, service, make_order(queue, **said), _Same(change), manner)
-
-
-class _Same:
-    """The same edit for every message that is meant: there is one."""
-
-    def __init__(self, change: Edit) -> None:
-        self._change = change
-
-    def __call__(self, *_: Any) -> Edit:
-        return self._change
-
-    def __str__(self) -> str:
-        return "by hand"
+    _changed(where, service, make_order(queue, **said), ByHand(change), manner)
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -77,6 +77,22 @@ def from_patch(text: str | bytes) -> PatchTransform:
     return PatchTransform(JsonPatch.parse(text))
 
 
+# By hand ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """The same edit for every message that is meant: mostly, there is one."""
+
+    edit: Edit
+
+    def __call__(self, *_: object) -> Edit:
+        return self.edit
+
+    def __str__(self) -> str:
+        return "by hand"
+
+
 # Functions --------------------------------------------------------------------------------------------
 
 

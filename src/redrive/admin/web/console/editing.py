@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from redrive.admin.desk import ByHand, Desk
+from redrive.admin.desk import Desk
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
 from redrive.admin.web.console.links import links_of
 from redrive.admin.web.console.pages import page, seen
@@ -22,7 +22,7 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.editing import Edit
 from redrive.runtime.dlq.looking import Found
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
-from redrive.runtime.dlq.transforming import Transform, TransformFailed, from_patch
+from redrive.runtime.dlq.transforming import ByHand, Transform, TransformFailed, from_patch
 
 router = APIRouter()
 
