@@ -359,14 +359,15 @@ class App(Router):
             "published_total": self._relay.published if self._relay is not None else 0,
         }
 
+    @property
+    def inbox_windows(self) -> dict[str, timedelta]:
+        """For how long a message is known again, by the queues whose consumers have an inbox."""
+        policies = {spec.queue.name: spec.inbox_policy for spec in self.consumers}
+        return {queue: duration(policy.keep) for queue, policy in policies.items() if policy is not None}
+
     def forget_processed(self) -> int:
         """Delete what each consumer's inbox has kept for as long as it is to. How much that was."""
-        policies = {spec.queue.name: spec.inbox_policy for spec in self.consumers}
-        return sum(
-            self.inbox.prune(duration(policy.keep), consumer=queue)
-            for queue, policy in policies.items()
-            if policy is not None
-        )
+        return sum(self.inbox.prune(keep, consumer=queue) for queue, keep in self.inbox_windows.items())
 
     def chosen(self, queues: Iterable[str]) -> list[ConsumerSpec]:
         """The consumers of these queues, or all of them."""

@@ -24,7 +24,6 @@ from redrive.admin.service import Service
 from redrive.admin.snapshots import Snapshots
 from redrive.app import App
 from redrive.errors import RedriveError
-from redrive.recovery.durations import duration
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq.operation import Operation
 from redrive.store.audit import Audit
@@ -97,9 +96,7 @@ class Office:
     @classmethod
     def of(cls, app: App, **options: Any) -> Self:
         """For an application, with its broker and its database."""
-        policies = {spec.queue.name: spec.inbox_policy for spec in app.consumers}
-        windows = {queue: duration(policy.keep) for queue, policy in policies.items() if policy is not None}
-        place = Place(app.broker, app.management, app.data, app.topology, windows)
+        place = Place(app.broker, app.management, app.data, app.topology, app.inbox_windows)
         return cls(place, app.database, **{"app": app, "archives": app.data / "archive", **options})
 
     def _crew(self, mark: str, *, apart: bool) -> Crew:

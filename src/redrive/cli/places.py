@@ -17,7 +17,6 @@ from redrive.admin.place import Place
 from redrive.admin.service import Service
 from redrive.app import App
 from redrive.cli.sources import Source, import_object, load_source
-from redrive.recovery.durations import duration
 from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
@@ -46,8 +45,7 @@ class Where:
     def service(self) -> Service:
         source = self._source()
         database = self._database(source)
-        place = Place(source.broker, source.management, source.data, source.topology, self._inbox_windows())
-        return Service(place, OperationsStore(database), Audit(database), by=who())
+        return Service(self._place(source), OperationsStore(database), Audit(database), by=who())
 
     def office(self) -> Office:
         """For a server."""
@@ -55,8 +53,12 @@ class Where:
 
         source = self._source()
         database = self._database(source)
-        place = Place(source.broker, source.management, source.data, source.topology, self._inbox_windows())
-        return Office(place, database, app=self._found(), archives=self.archives)
+        return Office(self._place(source), database, app=self._found(), archives=self.archives)
+
+    def _place(self, source: Source) -> Place:
+        app = self._found()
+        windows = app.inbox_windows if app is not None else {}
+        return Place(source.broker, source.management, source.data, source.topology, windows)
 
     @property
     def archives(self) -> Path:
@@ -84,13 +86,6 @@ class Where:
     def _found(self) -> App | None:
         found = import_object(self.app) if self.app is not None and ":" in self.app else None
         return found if isinstance(found, App) else None
-
-    def _inbox_windows(self) -> dict[str, Any]:
-        app = self._found()
-        if app is None:
-            return {}
-        policies = {spec.queue.name: spec.inbox_policy for spec in app.consumers}
-        return {queue: duration(policy.keep) for queue, policy in policies.items() if policy is not None}
 
 
 def who() -> str:
