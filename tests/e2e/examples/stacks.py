@@ -1,4 +1,4 @@
-"""An example as a process, on the embedded default or on RabbitMQ and PostgreSQL; and a test's own way to the broker."""
+"""An example as a process, on the embedded default or on RabbitMQ and PostgreSQL; a test's own way to its broker."""
 
 from __future__ import annotations
 
