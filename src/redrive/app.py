@@ -27,7 +27,7 @@ from redrive.client import BrokerURL, Connection, State
 from redrive.errors import Closed, ConfigurationError, NotFound, ResourceLocked
 from redrive.reach import recognise, survey
 from redrive.recovery.backoff import Backoff
-from redrive.recovery.durations import duration
+from redrive.recovery.durations import Duration, duration
 from redrive.router import Router
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.codecs import Codec, Codecs
@@ -77,10 +77,12 @@ class App(Router):
         naming: Naming | None = None,
         queue_type: QueueType | str = QueueType.CLASSIC,
         delays: bool = False,
+        patience: Duration = "30s",
         codecs: Mapping[str, Codec] | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
+        """`patience`: how long a publish waits for a broker that is away or takes nothing, before it is an error."""
         super().__init__()
         if not name or not isinstance(name, str):
             raise ConfigurationError(f"app name {name!r}: want a text, it stands in logs and messages")
@@ -101,6 +103,7 @@ class App(Router):
         self._naming = naming or Naming()
         self._queue_type = QueueType(queue_type)
         self._delays = delays
+        self._patience = duration(patience, "patience")
         self._clock = clock or SystemClock()
         self.around_publish: Around = nothing_around
         self._running: Running | None = None
@@ -136,7 +139,8 @@ class App(Router):
             await self._ready_database(self.inbox.table.name)
         async with AsyncExitStack() as stack:
             connect = await self._reach(stack)
-            consuming, publishing, settling = [await connect(what) for what in ("consuming", "publishing", "settling")]
+            consuming, settling = await connect("consuming"), await connect("settling")
+            publishing = await connect("publishing", patience=self._patience)
             running = Running(self, consuming, publishing, settling, await self._bring(consuming))
             yield running
 
@@ -181,9 +185,14 @@ class App(Router):
         if session is not None:
             added = self.outbox.add(session, exchange, routing_key, body, **options)
             return str(await added if inspect.isawaitable(added) else added)
+        return await self.publisher.publish(exchange, routing_key, body, **options)
+
+    @property
+    def publisher(self) -> Publisher:
+        """For as long as the application is connected."""
         if self._running is None:
             raise Closed(f"{self!r} is not connected: publish within `async with app:` or from a handler")
-        return await self._running.publisher.publish(exchange, routing_key, body, **options)
+        return self._running.publisher
 
     async def work(
         self,
@@ -240,25 +249,40 @@ class App(Router):
                 "the outbox's transport is LOCAL, and the application has no consumers here: import the modules that "
                 "declare them, or include their routers"
             )
-        stop, ready = asyncio.Event(), asyncio.Event()
-        listening = asyncio.create_task(self._keep_working(stop, within, ready), name="redrive-listening")
-        try:
-            await _first(ready, listening)
+        async with self.working(relay=True, within=within):
             yield True
+
+    @asynccontextmanager
+    async def working(
+        self, *, queues: Iterable[str] = (), relay: bool = False, within: timedelta = timedelta(seconds=30)
+    ) -> AsyncIterator[None]:
+        """Handle messages beside something else in this process, an API for one, for as long as that takes.
+
+        What breaks is logged and begun again; what cannot even begin is an error. At the end it drains, `within` that
+        time. `relay`: publish the rows of the outbox, too.
+        """
+        stop, ready = asyncio.Event(), asyncio.Event()
+        work = partial(self.work, stop=stop, queues=tuple(queues), within=within, relay=relay)
+        working = asyncio.create_task(self._keep_working(work, stop, ready), name="redrive-working")
+        try:
+            await _first(ready, working)
+            yield
         finally:
             stop.set()
-            await listening
+            await working
 
-    async def _keep_working(self, stop: asyncio.Event, within: timedelta, ready: asyncio.Event) -> None:
-        """Handle the outbox's events beside an API, which goes on whatever happens here: so this does as well."""
+    async def _keep_working(
+        self, work: Callable[..., Awaitable[bool]], stop: asyncio.Event, ready: asyncio.Event
+    ) -> None:
+        """An API goes on whatever happens here: so this does as well."""
         for attempt in count(1):
             try:
-                await self.work(stop=stop, within=within, relay=True, ready=lambda _: ready.set())
+                await work(ready=lambda _: ready.set())
                 return
             except Exception as error:
                 if stop.is_set() or not ready.is_set():  # who cannot even begin tells his caller
                     raise
-                log.exception("the outbox's events are not handled now, and soon will be again: %s", error)
+                log.exception("messages are not handled now, and soon will be again: %s", error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), _AGAIN.delay(attempt, 0).total_seconds())
             if stop.is_set():
@@ -295,7 +319,7 @@ class App(Router):
         self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None, standby: bool = False
     ) -> Relay:
         """With `standby` a second relay on SQLite waits until its turn comes."""
-        await self._ready_database(self.outbox.table.name)
+        await self.ready_outbox()
         async with AsyncExitStack() as stack:
             connect = await self._reach(stack)
             connection = await connect("relay", patience=_RELAY_PATIENCE, window=5000)
@@ -336,6 +360,10 @@ class App(Router):
                     ) from None
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _STANDBY)
+
+    async def ready_outbox(self) -> None:
+        """See that the outbox's table is there: whoever only writes to it would learn that from the first row."""
+        await self._ready_database(self.outbox.table.name)
 
     async def _ready_database(self, table: str) -> None:
         """The embedded database is nobody else's, so its tables are made when needed; in others they must be there."""

@@ -1,4 +1,4 @@
-"""What a worker tells, in the words of the tools that listen: logs, metrics, traces, health.
+"""Other people's tools: what a worker tells, in the words of those that listen, and Redrive within their frameworks.
 
 | module       | what                                                                                   |
 |--------------|----------------------------------------------------------------------------------------|
@@ -7,7 +7,8 @@
 | `prometheus` | counters, gauges and histograms, summed up while messages pass and made at the scrape  |
 | `tracing`    | OpenTelemetry spans and links over publish, process, settle and retry                  |
 | `http`       | `/metrics`, `/healthz` and `/readyz` on a port of their own                            |
+| `fastapi`    | a lifespan, a publisher and a transaction with outbox for path operations              |
 | `dashboards` | a Grafana dashboard and Prometheus alert rules for these metrics                       |
 
-Nothing here knows a broker: observers hear of a worker from `redrive.runtime.observing`.
+Observers know no broker: they hear of a worker from `redrive.runtime.observing`.
 """

@@ -1,0 +1,161 @@
+"""FastAPI: an API that publishes, writes to the outbox, and handles messages if it is told to.
+
+    from redrive.integrations.fastapi import Publishing, Transaction, explain_errors, lifespan
+
+    api = FastAPI(lifespan=lifespan(app))
+    explain_errors(api)
+
+    @api.post("/users")
+    async def sign_up(user: User, publisher: Publishing) -> None:
+        await publisher.publish("users", "user.new", user)  # a confirm, or an error that the caller is told
+
+    @api.post("/orders")
+    async def place(order: NewOrder, session: Transaction) -> None:
+        session.add(Order(...))
+        await app.publish("events", "order.placed", order, session=session)  # both, or neither
+
+A `Transaction` is committed before the answer is sent: whoever hears 200 can rely on it. That wants FastAPI 0.121, from
+which on a dependency can end with the function that asked for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Annotated, Any, TypeAlias
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from redrive.app import App
+from redrive.errors import (
+    BrokerError,
+    Closed,
+    ConfigurationError,
+    ConnectionFailed,
+    ConnectionLost,
+    NotPublished,
+    PublishRefused,
+    PublishUnknown,
+    RedriveError,
+    Unroutable,
+)
+from redrive.recovery.durations import Duration, duration
+from redrive.runtime.publishing import Publisher
+from redrive.store.transport import Transport
+
+try:
+    from fastapi import Depends, FastAPI, Request
+    from starlette.requests import HTTPConnection
+    from starlette.responses import JSONResponse
+except ModuleNotFoundError as missing:
+    raise ConfigurationError(
+        f"there is no module {missing.name}: redrive.integrations.fastapi wants it. pip install 'redrive[fastapi]'"
+    ) from None
+
+Lifespan: TypeAlias = "Callable[[FastAPI], AbstractAsyncContextManager[Any]]"
+
+log = logging.getLogger("redrive.integrations")
+
+_RETRY_AFTER = {"Retry-After": "2"}
+
+
+def lifespan(
+    app: App,
+    *,
+    work: bool = False,
+    relay: bool = False,
+    queues: Iterable[str] = (),
+    drain: Duration = "30s",
+    within: Lifespan | None = None,
+) -> Lifespan:
+    """The application is connected for as long as the API runs: `FastAPI(lifespan=lifespan(app))`.
+
+    `work`: handle its messages in this process, too (those of `queues`, or all); `relay`: publish the outbox's rows.
+    With the outbox's transport LOCAL both happen here in any case. `drain` is how long what is under way may take when
+    the API ends. `within` is a lifespan of your own, which begins when the application is connected.
+    """
+    limit, some = duration(drain, "drain"), tuple(queues)
+    if (some or relay) and not work:
+        raise ConfigurationError(
+            "lifespan: queues and relay are for work=True; `redrive worker` and `redrive outbox relay` do it elsewhere"
+        )
+
+    @asynccontextmanager
+    async def connected(api: FastAPI) -> AsyncIterator[Any]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(app)
+            api.state.redrive = app
+            if (handling := _handling(app, work, relay, some, limit)) is not None:
+                await stack.enter_async_context(handling)
+            yield await stack.enter_async_context(within(api)) if within is not None else None
+
+    return connected
+
+
+def _handling(
+    app: App, work: bool, relay: bool, queues: tuple[str, ...], limit: timedelta
+) -> AbstractAsyncContextManager[Any] | None:
+    local = app.transport is Transport.LOCAL
+    if work:
+        return app.working(queues=queues, relay=relay or local, within=limit)
+    return app.listening(within=limit) if local else None
+
+
+# What a path operation can ask for ----------------------------------------------------------------
+
+
+def application(request: HTTPConnection) -> App:
+    app = getattr(request.app.state, "redrive", None)
+    if not isinstance(app, App):
+        raise ConfigurationError("the API has no Redrive application: FastAPI(lifespan=lifespan(app))")
+    return app
+
+
+def publisher(app: Annotated[App, Depends(application)]) -> Publisher:
+    return app.publisher
+
+
+async def transaction(app: Annotated[App, Depends(application)]) -> AsyncIterator[AsyncSession]:
+    """Committed when the path operation returns, rolled back when it raises."""
+    await app.ready_outbox()
+    async with app.database.async_sessions()() as session, session.begin():
+        yield session
+
+
+Application = Annotated[App, Depends(application)]
+Publishing = Annotated[Publisher, Depends(publisher)]
+Transaction = Annotated[AsyncSession, Depends(transaction, scope="function")]
+
+
+# What the caller is told --------------------------------------------------------------------------
+
+
+def explain_errors(api: FastAPI) -> None:
+    """A broker that is away is not the caller's fault, and worth another try: 503, as a problem (RFC 9457)."""
+
+    @api.exception_handler(RedriveError)
+    async def explain(request: Request, error: Exception) -> JSONResponse:
+        status, title, detail = explanation(error)
+        log.warning("%s %s: %s", request.method, request.url.path, error)
+        problem = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+        headers = _RETRY_AFTER if status == 503 else {}
+        return JSONResponse(
+            {**problem, "instance": request.url.path}, status, headers, media_type="application/problem+json"
+        )
+
+
+def explanation(error: Exception) -> tuple[int, str, str]:
+    """A status, a title, and what to do: without addresses and names, which are not the caller's business."""
+    match error:
+        case PublishUnknown():
+            return 503, "It may have been taken", "The broker went away before it confirmed. Send it again, as it was."
+        case NotPublished() | ConnectionFailed() | ConnectionLost() | Closed():
+            return 503, "The broker cannot be reached", "Nothing was taken. Send it again in a moment."
+        case PublishRefused():
+            return 503, "The broker takes no more", "Nothing was taken. Send it again in a moment."
+        case Unroutable() | BrokerError():
+            return 502, "The broker cannot take that", "Nothing was taken, and another try will not help."
+        case _:
+            raise error

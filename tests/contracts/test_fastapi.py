@@ -1,0 +1,188 @@
+"""An API with Redrive in it: what it publishes, commits and handles, and what its callers are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from fastapi import FastAPI, HTTPException
+
+from redrive import App, Publisher
+from redrive.client import Connection
+from redrive.errors import ConfigurationError
+from redrive.integrations.fastapi import Application, Publishing, Transaction, explain_errors, lifespan
+from redrive.store.outbox import OutboxPolicy
+from redrive.testing.broker import ThreadedBroker
+from working import take
+
+USERS = sa.Table("users", sa.MetaData(), sa.Column("name", sa.String(40), primary_key=True))
+
+
+class Shop:
+    """An API whose every way to a message is one path."""
+
+    def __init__(self, url: str | None, folder: Path, **options: Any) -> None:
+        policy = OutboxPolicy(transport=options.pop("transport", None))
+        self.app = App("shop", broker=url, data=folder, patience="200ms", outbox_policy=policy)
+        self.events = self.app.exchange("events", "topic")
+        self.handled: asyncio.Queue[str] = asyncio.Queue()
+        self.app.consumer("greetings", bind=self.events.on("user.*"))(self.greet)
+        self.api = FastAPI(lifespan=lifespan(self.app, **options))
+        explain_errors(self.api)
+        self.api.post("/publish")(self.publish)
+        self.api.post("/commit")(self.commit)
+        with self.app.database.engine.begin() as connection:
+            USERS.create(connection)
+
+    async def greet(self, user: dict[str, str]) -> None:
+        self.handled.put_nowait(user["name"])
+
+    async def publish(self, name: str, publisher: Publishing, key: str = "user.new") -> str:
+        return await publisher.publish(self.events, key, {"name": name})
+
+    async def commit(self, name: str, session: Transaction, app: Application) -> None:
+        await session.execute(sa.insert(USERS).values(name=name))
+        await app.publish(self.events, "user.new", {"name": name}, session=session)
+        if name == "Mallory":
+            raise HTTPException(422, "not you")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[httpx.AsyncClient]:
+        transport = httpx.ASGITransport(self.api)
+        async with (
+            self.api.router.lifespan_context(self.api),
+            httpx.AsyncClient(transport=transport, base_url="http://shop") as client,
+        ):
+            yield client
+        await self.app.database.close()
+
+    def committed(self) -> tuple[list[str], int]:
+        """The users, and how many events wait in the outbox."""
+        with self.app.database.looking() as connection:
+            users = list(connection.execute(sa.select(USERS.c.name)).scalars())
+            return users, connection.execute(sa.select(sa.func.count()).select_from(self.app.outbox.table)).scalar_one()
+
+
+@pytest.mark.usefixtures("cleanliness")
+async def test_a_path_operation_publishes_and_answers_when_it_is_confirmed(amqp_url: str, tmp_path: Path) -> None:
+    async with Shop(amqp_url, tmp_path).open() as client, Connection(amqp_url) as connection:
+        answer = await client.post("/publish", params={"name": "Ada"})
+        delivery = await take(connection, "greetings")
+
+    assert answer.status_code == 200
+    assert (delivery.properties.message_id, delivery.body) == (answer.json(), b'{"name":"Ada"}')
+
+
+@pytest.mark.usefixtures("cleanliness")
+async def test_a_transaction_is_committed_before_the_answer_is_sent(amqp_url: str, tmp_path: Path) -> None:
+    shop = Shop(amqp_url, tmp_path)
+    seen: list[tuple[int, tuple[list[str], int]]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            seen.append((message["status"], shop.committed()))
+
+    scope = {"type": "http", "method": "POST", "path": "/commit", "headers": [], "query_string": b"name=Ada"}
+    async with shop.open():
+        await shop.api(scope, _nothing, send)  # type: ignore[arg-type]
+
+    assert seen == [(200, (["Ada"], 1))]
+
+
+async def _nothing() -> dict[str, Any]:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+@pytest.mark.usefixtures("cleanliness")
+async def test_what_is_refused_leaves_neither_row_nor_event(amqp_url: str, tmp_path: Path) -> None:
+    shop = Shop(amqp_url, tmp_path)
+    async with shop.open() as client:
+        answer = await client.post("/commit", params={"name": "Mallory"})
+        committed = shop.committed()
+
+    assert (answer.status_code, committed) == (422, ([], 0))
+
+
+@pytest.mark.usefixtures("cleanliness")
+async def test_an_api_that_is_told_to_work_relays_and_handles_what_it_commits(amqp_url: str, tmp_path: Path) -> None:
+    shop = Shop(amqp_url, tmp_path, work=True, relay=True)
+    async with shop.open() as client, asyncio.timeout(20):
+        await client.post("/commit", params={"name": "Ada"})
+        await client.post("/publish", params={"name": "Grace"})
+        names = {await shop.handled.get(), await shop.handled.get()}
+
+    assert names == {"Ada", "Grace"}
+
+
+async def test_with_the_transport_local_the_api_handles_its_own_events(tmp_path: Path) -> None:
+    shop = Shop(None, tmp_path, transport="LOCAL")
+    async with shop.open() as client, asyncio.timeout(20):
+        await client.post("/commit", params={"name": "Ada"})
+
+        assert await shop.handled.get() == "Ada"
+
+
+async def test_a_broker_that_is_away_is_told_as_a_problem_that_is_worth_another_try(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = ThreadedBroker().start()
+    async with Shop(broker.url, tmp_path).open() as client:
+        await asyncio.to_thread(broker.stop)
+        answer = await client.post("/publish", params={"name": "Ada"})
+
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+    assert answer.headers["retry-after"] == "2"
+    assert answer.json() == {
+        "type": "about:blank",
+        "title": "The broker cannot be reached",
+        "status": 503,
+        "detail": "Nothing was taken. Send it again in a moment.",
+        "instance": "/publish",
+    }
+    assert [entry.levelno for entry in caplog.records if entry.name == "redrive.integrations"] == [logging.WARNING]
+
+
+@pytest.mark.usefixtures("cleanliness")
+async def test_what_no_queue_takes_is_not_worth_another_try(amqp_url: str, tmp_path: Path) -> None:
+    async with Shop(amqp_url, tmp_path).open() as client:
+        answer = await client.post("/publish", params={"name": "Ada", "key": "nobody"})
+
+    assert (answer.status_code, answer.json()["title"]) == (502, "The broker cannot take that")
+    assert "retry-after" not in answer.headers
+
+
+async def test_a_lifespan_of_ones_own_runs_within_and_may_publish(amqp_url: str, tmp_path: Path) -> None:
+    order: list[str] = []
+
+    @asynccontextmanager
+    async def own(api: FastAPI) -> AsyncIterator[dict[str, Publisher]]:
+        await shop.app.publish(shop.events, "user.new", {"name": "first"})
+        order.append(api.title)
+        yield {"publisher": shop.app.publisher}
+        order.append("end")
+
+    shop = Shop(amqp_url, tmp_path, within=own)
+    async with shop.api.router.lifespan_context(shop.api) as state:
+        assert isinstance(state["publisher"], Publisher)  # type: ignore[index]
+    await shop.app.database.close()
+
+    assert order == ["FastAPI", "end"]
+
+
+async def test_an_api_without_the_lifespan_says_what_it_wants(tmp_path: Path) -> None:
+    shop = Shop(None, tmp_path)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.api), base_url="http://shop") as client:
+        with pytest.raises(ConfigurationError, match="FastAPI\\(lifespan=lifespan\\(app\\)\\)"):
+            await client.post("/publish", params={"name": "Ada"})
+
+
+def test_queues_without_work_are_a_mistake() -> None:
+    with pytest.raises(ConfigurationError, match="work=True"):
+        lifespan(App("shop"), queues=["greetings"])
