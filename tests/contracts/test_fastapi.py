@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI, HTTPException
 
-from redrive import App, Publisher
+from redrive import App, Park, Publisher
 from redrive.client import Connection
 from redrive.errors import ConfigurationError
 from redrive.integrations.fastapi import Application, Publishing, Transaction, explain_errors, lifespan
@@ -43,6 +43,8 @@ class Shop:
 
     async def greet(self, user: dict[str, str]) -> None:
         self.handled.put_nowait(user["name"])
+        if user["name"] == "Mallory":
+            raise Park("not you")
 
     async def publish(self, name: str, publisher: Publishing, key: str = "user.new") -> str:
         return await publisher.publish(self.events, key, {"name": name})
@@ -119,6 +121,20 @@ async def test_an_api_that_is_told_to_work_relays_and_handles_what_it_commits(am
         names = {await shop.handled.get(), await shop.handled.get()}
 
     assert names == {"Ada", "Grace"}
+
+
+@pytest.mark.usefixtures("cleanliness")
+async def test_what_fails_in_an_api_that_works_is_logged(
+    amqp_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Shop(amqp_url, tmp_path, work=True)
+    async with shop.open() as client, asyncio.timeout(20):
+        await client.post("/publish", params={"name": "Mallory"})
+        await shop.handled.get()
+
+    assert [entry.getMessage().partition(" [")[0] for entry in caplog.records if entry.name == "redrive"] == [
+        "greetings: parked as requested after attempt 1 of 3: redrive.recovery.signals.Park: not you"
+    ]
 
 
 async def test_with_the_transport_local_the_api_handles_its_own_events(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from redrive.errors import (
     RedriveError,
     Unroutable,
 )
+from redrive.integrations.logs import LogObserver
 from redrive.recovery.durations import Duration, duration
 from redrive.runtime.publishing import Publisher
 from redrive.store.transport import Transport
@@ -84,6 +85,8 @@ def lifespan(
 
     @asynccontextmanager
     async def connected(api: FastAPI) -> AsyncIterator[Any]:
+        if not any(isinstance(observer, LogObserver) for observer in app.observers):
+            app.observers.append(LogObserver(app.name))  # as `redrive worker` does: what fails must not be silent
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(app)
             api.state.redrive = app
