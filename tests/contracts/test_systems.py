@@ -71,7 +71,7 @@ class UnprocessableEntityException(Exception):
 @pytest.mark.usefixtures("cleanliness")
 async def test_errorfilter_republishes_with_a_delay_a_number_and_the_same_correlation(amqp_url: str) -> None:
     app = declared(amqp_url, "errorfilter")
-    retry = Retry(attempts=3, exponential=Exponential("1s", 2, "1s"), via="delayed")  # type: ignore[arg-type]
+    retry = Retry(attempts=3, exponential=Exponential("1s", 2, "1s"), via="delayed")
     queue = replace(queue_of("errorfilter", "minha.fila", attempts=2), retry=retry)
     seen: list[tuple[Any, str, str | None]] = []
 

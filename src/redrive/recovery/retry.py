@@ -112,7 +112,7 @@ class Retry:
     exponential: Exponential | None = None
     jitter: float = 0.0
     max_age: Duration | None = None
-    via: Route = Route.REPUBLISH
+    via: Route | str = Route.REPUBLISH
     only: Errors = ()
     never: Errors = ()
     classify: Callable[[BaseException], bool | None] | None = None

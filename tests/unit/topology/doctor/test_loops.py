@@ -159,7 +159,7 @@ def test_what_loses_nothing(safe: str) -> None:
 
 
 def test_over_plain_amqp_the_topology_says_how_it_retries() -> None:
-    wanted = Topology(queues=[Queue("q", retry=Retry(via="reject"))])  # type: ignore[arg-type]
+    wanted = Topology(queues=[Queue("q", retry=Retry(via="reject"))])
 
     assert subjects(seen(classic("q"), complete=False), "reject-classic", wanted) == ["q"]
 
