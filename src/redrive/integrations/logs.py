@@ -298,6 +298,9 @@ def configure_logging(
         target.removeHandler(earlier)
     target.addHandler(handler)
     target.setLevel(wanted)
+    chatty = logging.getLogger("alembic")  # makes the tables, and tells at each start which plugins it has
+    if chatty.level == logging.NOTSET:
+        chatty.setLevel(logging.WARNING)
     target.propagate = False  # or a handler of the root would write each line a second time
     return handler
 

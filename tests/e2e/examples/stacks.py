@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -124,5 +125,6 @@ class Program:
         if self._killed:
             return
         self.process.stop()
-        assert self.process.join() == 0, tail(self.log)
+        # uvicorn passes the signal on when it is done, so that whoever waits for the process knows why it ended.
+        assert self.process.join() in (0, -signal.SIGTERM), tail(self.log)
         assert "Traceback" not in self.output.replace('"Traceback', ""), tail(self.log)

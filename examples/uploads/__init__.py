@@ -1,0 +1,1 @@
+"""Files uploaded over HTTP, and seven consumers that look after them."""

@@ -1,0 +1,482 @@
+"""The uploads, sentence by sentence as their document (seed 000) says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from PIL import Image
+
+from admin_api import SECRET, bearing
+from e2e.examples.checklist import Checklist
+from e2e.examples.stacks import ROOT, Program, Stack
+from redrive.client import Connection, Delivery
+from redrive.testing import RabbitMQ
+from redrive.testing.ports import free_port
+from redrive.topology import Server, expand
+from servers import rabbitmq_root
+from topology_systems import system
+from working import take
+
+EXAMPLE = ROOT / "examples" / "uploads"
+INFRA = EXAMPLE / "infra"
+BINDS = {
+    "q.upload.commands": [("domain.commands", "commands.file.reprocess.*"), ("domain.commands", "commands.upload.#")],
+    "q.validator": [("domain.events", "files.uploaded.*")],
+    "q.thumbnail": [("domain.events", "files.validated.*")],
+    "q.extractor": [("domain.events", "files.validated.*")],
+    "q.projection": [("domain.events", "#")],
+    "q.notification": [("domain.events", "files.rejected.*"), ("domain.events", "processing.#")],
+    "q.audit": [("domain.events", "#")],
+}
+
+says = Checklist(
+    {
+        "init": "The topology is imported after the broker's start by the service rabbitmq-init",
+        "files": "from infra/rabbitmq/definitions.json, by infra/rabbitmq/import-definitions.sh",
+        "creates": "It creates the main exchanges, the queues, and retry and dead-letter exchanges and queues for each",
+        "exchanges": "domain.events and domain.commands are topic exchanges",
+        **{f"bind {queue}": f"{queue} is bound by {pairs}" for queue, pairs in BINDS.items()},
+        "goal": "A retry of one consumer is not published to the main exchange: no other consumer sees it twice",
+        "per queue": "Each q.X has retry.q.X (direct), q.X.retry (TTL), dlq.q.X (direct) and q.X.dlq",
+        "retry 1": "On an error worth retrying the consumer rejects without requeue",
+        "retry 2": "q.X dead-letters to retry.q.X with the fixed key retry",
+        "retry 3": "The message enters q.X.retry, whose TTL is 15,000 ms",
+        "retry 4": "When it expires, q.X.retry dead-letters to the default exchange with the key q.X",
+        "retry 5": "It comes back to q.X only",
+        "parking": "After 3 attempts the consumer publishes to dlq.q.X with the key parking, and acks",
+        "no loop": "So there is no endless loop, and other consumers are left alone",
+        "counter": "Attempts are counted by x-death of the original queue",
+        "admin": "Admin endpoints, protected by the role admin",
+        "list": "GET /admin/dlq/queues",
+        "peek": "GET /admin/dlq/queues/:queue/messages?limit=20 looks and does not take",
+        "re-drive": 'POST /admin/dlq/queues/:queue/re-drive with {"limit": 10}',
+        "accepted": "The dead-letter queues of the seven queues are accepted",
+        "strategy": "A re-drive publishes to the retry exchange (retry.q.X) with the key retry",
+        "headers": "and adds headers for the audit, x-redriven-*",
+        "logs": "Failures, retries and parking are JSON lines: correlationId, queue, routingKey, messageType, attempts",
+        "caveat": "A failed publish of a re-drive wants manual recovery: here it cannot, the message stays where it is",
+        "again": "The topology is applied again by running rabbitmq-init again",
+        "compose": "infra/docker-compose.yml",
+    }
+)
+
+
+# What is made -------------------------------------------------------------------------------------
+
+
+@says("creates", "exchanges", *(f"bind {queue}" for queue in BINDS), "per queue", "retry 2", "retry 3", "retry 4")
+def test_the_definitions_are_the_topology_of_the_text() -> None:
+    definitions = json.loads((INFRA / "rabbitmq" / "definitions.json").read_text())
+    exchanges = {one["name"]: one["type"] for one in definitions["exchanges"]}
+    queues = {one["name"]: one["arguments"] for one in definitions["queues"]}
+    bindings = Counter((one["source"], one["destination"], one["routing_key"]) for one in definitions["bindings"])
+
+    assert exchanges == {"domain.events": "topic", "domain.commands": "topic"} | {
+        f"{role}.{queue}": "direct" for queue in BINDS for role in ("retry", "dlq")
+    }
+    assert sorted(queues) == sorted(f"{queue}{end}" for queue in BINDS for end in ("", ".retry", ".dlq"))
+    wanted = Counter((source, queue, key) for queue, pairs in BINDS.items() for source, key in pairs)
+    wanted.update((f"retry.{queue}", f"{queue}.retry", "retry") for queue in BINDS)
+    wanted.update((f"dlq.{queue}", f"{queue}.dlq", "parking") for queue in BINDS)
+    assert bindings == wanted
+    for queue in BINDS:
+        assert queues[queue]["x-dead-letter-exchange"] == f"retry.{queue}"
+        assert queues[queue]["x-dead-letter-routing-key"] == "retry"
+        assert queues[f"{queue}.retry"]["x-message-ttl"] == 15_000
+        assert queues[f"{queue}.retry"]["x-dead-letter-exchange"] == ""
+        assert queues[f"{queue}.retry"]["x-dead-letter-routing-key"] == queue
+
+
+def test_the_application_the_file_and_the_definitions_are_one_topology(tmp_path: Path) -> None:
+    from examples.uploads.app import app
+
+    server = Server(version=(3, 10))
+    assert expand(app.topology, server) == expand(system("uploads"), server)
+    exported = Stack(tmp_path).run("redrive", "topology", "export", "examples.uploads.app:app", "--for", "3.10")
+    assert json.loads(exported.stdout) == json.loads((INFRA / "rabbitmq" / "definitions.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    folder = tmp_path_factory.mktemp("uploads") / "rabbitmq"
+    with RabbitMQ(folder, name="uploads", root=rabbitmq_root(), management=True) as node:
+        yield node
+
+
+def import_definitions(node: RabbitMQ, **said: str) -> subprocess.CompletedProcess[str]:
+    there = f"http://guest:guest@127.0.0.1:{node.management_port}"
+    environment = {"PATH": os.environ["PATH"], "RABBITMQ_MANAGEMENT": there, "WITHIN": "30", **said}
+    script = INFRA / "rabbitmq" / "import-definitions.sh"
+    return subprocess.run(["sh", str(script)], env=environment, text=True, capture_output=True, check=False)
+
+
+@says("files", "init", "again")
+@pytest.mark.rabbitmq
+async def test_the_script_imports_into_a_running_broker_and_can_be_repeated(node: RabbitMQ) -> None:
+    assert import_definitions(node).returncode == 0
+    async with Connection(node.url) as connection:
+        await connection.publish("domain.events", "files.uploaded.png", b"{}")
+
+        again = import_definitions(node)
+
+        assert (again.returncode, again.stderr) == (0, "")
+        held = {queue: (await connection.queue_info(queue)).messages for queue in BINDS}
+    assert held == dict.fromkeys(BINDS, 0) | {"q.validator": 1, "q.projection": 1, "q.audit": 1}
+
+
+@pytest.mark.rabbitmq
+def test_the_script_says_what_is_wrong(node: RabbitMQ, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"queues": [{"name": "q", "vhost": "/", "durable": true, "arguments": 7}]}')
+
+    stranger = import_definitions(node, RABBITMQ_MANAGEMENT=f"http://me:no@127.0.0.1:{node.management_port}")
+    refused = import_definitions(node, DEFINITIONS=str(tmp_path / "other.json"))
+    missing = import_definitions(node, DEFINITIONS=str(tmp_path / "none.json"))
+    nobody = import_definitions(node, RABBITMQ_MANAGEMENT=f"http://127.0.0.1:{free_port()}", WITHIN="0")
+
+    assert (stranger.returncode, "does not know this user" in stranger.stderr) == (1, True)
+    assert (refused.returncode, "RabbitMQ refused" in refused.stderr) == (1, True)
+    assert (missing.returncode, "cannot read" in missing.stderr) == (2, True)
+    assert (nobody.returncode, "did not answer within 0 s" in nobody.stderr) == (1, True)
+
+
+@says("init", "compose")
+def test_the_services_start_in_the_order_that_the_text_wants() -> None:
+    """Docker is not asked here: that what the file names is there, and who waits for whom."""
+    services = yaml.safe_load((INFRA / "docker-compose.yml").read_text())["services"]
+
+    init = services["rabbitmq-init"]
+    assert init["depends_on"] == {"rabbitmq": {"condition": "service_healthy"}}
+    assert init["entrypoint"] == ["sh", "/definitions/import-definitions.sh"]
+    assert init["volumes"] == ["./rabbitmq:/definitions:ro"]
+    assert services["uploads"]["depends_on"]["rabbitmq-init"] == {"condition": "service_completed_successfully"}
+    assert (INFRA / "../../..").resolve() == ROOT  # what the service mounts
+
+
+# At work ------------------------------------------------------------------------------------------
+
+
+def picture(kind: str = "PNG", size: int = 300) -> bytes:
+    content = BytesIO()
+    Image.effect_noise((size, size), 90).convert("RGB").save(content, kind)
+    return content.getvalue()
+
+
+class Listener:
+    """Somebody who wants to hear of files, and is slow until he is not."""
+
+    def __init__(self) -> None:
+        self.awake = threading.Event()
+        self.told: list[tuple[str, str]] = []
+        listener = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                news = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                listener.awake.wait(10)
+                self.send_response(204)
+                self.end_headers()
+                listener.told.append((news["text"], self.headers["Idempotency-Key"]))
+
+            def handle_one_request(self) -> None:
+                try:
+                    super().handle_one_request()
+                except OSError:
+                    self.close_connection = True  # he did not wait for us
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+
+    @contextmanager
+    def listening(self) -> Iterator[Listener]:
+        thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.awake.set()
+            self.server.shutdown()
+            thread.join()
+            self.server.server_close()
+
+
+class Uploads:
+    """The example as a process, and what its users do."""
+
+    def __init__(self, stack: Stack, program: Program, port: int) -> None:
+        self.stack = stack
+        self.program = program
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+
+    def upload(self, name: str, content: bytes) -> str:
+        answer = self.client.post("/files", files={"file": (name, content)})
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    def until(self, condition: Callable[[], Any], within: float = 60) -> Any:
+        deadline = time.monotonic() + within
+        while not (found := condition()):
+            assert time.monotonic() < deadline, self.program.output[-3000:]
+            time.sleep(0.05)
+        return found
+
+    def file(self, identity: str) -> dict[str, Any]:
+        answer = self.client.get(f"/files/{identity}")
+        return answer.json() if answer.status_code == 200 else {"id": None}
+
+    def lines(self, **wanted: Any) -> list[dict[str, Any]]:
+        """What was logged of settled messages."""
+        found = [json.loads(line) for line in self.program.output.splitlines() if line.startswith("{")]
+        return [line for line in found if wanted.items() <= line.items()]
+
+    def dead(self, queue: str) -> list[dict[str, Any]]:
+        answer = self.client.get(f"/admin/dlq/queues/{queue}/messages?limit=20&fresh=true", headers=bearing())
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["items"]
+        return found
+
+    def redrive(self, queue: str, **order: Any) -> dict[str, Any]:
+        path, headers = f"/admin/dlq/queues/{queue}/re-drive", bearing() | {"Prefer": "wait=30"}
+        answer = self.client.post(path, json={"limit": 10} | order, headers=headers)
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with Listener().listening() as listener:
+        yield listener
+
+
+@pytest.fixture
+def uploads(stack: Stack, listener: Listener) -> Iterator[Uploads]:
+    port = free_port()
+    said = {
+        "RETRY_TTL_MS": "300",
+        "NOTIFY_URL": listener.url,
+        "NOTIFY_TIMEOUT": "0.3",
+        "REDRIVE_ADMIN_JWT_SECRET": SECRET,
+    }
+    with stack.running("examples.uploads", "--port", str(port), **said) as program:
+        uploads = Uploads(stack, program, port)
+        with uploads.client as client:
+            uploads.until(lambda: answers(client))
+            yield uploads
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+class Witness:
+    """Queues of the test's own: one gets whatever is published to the main exchanges, one what q.thumbnail rejects."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        asyncio.run(self._bind())
+
+    async def _bind(self) -> None:
+        async with self._stack.connection() as connection:
+            for queue in ("published", "rejected"):
+                await connection.declare_queue(queue)
+            for exchange in ("domain.events", "domain.commands"):
+                await connection.bind_queue("published", exchange, "#")
+            await connection.bind_queue("rejected", "retry.q.thumbnail", "retry")
+
+    def saw(self, queue: str) -> list[Delivery]:
+        async def read() -> list[Delivery]:
+            async with self._stack.connection() as connection:
+                count = (await connection.queue_info(queue)).messages
+                found = [await take(connection, queue) for _ in range(count)]
+                await connection.delete_queue(queue)  # or it would count as one more dead-letter queue
+                return found
+
+        return asyncio.run(read())
+
+
+@says(
+    "goal", "retry 1", "retry 5", "parking", "no loop", "counter", "admin", "list", "peek", "re-drive", "accepted",
+    "strategy", "headers", "logs", "caveat",
+)  # fmt: skip
+def test_uploads_go_through_fail_for_real_and_are_driven_again(uploads: Uploads, listener: Listener) -> None:
+    witness = Witness(uploads.stack)
+    good = uploads.upload("good.png", picture())
+    broken = uploads.upload("broken.png", picture()[:100] + b"xxxx" + picture()[104:])
+    short = uploads.upload("short.jpg", picture("JPEG")[:-2000])
+
+    # A good one goes through, and a broken one is refused: that is no failure.
+    made = uploads.until(lambda: (found := uploads.file(good))["id"] and found["thumbnail"] and found)
+    uploads.until(lambda: uploads.file(good)["metadata"])
+    assert made["name"] == "good.png"
+    thumbnail = Image.open(BytesIO(uploads.client.get(f"/files/{good}/thumbnail").content))
+    assert (thumbnail.format, thumbnail.size) == ("JPEG", (128, 128))
+    refused = uploads.until(lambda: (found := uploads.file(broken))["id"] and found["rejected"])
+    assert "broken PNG file" in refused
+
+    # One that ends too early is found out by those who read its pixels: three attempts, then parked.
+    for queue in ("q.thumbnail", "q.extractor"):
+        uploads.until(lambda queue=queue: uploads.lines(queue=queue, outcome="parked"))
+        told = uploads.lines(queue=queue, correlationId=short)
+        assert [(line["outcome"], line["attempt"], line["maxAttempts"]) for line in told] == [
+            ("retried", 1, 3), ("retried", 2, 3), ("parked", 3, 3),
+        ]  # fmt: skip
+        assert {line["routingKey"] for line in told} == {"files.validated.jpeg"}
+        assert {line["messageType"] for line in told} == {"FileValidated"}
+        assert all("truncated" in line["error"] for line in told)
+
+    # Nobody listens, so three notifications fail as well; their file is not touched by that.
+    uploads.until(lambda: len(uploads.lines(queue="q.notification", outcome="parked")) == 3)
+    assert {line["error"].partition(":")[0] for line in uploads.lines(queue="q.notification")} == {"TimeoutError"}
+    assert uploads.file(good)["notifications"] == []
+
+    # Whatever was retried, no other consumer heard of it again.
+    seen = Counter((one.routing_key, one.properties.message_id) for one in witness.saw("published"))
+    assert max(seen.values()) == 1
+    assert len([key for key, _ in seen if key == "files.validated.jpeg"]) == 1
+
+    # Each rejection went by retry.q.thumbnail, with what the broker counts the attempts by.
+    first, second = witness.saw("rejected")
+    deaths = [
+        {(death["queue"], death["reason"]): (death["count"], death["exchange"]) for death in one["x-death"]}
+        for one in (dict(first.properties.headers or {}), dict(second.properties.headers or {}))
+    ]
+    assert deaths[0] == {("q.thumbnail", "rejected"): (1, "domain.events")}
+    assert deaths[1]["q.thumbnail.retry", "expired"] == (1, "retry.q.thumbnail")
+    assert deaths[1]["q.thumbnail", "rejected"][0] == 2
+    assert (second.exchange, second.routing_key, second.body) == ("retry.q.thumbnail", "retry", first.body)
+
+    operators_see_and_may(uploads)
+    a_dead_letter_tells_its_story(uploads, short)
+    a_re_drive_that_cannot_publish_loses_nothing(uploads)
+    what_is_mended_is_driven_again(uploads, listener, good)
+    what_is_not_mended_comes_back(uploads, short)
+
+
+def operators_see_and_may(uploads: Uploads) -> None:
+    listed = "/admin/dlq/queues"
+    assert uploads.client.get(listed).status_code == 401
+    assert uploads.client.get(listed, headers=bearing(None)).status_code == 403
+    order = f"{listed}/q.notification.dlq/re-drive"
+    assert uploads.client.post(order, json={"limit": 10}, headers=bearing("viewer")).status_code == 403
+
+    queues = uploads.client.get(listed, headers=bearing()).json()["items"]
+    assert {one["name"] for one in queues} == {f"{queue}.dlq" for queue in BINDS}
+    assert {one["name"]: one["depth"] for one in queues if one["depth"]} == {
+        "q.thumbnail.dlq": 1, "q.extractor.dlq": 1, "q.notification.dlq": 3,
+    }  # fmt: skip
+    for queue in BINDS:
+        assert len(uploads.dead(f"{queue}.dlq")) == len(uploads.dead(f"{queue}.dlq"))  # a look takes nothing
+    unknown = uploads.client.get(f"{listed}/q.unknown.dlq/messages", headers=bearing())
+    assert unknown.status_code == 404
+
+
+def a_dead_letter_tells_its_story(uploads: Uploads, short: str) -> None:
+    async def look() -> tuple[str, str, dict[str, Any]]:
+        async with uploads.stack.connection() as connection:
+            delivery = await connection.get("q.thumbnail.dlq")
+            assert delivery is not None
+            found = delivery.exchange, delivery.routing_key, dict(delivery.properties.headers or {})
+            assert delivery.properties.correlation_id == short
+            delivery.nack(requeue=True)
+            return found
+
+    exchange, key, headers = asyncio.run(look())
+
+    assert (exchange, key) == ("dlq.q.thumbnail", "parking")  # published there by the consumer
+    assert (headers["x-redrive-exchange"], headers["x-redrive-routing-key"]) == (
+        "domain.events",
+        "files.validated.jpeg",
+    )
+
+
+def a_re_drive_that_cannot_publish_loses_nothing(uploads: Uploads) -> None:
+    before = [one["id"] for one in uploads.dead("q.notification.dlq")]
+    order = {"limit": 10, "to": "exchange:domain.events:nobody.listens"}
+
+    answer = uploads.client.post(
+        "/admin/dlq/queues/q.upload.commands.dlq/re-drive", json={"limit": 10, "to": "no.such.queue"}, headers=bearing()
+    )
+    assert answer.status_code == 409, answer.text
+    answer = uploads.client.post(
+        "/admin/dlq/queues/q.notification.dlq/re-drive", json=order | {"to": "no.such.queue"}, headers=bearing()
+    )
+
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:redrive:problem:target-unroutable")
+    assert [one["id"] for one in uploads.dead("q.notification.dlq")] == before
+
+
+def what_is_mended_is_driven_again(uploads: Uploads, listener: Listener, good: str) -> None:
+    listener.awake.set()
+
+    done = uploads.redrive("q.notification.dlq", to="retry")
+
+    assert (done["state"], done["counts"]["moved"]) == ("SUCCEEDED", 3)
+    uploads.until(lambda: uploads.file(good)["notifications"] == ["metadata is ready", "thumbnail is ready"])
+    uploads.until(lambda: len(listener.told) >= 3)
+    assert {text.partition(":")[0] for text, _ in listener.told} == {
+        "metadata is ready", "thumbnail is ready", "rejected",
+    }  # fmt: skip
+    assert uploads.dead("q.notification.dlq") == []
+
+
+def what_is_not_mended_comes_back(uploads: Uploads, short: str) -> None:
+    assert uploads.redrive("q.thumbnail.dlq")["counts"]["moved"] == 1
+
+    uploads.until(lambda: len(uploads.lines(queue="q.thumbnail", outcome="parked", correlationId=short)) == 2)
+    told = uploads.lines(queue="q.thumbnail", correlationId=short)
+    assert [line["attempt"] for line in told] == [1, 2, 3, 1, 2, 3]  # a full set of attempts again
+    (letter,) = uploads.dead("q.thumbnail.dlq")
+    whole = uploads.client.get(f"/admin/dlq/queues/q.thumbnail.dlq/messages/{letter['id']}", headers=bearing()).json()
+    headers = whole["headers"]
+    assert headers["x-redriven-count"] == 1
+    assert (headers["x-redriven-from"], headers["x-redriven-by"]) == ("q.thumbnail.dlq", "ada")
+    assert {"x-redriven-at", "x-redriven-op"} <= headers.keys()
+
+
+def test_a_file_can_be_processed_again_and_what_makes_no_sense_is_refused(uploads: Uploads, listener: Listener) -> None:
+    listener.awake.set()
+    good = uploads.upload("good.png", picture())
+    uploads.until(lambda: uploads.file(good)["id"] and uploads.file(good)["thumbnail"])
+    uploads.until(lambda: len(listener.told) == 2)
+
+    assert uploads.client.post(f"/files/{good}/reprocess").status_code == 202
+    uploads.until(lambda: len(listener.told) == 4)
+
+    every = ("files.uploaded.png", "files.validated.png", "processing.thumbnail.done", "processing.metadata.done")
+    uploads.until(lambda: audited(uploads.stack) == Counter(dict.fromkeys(every, 2)))
+    nobody = "00000000-0000-4000-8000-000000000000"
+    assert uploads.client.post(f"/files/{nobody}/reprocess").status_code == 404
+    assert uploads.client.get(f"/files/{nobody}").status_code == 404
+    assert uploads.client.get("/files/picture").status_code == 422
+    assert uploads.client.post("/files", files={"file": ("none.png", b"")}).status_code == 422
+    assert uploads.client.post("/files").status_code == 422
+
+
+def audited(stack: Stack) -> Counter[str]:
+    with stack.looking() as connection:
+        return Counter(connection.exec_driver_sql("SELECT event FROM audit").scalars())
+
+
+def test_every_statement_of_the_text_is_asserted() -> None:
+    assert not says.unclaimed
