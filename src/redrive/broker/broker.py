@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from itertools import count
 
-from redrive.broker.clock import Clock, LoopClock
+from redrive.broker.clock import Clock, Lifetime, LoopClock
 from redrive.broker.deadletter import decode_deaths
 from redrive.broker.dialect import LATEST, Dialect
 from redrive.broker.memory import DEFAULT_LIMIT, Memory
@@ -38,7 +38,7 @@ class Broker:
         memory_limit: int = DEFAULT_LIMIT,
     ) -> None:
         self.journal = journal or MemoryJournal()
-        self.clock = clock or LoopClock()
+        self.clock = Lifetime(clock or LoopClock())
         self.dialect = dialect
         self.tuning = tuning
         self.sessions: set[Session] = set()
@@ -134,6 +134,7 @@ class Broker:
         return entry
 
     async def close(self) -> None:
+        self.clock.end()  # what falls due from now on is for whoever opens the journal next
         await self.journal.close()
 
     def __repr__(self) -> str:

@@ -28,3 +28,20 @@ class LoopClock:
 
     def call_at(self, when: float, action: Callable[[], None]) -> Alarm:
         return asyncio.get_running_loop().call_later(max(0.0, when - time.time()), action)
+
+
+class Lifetime:
+    """A clock until its broker ends: an alarm that is left over then wakes nobody."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._over = False
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def call_at(self, when: float, action: Callable[[], None]) -> Alarm:
+        return self._clock.call_at(when, lambda: None if self._over else action())
+
+    def end(self) -> None:
+        self._over = True

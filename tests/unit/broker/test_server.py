@@ -1,13 +1,16 @@
 """What a broker lets in, and where it listens."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from redrive.broker.broker import Broker
 from redrive.broker.server import BrokerServer
-from redrive.client import Connection
+from redrive.broker.storage.sqlite import SQLiteJournal
+from redrive.client import Connection, Properties
 from redrive.errors import AuthenticationFailed, ConfigurationError
+from redrive.testing.clock import FakeClock
 
 
 def test_beyond_loopback_it_wants_users_of_its_own() -> None:
@@ -61,3 +64,20 @@ async def test_a_stopped_broker_leaves_the_socket_of_its_successor_alone(tmp_pat
     assert (tmp_path / "socket").is_socket()
     await successor.stop()
     assert not (tmp_path / "socket").exists()
+
+
+async def test_what_falls_due_after_the_end_wakes_nobody_and_is_there_for_the_next(tmp_path: Path) -> None:
+    """A process that goes on after it hosted a broker: an API, a demo, a test."""
+    clock = FakeClock()
+    journal = SQLiteJournal(tmp_path)
+    async with BrokerServer(Broker(journal=journal, clock=clock)) as server, Connection(server.url) as connection:
+        arguments = {"x-message-ttl": 50, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        await connection.declare_queue("waiting", arguments=arguments)
+        await connection.declare_queue("dead")
+        await connection.publish("", "waiting", b"it", Properties(delivery_mode=2))
+
+    clock.advance(timedelta(seconds=1))  # would raise: nothing can be stored any more
+
+    journal = SQLiteJournal(tmp_path)
+    async with BrokerServer(Broker(journal=journal, clock=clock)) as server, Connection(server.url) as connection:
+        assert (await connection.queue_info("dead")).messages == 1
