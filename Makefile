@@ -16,8 +16,8 @@ setup: .venv/.ready ## virtual environment in .venv, with the versions of constr
 servers: ## RabbitMQ and PostgreSQL from the system's packages, if missing; none is left running
 	@tools/install_servers.sh
 
-demo: setup ## a first look: a broker dies in the middle of the work, and nothing is lost
-	$(PYTHON) examples/first_look.py
+demo: setup ## see it at work: failures, retries, dead letters, the console; until Ctrl-C
+	@.venv/bin/redrive demo
 
 test: setup servers lint ## everything but the slow proofs: style, types, layers, tests
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow"
@@ -52,8 +52,9 @@ bench: .venv/.bench servers ## throughput and CPU per message, side by side with
 	$(PYTHON) -m bench.dead_letters --json bench/results/dead_letters.json
 	$(PYTHON) -m bench.admin --json bench/results/admin.json
 
-screenshots: setup ## docs/screenshots: every screen of the console, in light and dark (needs Chromium)
+screenshots: setup ## docs/screenshots: every screen of the console, in light and dark (needs Chromium), and the demo
 	PYTHONPATH=tools $(PYTHON) tools/screenshots.py
+	$(PYTHON) tools/draw_demo.py
 
 openapi: setup ## write docs/openapi.json from the code
 	$(PYTHON) tools/write_openapi.py

@@ -33,7 +33,9 @@ def test_everything_but_the_server_is_imported_without_its_extra() -> None:
     then = """
 import importlib, pkgutil, redrive
 for module in pkgutil.walk_packages(redrive.__path__, "redrive."):
-    if module.name.startswith(("redrive.admin.web", "redrive.testing.pytest_plugin")):
+    if module.name.startswith(("redrive.admin.web", "redrive.demo.web", "redrive.testing.pytest_plugin")):
+        continue
+    if module.name == "redrive.integrations.fastapi":
         continue
     if module.name in ("redrive.__main__", "redrive.admin.access.tokens", "redrive.admin.access.settings",
                        "redrive.admin.access.gate", "redrive.admin.office", "redrive.admin.desk"):
@@ -55,6 +57,17 @@ def test_the_server_says_what_it_needs(words: tuple[str, ...], tmp_path: Path) -
 def test_operators_commands_work_without_it(words: tuple[str, ...], tmp_path: Path) -> None:
     told = run(f"import os; os.chdir({str(tmp_path)!r}); from redrive.cli import main; main()", *words)
     assert told.returncode == 0, told.stderr
+
+
+def test_the_demo_does_without_it(tmp_path: Path) -> None:
+    told = run(f"import os; os.chdir({str(tmp_path)!r}); from redrive.cli import main; main()", "demo", "--once")
+    assert told.returncode == 0, told.stderr
+    assert "still dead" in told.stdout
+
+
+def test_the_integration_of_fastapi_says_what_it_needs() -> None:
+    told = run("import redrive.integrations.fastapi")
+    assert "redrive.integrations.fastapi wants it. pip install 'redrive[fastapi]'" in told.stderr
 
 
 def test_a_router_says_what_it_needs(tmp_path: Path) -> None:

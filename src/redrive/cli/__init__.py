@@ -16,6 +16,7 @@ _HOMES = {
     "audit": "redrive.cli.ops",
     "broker": "redrive.cli.broker",
     "db": "redrive.cli.outbox",
+    "demo": "redrive.cli.demo",
     "dlq": "redrive.cli.dlq",
     "doctor": "redrive.cli.doctor",
     "ops": "redrive.cli.ops",
