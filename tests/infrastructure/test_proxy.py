@@ -201,3 +201,13 @@ async def test_the_proxy_introduces_itself(network: FaultProxy) -> None:
         assert repr(network) == f"<FaultProxy port={network.port} ACCEPTING connections=1/1>"
         network.refuse()
         assert "REFUSING" in repr(network)
+
+
+async def test_in_front_of_several_servers_it_finds_one_that_answers() -> None:
+    ports = [free_port() for _ in range(3)]
+    server = await asyncio.start_server(echo, "127.0.0.1", ports[1])
+    async with FaultProxy(*(f"amqp://127.0.0.1:{port}/" for port in ports)) as network:
+        for _ in ports:  # whoever's turn it is
+            async with connected(network) as stream:
+                assert await exchange(stream, b"there") == b"there"
+    server.close()

@@ -7,10 +7,11 @@
 Each way a network fails is one method: connections reset (`cut`), a cable pulled out so that nothing arrives and nobody
 is told (`stall`), a server that is not there (`refuse`), slow lines (`delay`), a stream that ends in the middle of a
 frame (`truncate_after`). Directions are named after where the bytes go. The proxy understands no AMQP; it works for TLS
-and PostgreSQL as well.
+and PostgreSQL as well. In front of several servers that are one it is a balancer: a client gets the first that answers.
 """
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Callable
@@ -31,12 +32,9 @@ _RESET = struct.pack("ii", 1, 0)
 class FaultProxy:
     """A TCP proxy in front of the server of `target`: `<FaultProxy port=20001 ACCEPTING connections=2/5>`."""
 
-    def __init__(self, target: str) -> None:
-        address = urlsplit(target)
-        if address.hostname is None or address.port is None:
-            raise ValueError(f"the proxy needs a URL with a host and a port, not {target!r}")
-        self._target = address
-        self._server_address = (address.hostname, address.port)
+    def __init__(self, target: str, *others: str) -> None:
+        self._target = urlsplit(target)
+        self._servers = [_address(url) for url in (target, *others)]
         self.port = free_port()
         self.delay = timedelta(0)
         self.accepted = 0
@@ -138,7 +136,7 @@ class FaultProxy:
         try:
             # The server is called only when bytes may reach it, so a stalled proxy accepts and keeps silent.
             await self._flowing["server"].wait()
-            from_server, to_server = await asyncio.open_connection(*self._server_address)
+            from_server, to_server = await self._call_server()
             link.writers.append(to_server)
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(self._pump(link.from_client, to_server, "server"))
@@ -149,6 +147,15 @@ class FaultProxy:
             link.abort()
             self._links.discard(link)
             self._changed.set()
+
+    async def _call_server(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The next in turn that answers."""
+        for _ in self._servers[1:]:
+            server = self._servers[0]
+            self._servers.append(self._servers.pop(0))
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection(*server)
+        return await asyncio.open_connection(*self._servers[0])
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, to: Direction) -> None:
         """Forward one direction up to its end. The delay holds up each read in turn: a slow line is also narrow."""
@@ -175,6 +182,13 @@ class FaultProxy:
     @staticmethod
     def _directions(to: Direction | None) -> tuple[Direction, ...]:
         return ("client", "server") if to is None else (to,)
+
+
+def _address(url: str) -> tuple[str, int]:
+    address = urlsplit(url)
+    if address.hostname is None or address.port is None:
+        raise ValueError(f"the proxy needs a URL with a host and a port, not {url!r}")
+    return address.hostname, address.port
 
 
 class _Link:

@@ -1,0 +1,115 @@
+"""The runs, as JSON lines for whoever goes on with them, and as the table of docs/reliability.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from chaos.faults import FAULTS
+from chaos.scene import Outcome
+from chaos.systems import SYSTEMS
+
+_BEGINS, _ENDS = "<!-- table -->", "<!-- /table -->"
+
+
+class Run(msgspec.Struct, frozen=True):
+    system: str
+    broker: str
+    fault: str
+    seed: int
+    messages: int  # that were confirmed
+    strikes: int
+    lost: int
+    doubled: int
+    stuck: int
+    parked_wrongly: int
+    beyond_limit: int
+    recovery: float | None  # seconds after the worst strike; None if it never came
+    seconds: float
+    memory: int
+
+    @classmethod
+    def of(cls, system: str, broker: str, fault: str, seed: int, outcome: Outcome) -> Run:
+        account = outcome.account
+        return cls(
+            system=system,
+            broker=broker,
+            fault=fault,
+            seed=seed,
+            messages=account.confirmed,
+            strikes=outcome.strikes,
+            lost=len(account.lost),
+            doubled=account.doubled,
+            stuck=len(account.stuck),
+            parked_wrongly=len(account.parked_wrongly),
+            beyond_limit=len(account.beyond_limit),
+            recovery=max(outcome.recoveries) if len(outcome.recoveries) == outcome.strikes else None,
+            seconds=outcome.seconds,
+            memory=outcome.memory,
+        )
+
+    def __str__(self) -> str:
+        recovery = "never" if self.recovery is None else f"{self.recovery:.1f} s"
+        wrong = f", {self.parked_wrongly} parked wrongly" if self.parked_wrongly else ""
+        wrong += f", {self.beyond_limit} tried too often" if self.beyond_limit else ""
+        return (
+            f"{self.fault} × {self.strikes}, {self.broker}, {SYSTEMS[self.system].title}: {self.messages:,} confirmed, "
+            f"{self.lost} lost, {self.doubled} doubled, {self.stuck} stuck{wrong}, recovery {recovery}, "
+            f"{self.seconds:.0f} s, {self.memory / 1e6:.0f} MB"
+        )
+
+
+def append(path: Path, run: Run) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(run) + b"\n")
+
+
+def read(path: Path) -> list[Run]:
+    """The last run of each kind counts."""
+    runs = [msgspec.json.decode(line, type=Run) for line in path.read_bytes().splitlines()] if path.exists() else []
+    return list({(run.fault, run.broker, run.system): run for run in runs}.values())
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Rows are faults on brokers, columns are systems; a cell: lost / doubled / stuck / recovery."""
+    systems = [name for name in SYSTEMS if any(run.system == name for run in runs)]
+    lines = [
+        "| fault | broker | " + " | ".join(SYSTEMS[name].title for name in systems) + " |",
+        "|---|---|" + "---|" * len(systems),
+    ]
+    for fault in FAULTS.values():
+        for broker in dict.fromkeys(run.broker for run in runs if run.fault == fault.name):
+            cells = {run.system: _cell(run) for run in runs if (run.fault, run.broker) == (fault.name, broker)}
+            shown = " | ".join(cells.get(name, "") for name in systems)
+            lines.append(f"| {fault.title} × {fault.strikes} | {broker} | {shown} |")
+    return "\n".join(lines)
+
+
+def _cell(run: Run) -> str:
+    lost = f"**{run.lost} lost**" if run.lost else "0"
+    stuck = f"**{run.stuck} stuck**" if run.stuck else "0"
+    recovery = "never" if run.recovery is None else f"{run.recovery:.1f} s"
+    wrong = f" ({run.parked_wrongly} parked that could be done)" if run.parked_wrongly else ""
+    return f"{lost} / {run.doubled} / {stuck} / {recovery}{wrong}"
+
+
+def write(document: Path, runs: Sequence[Run]) -> None:
+    """Put the table, and what it sums up to, between the marks of the document."""
+    before, rest = document.read_text().split(_BEGINS)
+    after = rest.split(_ENDS)[1]
+    document.write_text(f"{before}{_BEGINS}\n{table(runs)}\n\n{summary(runs)}.\n{_ENDS}{after}")
+
+
+def summary(runs: Iterable[Run]) -> str:
+    runs = list(runs)
+    own = [run for run in runs if run.system.startswith("redrive")]
+    lost, stuck = sum(run.lost for run in own), sum(run.stuck for run in own)
+    return f"{_sums(runs)}; Redrive: {_sums(own)}, {lost} lost, {stuck} stuck"
+
+
+def _sums(runs: list[Run]) -> str:
+    strikes, messages = sum(run.strikes for run in runs), sum(run.messages for run in runs)
+    return f"{len(runs)} runs, {strikes:,} faults, {messages:,} messages"

@@ -1,0 +1,56 @@
+"""Redrive: a consumer with three attempts; its topology, its worker and its publisher are as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from chaos.systems.producing import publish_all
+from chaos.work import ATTEMPTS, HEARTBEAT, QUEUE, WAIT, Handling, Job, name_of
+from redrive import App, Message, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+AGAIN = Retry(attempts=ATTEMPTS, delay=f"{round(WAIT * 1000)}ms")
+
+
+def make_app(job: Job) -> App:
+    return App(
+        "chaos", broker=f"{job.url}?heartbeat={HEARTBEAT}", database=job.database, queue_type=job.kind, patience="20s"
+    )
+
+
+def worker(job: Job) -> App:
+    app, handling = make_app(job), Handling(job)
+
+    @app.consumer(QUEUE, retry=AGAIN, concurrency=10, prefetch=20)
+    async def handle(order: dict[str, str], message: Message) -> None:
+        if job.database is None:
+            handling.handle(order["name"], message.attempt)
+        else:
+            await asyncio.to_thread(handling.handle, order["name"], message.attempt)
+
+    return app
+
+
+def main(make: Callable[[Job], App]) -> None:
+    """`declare` and `publish`; `redrive worker` does the rest."""
+    job = Job.given()
+    app = make(job)
+
+    async def run() -> None:
+        if job.database is not None:
+            app.upgrade_database()
+        async with app:  # which declares everything
+            if sys.argv[1] == "publish":
+                await publish_all(job, lambda number: app.publish("", QUEUE, {"name": name_of(number)}))
+
+    asyncio.run(run())
+
+
+app = worker(Job.given())
+
+if __name__ == "__main__":
+    main(worker)
