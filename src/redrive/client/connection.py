@@ -119,6 +119,7 @@ class Connection:
         self._window = window
         self._window_bytes = window_bytes
         self._link: Link | None = None
+        self._known: Link | None = None  # the last there was: what the broker is does not change while it is away
         self._publisher: Publisher | None = None
         self._consumers: list[Consumer] = []
         self._getters: dict[str, tuple[Channel, ChannelSettler]] = {}
@@ -144,7 +145,7 @@ class Connection:
 
     @property
     def server_properties(self) -> Table:
-        return self._link.server_properties if self._link is not None else {}
+        return self._known.server_properties if self._known is not None else {}
 
     @property
     def server_version(self) -> tuple[int, ...]:
@@ -156,7 +157,7 @@ class Connection:
     @property
     def properties_max(self) -> int:
         """How many bytes the properties of a message may have: they must fit into one frame."""
-        tuning = self._link.conversation.tuning if self._link is not None else self.url.tuning
+        tuning = self._known.conversation.tuning if self._known is not None else self.url.tuning
         return tuning.frame_max - _HEADER_FRAME
 
     def on_change(self, listener: Callable[[Connection], None]) -> None:
@@ -193,7 +194,7 @@ class Connection:
         self._become(State.CONNECTING)
         self._publisher = Publisher(window=self._window, window_bytes=self._window_bytes, patience=self._patience)
         try:
-            self._link = link = await self._first_link(wait)
+            self._link = self._known = link = await self._first_link(wait)
         except BaseException:
             self._publisher = None
             self._become(State.CLOSED)
@@ -246,7 +247,7 @@ class Connection:
         while True:
             self._lost(await self._tend(link))
             link = await self._reconnect()
-            self._link = link
+            self._link = self._known = link
             self.reconnects += 1
             self._become(State.OPEN)
             log.info("reconnected to %s", link.host)

@@ -35,6 +35,7 @@ from redrive.wire.methods.connection import (
     ConnectionOpen,
     ConnectionStart,
     ConnectionStartOk,
+    ConnectionTune,
     ConnectionUnblocked,
 )
 from redrive.wire.methods.exchange import ExchangeBind, ExchangeDeclare
@@ -854,6 +855,24 @@ async def test_those_who_wait_for_a_connection_are_told_that_there_will_be_none(
         await asyncio.wait_for(declaring, 5)
     with pytest.raises(NotPublished):
         await asyncio.wait_for(publishing, 5)
+
+
+async def test_what_the_broker_is_stays_known_while_it_is_away(broker: ScriptedBroker) -> None:
+    """Who asks in between would else take it for another: other arguments for queues, other limits for headers."""
+    broker.answers[GREETING] = ConnectionStart(server_properties={"version": "4.3.1"})
+    broker.answers[ConnectionStartOk] = ConnectionTune(channel_max=100, frame_max=8192, heartbeat=0)
+    connection = await Connection(broker.url, backoff=QUICK).open()
+    before = (connection.server_version, connection.properties_max)
+    broker.ignore(GREETING)
+
+    broker.hang_up()
+    await broker.accepted(2)
+
+    assert connection.state is State.RECONNECTING
+    assert (connection.server_version, connection.properties_max) == before
+    assert before[0] == (4, 3, 1)
+    assert before[1] < 8192
+    await connection.close()
 
 
 @pytest.mark.parametrize("moment", [GREETING, ConnectionOpen, ChannelOpen, ConfirmSelect])
