@@ -43,7 +43,7 @@ from redrive.store.database import Database
 from redrive.store.inbox import Inbox
 from redrive.store.outbox import Outbox, OutboxPolicy
 from redrive.store.schema import Schema, channel_of
-from redrive.store.tables import OutboxNames
+from redrive.store.tables import InboxNames, OutboxNames
 from redrive.store.transactions import SESSION_TYPES, StoreTransactions
 from redrive.store.transport import Transport, arrange, stranded
 from redrive.store.waking import Waker
@@ -72,7 +72,7 @@ class App(Router):
         database: str | None = None,
         outbox: OutboxNames | None = None,
         outbox_policy: OutboxPolicy | None = None,
-        inbox_table: str = "redrive_inbox",
+        inbox_table: InboxNames | str = "redrive_inbox",
         data: Path | str | None = None,
         naming: Naming | None = None,
         queue_type: QueueType | str = QueueType.CLASSIC,

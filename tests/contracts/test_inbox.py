@@ -22,7 +22,8 @@ from redrive.integrations.prometheus import PrometheusObserver, exposition
 from redrive.runtime.observing import Outcome
 from redrive.runtime.transactions import InboxPolicy
 from redrive.store.claims import Claims
-from redrive.store.tables import RowState
+from redrive.store.inbox import Inbox
+from redrive.store.tables import InboxNames, RowState
 from redrive.store.transactions import StoreTransactions
 from redrive.testing.broker import ThreadedBroker
 from working import depth, take, working
@@ -353,6 +354,33 @@ async def test_old_entries_are_forgotten_in_small_batches(app: App) -> None:
         assert app.inbox.note(session, "another consumer", ["3"]) == {"3"}
     assert app.inbox.prune(timedelta(hours=1)) == 0
     assert app.inbox.prune(timedelta(seconds=-5), batch=10) == 27
+
+
+async def test_the_table_and_its_columns_can_have_other_names(app: App) -> None:
+    names = InboxNames("nfe_inbox_processed", {"message_id": "event_id", "processed_at": "at"})
+    inbox = Inbox(app.database, names)
+    inbox.table.metadata.create_all(app.database.engine)
+    with app.database.sessions()() as session, session.begin():
+        assert inbox.note(session, "nfe", ["e-1", "e-2"]) == {"e-1", "e-2"}
+    async with app.database.async_sessions()() as session, session.begin():
+        assert await inbox.note_async(session, "nfe", ["e-2", "e-3"]) == {"e-3"}
+    with app.database.looking() as connection:
+        noted = connection.exec_driver_sql("SELECT event_id FROM nfe_inbox_processed WHERE at IS NOT NULL").scalars()
+        assert sorted(noted) == ["e-1", "e-2", "e-3"]
+    assert inbox.prune(timedelta(seconds=-5)) == 3
+    with pytest.raises(ConfigurationError, match="no column mesage_id, did you mean message_id"):
+        InboxNames(columns={"mesage_id": "event_id"})
+
+
+def test_an_application_makes_and_uses_the_inbox_that_it_names(tmp_path: Path) -> None:
+    names = InboxNames("nfe_inbox_processed", {"message_id": "event_id"})
+    for given, column in ((names, "event_id"), ("nfe_inbox_processed", "message_id")):
+        app = App("nfe", data=tmp_path / column, inbox_table=given)
+        app.upgrade_database()
+        known = sa.inspect(app.database.engine).get_columns("nfe_inbox_processed")
+        assert {one["name"] for one in known} == {"consumer", column, "processed_at"}
+        assert app.inbox.table.c.message_id.name == column
+        asyncio.run(app.database.close())
 
 
 async def test_each_consumer_forgets_what_it_has_kept_for_long_enough(app: App) -> None:

@@ -17,13 +17,19 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from redrive.store.database import Database
-from redrive.store.tables import inbox_table
+from redrive.store.tables import InboxNames, inbox_table
 
 
 class Inbox:
-    def __init__(self, database: Database, name: str = "redrive_inbox", *, metadata: sa.MetaData | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        names: InboxNames | str = InboxNames(),  # noqa: B008 - frozen
+        *,
+        metadata: sa.MetaData | None = None,
+    ) -> None:
         self.database = database
-        self.table = inbox_table(metadata if metadata is not None else sa.MetaData(), name)
+        self.table = inbox_table(metadata if metadata is not None else sa.MetaData(), names)
         insert = (postgresql if database.is_postgresql else sqlite).insert(self.table)
         self._note: Any = insert.on_conflict_do_nothing().returning(self.table.c.message_id)
 

@@ -16,6 +16,7 @@ from redrive.errors import ConfigurationError
 from redrive.store.audit import append_only_statements
 from redrive.store.database import Database
 from redrive.store.tables import (
+    InboxNames,
     OutboxNames,
     audit_table,
     inbox_table,
@@ -43,7 +44,7 @@ LATEST = STEPS[-1]
 @dataclass(frozen=True, slots=True)
 class Schema:
     outbox: OutboxNames = field(default_factory=OutboxNames)
-    inbox: str = "redrive_inbox"
+    inbox: InboxNames | str = field(default_factory=InboxNames)
 
     def upgrade(self, database: Database) -> bool:
         """Make the tables, or what is missing of them. Whether anything was done.

@@ -14,7 +14,7 @@ and requests are remembered for as long as somebody may come back to them. All o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import IntEnum
@@ -48,18 +48,42 @@ class OutboxNames:
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in self.columns:
-            if name not in OUTBOX_COLUMNS:
-                close = get_close_matches(name, OUTBOX_COLUMNS, 1)
-                raise ConfigurationError(
-                    f"outbox.columns: there is no column {name}"
-                    + (f", did you mean {close[0]}?" if close else f"; there are {', '.join(OUTBOX_COLUMNS)}")
-                )
+        _check_columns("outbox", self.columns, OUTBOX_COLUMNS)
 
     def column(self, name: str) -> str:
         return self.columns.get(name, name)
 
 
+@dataclass(frozen=True, slots=True)
+class InboxNames:
+    """`InboxNames("nfe_inbox_processed", {"message_id": "event_id"})`: as those of the outbox."""
+
+    table: str = "redrive_inbox"
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_columns("inbox", self.columns, INBOX_COLUMNS)
+
+    @classmethod
+    def of(cls, names: InboxNames | str) -> InboxNames:
+        """A text names the table, and the columns keep their names."""
+        return cls(names) if isinstance(names, str) else names
+
+    def column(self, name: str) -> str:
+        return self.columns.get(name, name)
+
+
+def _check_columns(table: str, renamed: Iterable[str], known: Sequence[str]) -> None:
+    for name in renamed:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            raise ConfigurationError(
+                f"{table}.columns: there is no column {name}"
+                + (f", did you mean {close[0]}?" if close else f"; there are {', '.join(known)}")
+            )
+
+
+INBOX_COLUMNS = ("consumer", "message_id", "processed_at")
 OUTBOX_COLUMNS = (
     "id",
     "message_id",
@@ -115,16 +139,21 @@ def _index(table: sa.Table, name: str, columns: list[sa.Column[Any]], where: sa.
     sa.Index(f"{table.name}_{name}", *columns, postgresql_where=where, sqlite_where=where)
 
 
-def inbox_table(metadata: sa.MetaData, name: str = "redrive_inbox") -> sa.Table:
+def inbox_table(metadata: sa.MetaData, names: InboxNames | str = InboxNames()) -> sa.Table:  # noqa: B008 - frozen
     """What was processed, by whom, and when: the key is what makes a second time impossible."""
+    names = InboxNames.of(names)
+
+    def column(key: str, kind: Any, **options: Any) -> sa.Column[Any]:
+        return sa.Column(names.column(key), kind, key=key, **options)
+
     table = sa.Table(
-        name,
+        names.table,
         metadata,
-        sa.Column("consumer", sa.String(255), primary_key=True),
-        sa.Column("message_id", sa.String(255), primary_key=True),
-        sa.Column("processed_at", _MOMENT, nullable=False, server_default=sa.func.current_timestamp()),
+        column("consumer", sa.String(255), primary_key=True),
+        column("message_id", sa.String(255), primary_key=True),
+        column("processed_at", _MOMENT, nullable=False, server_default=sa.func.current_timestamp()),
     )
-    sa.Index(f"{name}_processed_at", table.c.processed_at)
+    sa.Index(f"{names.table}_processed_at", table.c.processed_at)
     return table
 
 
