@@ -32,7 +32,7 @@ from redrive.router import Router
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.codecs import Codec, Codecs
 from redrive.runtime.observing import ConnectionChanged, Observer, Observers
-from redrive.runtime.provisioning import provision
+from redrive.runtime.provisioning import insist, provision
 from redrive.runtime.publishing import Around, Publisher, nothing_around
 from redrive.runtime.relaying import Relay
 from redrive.runtime.specs import ConsumerSpec
@@ -77,12 +77,16 @@ class App(Router):
         naming: Naming | None = None,
         queue_type: QueueType | str = QueueType.CLASSIC,
         delays: bool = False,
+        declare: bool = True,
         patience: Duration = "30s",
         codecs: Mapping[str, Codec] | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
-        """`patience`: how long a publish waits for a broker that is away or takes nothing, before it is an error."""
+        """`declare`: make what is missing of the topology when it connects; if not, a broker that lacks something is an
+        error that says what. `patience`: how long a publish waits for a broker that is away or takes nothing, before it
+        is an error.
+        """
         super().__init__()
         if not name or not isinstance(name, str):
             raise ConfigurationError(f"app name {name!r}: want a text, it stands in logs and messages")
@@ -103,6 +107,7 @@ class App(Router):
         self._naming = naming or Naming()
         self._queue_type = QueueType(queue_type)
         self._delays = delays
+        self._declares = declare
         self._patience = duration(patience, "patience")
         self._clock = clock or SystemClock()
         self.around_publish: Around = nothing_around
@@ -134,7 +139,7 @@ class App(Router):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Running]:
-        """Connected, with the topology in place."""
+        """Connected, with the topology in place: made, or found to be there (`declare=False`)."""
         if any(spec.inbox for spec in self.consumers):
             await self._ready_database(self.inbox.table.name)
         async with AsyncExitStack() as stack:
@@ -158,10 +163,14 @@ class App(Router):
         return connect
 
     async def _bring(self, connection: Connection) -> Server:
-        """Make what is missing of the topology."""
+        """Make what is missing of the topology, or see that nothing is."""
         server = await recognise(connection, self.topology, self.management)
         wanted = expand(self.topology, server)
-        await provision(make_plan(wanted, await survey(connection, wanted, server, self.management)), connection)
+        plan = make_plan(wanted, await survey(connection, wanted, server, self.management))
+        if self._declares:
+            await provision(plan, connection)
+        else:
+            insist(plan)
         return server
 
     async def __aenter__(self) -> Self:

@@ -8,6 +8,7 @@ The tree says whose fault it is, because that decides what to do next:
     │   ├── SearchError               a query for dead letters that makes no sense; points at the character
     │   └── TopologyError             a topology that no broker should get; holds every problem at once
     ├── TopologyConflict              the broker holds something else under a name that is wanted
+    ├── TopologyMissing               the broker lacks what is wanted, and the application is not to make it
     ├── MigrationRefused              a queue was not migrated: says why; nothing was changed
     ├── MigrationPaused               a migration stopped half-way: nothing is lost, run it again
     ├── OperationConflict             another operation holds the dead-letter queue: one at a time
@@ -138,6 +139,21 @@ class TopologyConflict(RedriveError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.conflicts,)
+
+
+class TopologyMissing(RedriveError):
+    """The broker lacks something that is wanted, and whoever looked makes nothing itself. Nothing was applied."""
+
+    def __init__(self, missing: Sequence[str]) -> None:
+        self.missing = tuple(missing)
+        lines = "\n".join(f"  - {one}" for one in self.missing)
+        super().__init__(
+            f"the broker lacks what the application needs:\n{lines}\n"
+            "and the application declares nothing (declare=False): `redrive topology apply` makes it"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.missing,)
 
 
 class MigrationRefused(RedriveError):

@@ -1,16 +1,19 @@
 """A topology brought to a broker: what is missing is made, what differs is told, and nothing else is touched."""
 
 import asyncio
+import secrets
 from datetime import timedelta
 
 import pytest
 
+from redrive import App
 from redrive.client import Connection, Properties
 from redrive.client.probing import probe, server_of
-from redrive.errors import TopologyConflict
+from redrive.errors import NotFound, TopologyConflict, TopologyMissing
 from redrive.reach import recognise, survey
 from redrive.recovery.retry import Retry, Route
 from redrive.runtime.provisioning import provision
+from redrive.testing import Endpoint
 from redrive.topology import Definitions, Exchange, ExchangeDefinition, Queue, QueueDefinition, Topology, expand, ladder
 from redrive.topology.plan import Action, Difference, Plan, make_plan
 from topology_systems import SYSTEMS, orders, routes, system
@@ -90,6 +93,56 @@ async def test_nothing_is_applied_while_anything_conflicts(connection: Connectio
         await provision(plan, connection)
     assert "redrive topology migrate" in str(caught.value)
     assert not await connection.exchange_exists("events")
+
+
+async def test_an_application_that_declares_nothing_says_what_is_missing(amqp_url: str, connection: Connection) -> None:
+    await connection.declare_exchange("events", "topic")
+    app = App("shop", broker=amqp_url, declare=False)
+    app.queue("orders", bind=app.exchange("events", "topic").on("order.*"), dlq=False)
+
+    with pytest.raises(TopologyMissing, match="`redrive topology apply` makes it") as caught:
+        async with app:
+            pass
+
+    assert caught.value.missing == ("queue orders", "binding events → orders [order.*]")
+    with pytest.raises(NotFound):
+        await connection.queue_info("orders")
+
+
+async def test_an_application_that_declares_nothing_works_on_what_is_there_and_as_wanted(
+    amqp_url: str, connection: Connection
+) -> None:
+    app = App("shop", broker=amqp_url, declare=False)
+    app.queue("orders", dlq=False)
+    await connection.declare_queue("orders")
+    async with app:
+        await app.publish("", "orders", {"id": 1})
+    await connection.delete_queue("orders")
+    await connection.declare_queue("orders", arguments={"x-max-length": 5})
+    with pytest.raises(TopologyConflict, match="x-max-length: has 5, wanted nothing"):
+        async with app:
+            pass
+
+
+@pytest.mark.rabbitmq
+async def test_whoever_may_not_configure_can_see_that_everything_is_there(rabbitmq: Endpoint) -> None:
+    vhost = name = f"reader-{secrets.token_hex(4)}"
+    rabbitmq.add_vhost(vhost)
+    rabbitmq.api(f"/users/{name}", "PUT", {"password": "secret", "tags": ""})
+    rabbitmq.api(f"/permissions/{vhost}/{name}", "PUT", {"configure": "", "write": ".*", "read": ".*"})
+    try:
+        app = App("shop", broker=rabbitmq.url_for(vhost).replace("guest:guest@", f"{name}:secret@"), declare=False)
+        app.queue("orders", bind=app.exchange("events", "topic").on("order.*"), dlq=False)
+        with pytest.raises(TopologyMissing):
+            async with app:
+                pass
+        async with Connection(rabbitmq.url_for(vhost)) as connection:
+            await bring(connection, app.topology)
+        async with app:
+            await app.publish("events", "order.placed", {"id": 1})
+    finally:
+        rabbitmq.delete_vhost(vhost)
+        rabbitmq.api(f"/users/{name}", "DELETE")
 
 
 async def test_messages_and_strangers_are_left_alone(connection: Connection) -> None:

@@ -28,6 +28,7 @@ from redrive.errors import (
     ReplyCode,
     ResourceLocked,
     SearchError,
+    TopologyMissing,
     Unroutable,
     channel_closed,
 )
@@ -162,6 +163,7 @@ def test_an_audit_that_cannot_be_written_says_that_nothing_was_done() -> None:
         NotFound(404, "NOT_FOUND - no queue 'q'", (50, 10)),
         RemoteProtocolError(ReplyCode.FRAME_ERROR, "a frame"),
         Unroutable("exchange", "key", "no queue"),
+        TopologyMissing(["queue q"]),
     ],
 )
 def test_an_error_survives_the_way_to_another_process(error: RedriveError) -> None:

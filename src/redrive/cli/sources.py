@@ -33,6 +33,7 @@ from redrive.errors import (
     PeekUnsafe,
     RedriveError,
     TopologyConflict,
+    TopologyMissing,
 )
 from redrive.reach import connect, recognise, survey
 from redrive.recovery.durations import duration
@@ -208,7 +209,7 @@ def _exit_code(error: RedriveError) -> int:
     match error:
         case ConfigurationError():
             return USAGE
-        case NotFound() | OperationNotFound() | LetterNotFound() | KeyNotFound():
+        case NotFound() | OperationNotFound() | LetterNotFound() | KeyNotFound() | TopologyMissing():
             return NOT_FOUND
         case TopologyConflict() | OperationConflict():
             return CONFLICT

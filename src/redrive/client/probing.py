@@ -4,6 +4,8 @@ AMQP lists nothing. It can be asked whether a name exists (a passive declaration
 exists: an equal one changes nothing, another is refused with the first argument that differs. Asked again with that
 argument put right, it tells the next one, so that in the end all are known. A declaration is sent only for what was
 just seen to exist; if somebody deletes a queue in that very moment, looking makes it again, as it was wanted.
+
+Whoever may not configure a name may ask whether it exists, and no more: then it is taken to be as wanted.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from redrive.client.connection import Connection, QueueInfo
-from redrive.errors import ChannelClosed, NotFound, PreconditionFailed, ResourceLocked
+from redrive.errors import AccessRefused, ChannelClosed, NotFound, PreconditionFailed, ResourceLocked
 from redrive.topology.definitions import Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.inequivalence import corrected
 from redrive.topology.server import Server
@@ -56,7 +58,7 @@ async def _probe_queue(connection: Connection, queue: QueueDefinition) -> QueueD
         )
         try:
             await connection.ask(declare, QueueDeclareOk)
-        except PreconditionFailed as error:
+        except (PreconditionFailed, AccessRefused) as error:
             right = corrected(queue, error.text)
             if right is None:
                 return queue

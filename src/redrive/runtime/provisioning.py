@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from redrive.errors import TopologyConflict
+from redrive.errors import TopologyConflict, TopologyMissing
 from redrive.runtime.ports import Declarer
 from redrive.topology.definitions import BindingDefinition, Definition, ExchangeDefinition, QueueDefinition
 from redrive.topology.plan import Action, Plan, Step
@@ -16,11 +16,22 @@ from redrive.topology.plan import Action, Plan, Step
 
 async def provision(plan: Plan, broker: Declarer) -> tuple[Step, ...]:
     """Make what the plan wants made, in an order that works, and say what that was."""
-    if plan.conflicts:
-        raise TopologyConflict([str(step) for step in plan.conflicts])
+    _refuse_conflicts(plan)
     steps = plan.by(Action.CREATE, Action.UNSEEN)
     await declare((step.definition for step in steps), broker)
     return steps
+
+
+def insist(plan: Plan) -> None:
+    """For those who make nothing: is everything there, and as wanted? What plain AMQP cannot see is taken on trust."""
+    _refuse_conflicts(plan)
+    if missing := plan.by(Action.CREATE):
+        raise TopologyMissing([str(step.definition) for step in missing])
+
+
+def _refuse_conflicts(plan: Plan) -> None:
+    if plan.conflicts:
+        raise TopologyConflict([str(step) for step in plan.conflicts])
 
 
 async def declare(definitions: Iterable[Definition], broker: Declarer) -> None:
