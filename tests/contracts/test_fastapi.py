@@ -20,6 +20,7 @@ from redrive.errors import ConfigurationError
 from redrive.integrations.fastapi import Application, Publishing, Transaction, explain_errors, lifespan
 from redrive.store.outbox import OutboxPolicy
 from redrive.testing.broker import ThreadedBroker
+from redrive.testing.ports import free_port
 from working import take
 
 USERS = sa.Table("users", sa.MetaData(), sa.Column("name", sa.String(40), primary_key=True))
@@ -163,6 +164,22 @@ async def test_a_broker_that_is_away_is_told_as_a_problem_that_is_worth_another_
         "instance": "/publish",
     }
     assert [entry.levelno for entry in caplog.records if entry.name == "redrive.integrations"] == [logging.WARNING]
+
+
+async def test_an_api_that_publishes_by_the_outbox_alone_needs_no_broker(tmp_path: Path) -> None:
+    shop = Shop(f"amqp://127.0.0.1:{free_port()}/", tmp_path, connect=False)
+    async with shop.open() as client:
+        answer = await client.post("/commit", params={"name": "Ada"})
+
+    assert (answer.status_code, shop.committed()) == (200, (["Ada"], 1))
+
+
+async def test_with_the_transport_local_it_handles_its_events_all_the_same(tmp_path: Path) -> None:
+    shop = Shop(None, tmp_path, transport="LOCAL", connect=False)
+    async with shop.open() as client, asyncio.timeout(20):
+        await client.post("/commit", params={"name": "Ada"})
+
+        assert await shop.handled.get() == "Ada"
 
 
 @pytest.mark.usefixtures("cleanliness")

@@ -65,6 +65,7 @@ _RETRY_AFTER = {"Retry-After": "2"}
 def lifespan(
     app: App,
     *,
+    connect: bool = True,
     work: bool = False,
     relay: bool = False,
     queues: Iterable[str] = (),
@@ -73,9 +74,10 @@ def lifespan(
 ) -> Lifespan:
     """The application is connected for as long as the API runs: `FastAPI(lifespan=lifespan(app))`.
 
-    `work`: handle its messages in this process, too (those of `queues`, or all); `relay`: publish the outbox's rows.
-    With the outbox's transport LOCAL both happen here in any case. `drain` is how long what is under way may take when
-    the API ends. `within` is a lifespan of your own, which begins when the application is connected.
+    `connect=False` is for an API that publishes by the outbox alone: it starts, and takes requests, while the broker is
+    away. `work`: handle its messages in this process, too (those of `queues`, or all); `relay`: publish the outbox's
+    rows. With the outbox's transport LOCAL both happen here in any case. `drain` is how long what is under way may take
+    when the API ends. `within` is a lifespan of your own, which begins when the application is connected.
     """
     limit, some = duration(drain, "drain"), tuple(queues)
     if (some or relay) and not work:
@@ -88,7 +90,8 @@ def lifespan(
         if not any(isinstance(observer, LogObserver) for observer in app.observers):
             app.observers.append(LogObserver(app.name))  # as `redrive worker` does: what fails must not be silent
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(app)
+            if connect:
+                await stack.enter_async_context(app)
             api.state.redrive = app
             if (handling := _handling(app, work, relay, some, limit)) is not None:
                 await stack.enter_async_context(handling)
