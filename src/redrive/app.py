@@ -24,7 +24,7 @@ from redrive.broker.host import SharedBroker
 from redrive.broker.storage import StorageError
 from redrive.broker.storage.census import count_unserved
 from redrive.client import BrokerURL, Connection, State
-from redrive.errors import Closed, ConfigurationError, NotFound, ResourceLocked
+from redrive.errors import AccessRefused, Closed, ConfigurationError, NotFound, ResourceLocked, TopologyConflict
 from redrive.reach import recognise, survey
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
@@ -318,22 +318,32 @@ class App(Router):
             log.warning("%s", said)
 
     async def relay(self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None) -> Relay:
-        """Publish the rows of the outbox until `stop` is set. On SQLite there can be one relay: the next is refused."""
+        """Publish the rows of the outbox until `stop` is set. On SQLite there can be one relay: the next is refused.
+
+        What is missing of the topology is made first: rows for an exchange that is not there yet would be parked.
+        """
         if self._arranged.no_relay is not None:
             raise ConfigurationError(self._arranged.no_relay)
         await self._tell_where_messages_are()
-        return await self._publish_rows(stop, ready=ready)
+        return await self._publish_rows(stop, ready=ready, bring=True)
 
     async def _publish_rows(
-        self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None, standby: bool = False
+        self,
+        stop: asyncio.Event,
+        *,
+        ready: Callable[[Relay], None] | None = None,
+        standby: bool = False,
+        bring: bool = False,
     ) -> Relay:
-        """With `standby` a second relay on SQLite waits until its turn comes."""
+        """With `standby` a second relay on SQLite waits until its turn comes; `bring`: nobody has made the topology."""
         await self.ready_outbox()
         async with AsyncExitStack() as stack:
             connect = await self._reach(stack)
             connection = await connect("relay", patience=_RELAY_PATIENCE, window=5000)
             if not self.database.is_postgresql:
                 await self._alone(connection, stop, standby=standby)
+            if bring:
+                await self._bring_for_relay(connection)
             waker = await stack.enter_async_context(Waker(self.database, channel_of(self.schema.outbox.table)))
             policy = self.outbox.policy
             keep = duration(policy.keep, "outbox.keep") if policy.keep is not None else None
@@ -354,6 +364,15 @@ class App(Router):
                 ready(relay)
             await relay.run(stop)
         return relay
+
+    async def _bring_for_relay(self, connection: Connection) -> None:
+        """A relay needs no more than its rows' way to a queue. It may not be allowed to make anything, and queues that
+        are not as wanted are the worker's trouble: neither is a reason to publish nothing.
+        """
+        try:
+            await self._bring(connection)
+        except (TopologyConflict, AccessRefused) as error:
+            log.warning("the relay goes on with the topology as it is: %s", error)
 
     async def _alone(self, connection: Connection, stop: asyncio.Event, *, standby: bool) -> None:
         """SQLite has no locks on rows: there may be one relay, and the broker knows whether there is."""

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from redrive import App
 from redrive.client import Connection
+from redrive.errors import TopologyMissing
 from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
 from redrive.store.tables import RowState
@@ -101,3 +102,37 @@ async def test_all_kinds_of_bad_rows_together_hold_up_nobody(app: App, connectio
         parked = await relayed(app)
     assert parked.keys() == {place for place, row in enumerate(rows) if row}
     assert await published(connection) == {b"%d" % place for place, row in enumerate(rows) if not row}
+
+
+async def test_a_relay_that_comes_first_makes_the_topology(app: App, connection: Connection) -> None:
+    add(app, GOOD)
+    assert await relayed(app) == {}
+    assert await published(connection) == {b"0"}
+
+
+async def test_a_queue_that_is_not_as_wanted_is_told_and_published_to(
+    app: App, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    await connection.declare_queue("orders", arguments={"x-max-length": 5})
+    add(app, GOOD)
+    assert await relayed(app) == {}
+    assert await published(connection) == {b"0"}
+    assert "the relay goes on with the topology as it is" in caplog.text
+    assert "x-max-length: has 5, wanted nothing" in caplog.text
+
+
+async def test_a_relay_that_declares_nothing_leaves_its_rows_alone_until_there_is_a_place_for_them(
+    app: App, amqp_url: str, connection: Connection
+) -> None:
+    url = app.database.url.render_as_string(hide_password=False)
+    careful = App("shop", broker=amqp_url, database=url, declare=False, outbox_policy=OutboxPolicy(attempts=1))
+    careful.queue("orders", dlq=False)
+    add(careful, GOOD)
+    with pytest.raises(TopologyMissing, match="queue orders"):
+        await careful.relay(asyncio.Event())
+    assert Claims(app.database, app.outbox.table).status()["pending"] == 1
+
+    await connection.declare_queue("orders")
+    assert await relayed(careful) == {}
+    assert await published(connection) == {b"0"}
+    await careful.database.close()
