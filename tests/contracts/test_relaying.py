@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from redrive.errors import TopologyMissing
 from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
 from redrive.store.tables import RowState
+from redrive.testing import Endpoint
 
 
 @pytest.fixture
@@ -136,3 +138,34 @@ async def test_a_relay_that_declares_nothing_leaves_its_rows_alone_until_there_i
     assert await relayed(careful) == {}
     assert await published(connection) == {b"0"}
     await careful.database.close()
+
+
+@pytest.mark.rabbitmq
+async def test_a_relay_that_may_publish_and_nothing_else_publishes(
+    rabbitmq: Endpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    vhost = name = f"relay-{secrets.token_hex(4)}"
+    rabbitmq.add_vhost(vhost)
+    rabbitmq.api(f"/users/{name}", "PUT", {"password": "secret", "tags": ""})
+    # Its turn on SQLite is a queue, and that it may have.
+    rights = {"configure": r"^redrive\.outbox\.", "write": "^events$", "read": "^$"}
+    rabbitmq.api(f"/permissions/{vhost}/{name}", "PUT", rights)
+    url = rabbitmq.url_for(vhost)
+    app = App("shop", broker=url.replace("guest:guest@", f"{name}:secret@"), data=tmp_path)
+    app.queue("orders", bind=app.exchange("events", "topic").on("order.*"), dlq=False)
+    app.upgrade_database()
+    try:
+        async with Connection(url) as connection:
+            await connection.declare_exchange("events", "topic")
+            await connection.declare_queue("orders")
+            await connection.bind_queue("orders", "events", "order.*")
+            add(app, {"exchange": "events", "routing_key": "order.placed"})
+
+            assert await relayed(app) == {}
+
+            assert await published(connection) == {b"0"}
+        assert "the relay goes on with the topology as it is: 403" in caplog.text
+    finally:
+        await app.database.close()
+        rabbitmq.delete_vhost(vhost)
+        rabbitmq.api(f"/users/{name}", "DELETE")
