@@ -2,6 +2,9 @@
 
 A delay is a function of the attempt number and of chance, which is an argument: the same two give the same
 delay. Jitter shortens, never lengthens, so that `ceiling` is a promise.
+
+A `Spell` is for many who fail of the same cause: a thousand messages that a database refuses in one moment are one
+failure, and the pause grows with the time that it lasts, not with how many it hit.
 """
 
 from __future__ import annotations
@@ -36,3 +39,28 @@ class Backoff:
             return min(first * float(self.factor) ** (attempt - 1), ceiling)
         except OverflowError:  # a number with 300 digits: the ceiling has long been reached
             return ceiling if first else 0
+
+
+class Spell:
+    """Pauses that grow for as long as things go wrong. Whoever fails during a pause of the others pauses as long."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self._pauses = 0
+        self._until = -inf
+
+    def pause(self, now: float, chance: float) -> timedelta:
+        """How long to wait after a failure at `now`, in seconds of a clock that only goes forward."""
+        if now < self._until:
+            return self._backoff.delay(self._pauses, chance)
+        self._pauses += 1
+        pause = self._backoff.delay(self._pauses, chance)
+        self._until = now + pause.total_seconds()
+        return pause
+
+    def end(self) -> None:
+        """Something went well: pauses begin anew."""
+        self._pauses, self._until = 0, -inf
+
+    def __repr__(self) -> str:
+        return f"<Spell pauses={self._pauses}>"

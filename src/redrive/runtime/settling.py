@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, assert_never
 
 from redrive.errors import PublishError, RedriveError
 from redrive.protocol.content import Delivery
-from redrive.recovery.backoff import Backoff
+from redrive.recovery.backoff import Backoff, Spell
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure
 from redrive.recovery.history import HeaderNames, History
@@ -95,7 +95,7 @@ class Settlement:
         self._app, self._host = app, host
         self._budget = budget  # how large the properties of a message may be
         self._rungs: dict[str, Destination] = {}  # those of the policy, by label
-        self._failures_in_a_row = 0
+        self._trouble = Spell(_PAUSES)
         self._copies: set[HandOver] = set()  # that the broker has not answered for
         self._tasks: set[asyncio.Task[None]] = set()  # that wait for something else
 
@@ -284,12 +284,12 @@ class Settlement:
 
     def went_well(self) -> None:
         """Pauses begin anew."""
-        self._failures_in_a_row = 0
+        self._trouble.end()
 
     async def _back_after_a_pause(self, delivery: Delivery) -> None:
-        self._failures_in_a_row += 1
+        pause = self._trouble.pause(self._clock.monotonic(), random.random())
         try:
-            await asyncio.sleep(_PAUSES.delay(self._failures_in_a_row, random.random()).total_seconds())
+            await asyncio.sleep(pause.total_seconds())
         finally:
             if not delivery.settled:
                 delivery.nack(requeue=True)

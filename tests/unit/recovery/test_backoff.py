@@ -1,4 +1,4 @@
-"""A delay grows, is bounded, and is the same for the same attempt and the same chance."""
+"""A delay grows, is bounded, and is the same for the same attempt and the same chance. A spell is one, for many."""
 
 from datetime import timedelta
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.backoff import Backoff
+from redrive.recovery.backoff import Backoff, Spell
 
 SECOND = timedelta(seconds=1)
 
@@ -75,3 +75,43 @@ def test_asking_twice_gives_the_same_answer(backoff: Backoff, attempt: int, chan
 def test_settings_that_make_no_sense_are_refused_when_they_are_made(settings: dict[str, timedelta]) -> None:
     with pytest.raises(ConfigurationError, match="want"):
         Backoff(**settings)  # type: ignore[arg-type]
+
+
+# Spells -------------------------------------------------------------------------------------------
+
+
+def spell() -> Spell:
+    return Spell(Backoff(first=SECOND, factor=2, ceiling=5 * SECOND, jitter=0.5))
+
+
+def test_pauses_grow_for_as_long_as_it_goes_on_failing() -> None:
+    trouble, now, pauses = spell(), 100.0, []
+    for _ in range(5):
+        pauses.append(trouble.pause(now, 0))
+        now += pauses[-1].total_seconds()
+
+    assert pauses == [SECOND, 2 * SECOND, 4 * SECOND, 5 * SECOND, 5 * SECOND]
+
+
+def test_a_thousand_that_fail_together_have_failed_once() -> None:
+    trouble = spell()
+
+    assert {trouble.pause(100.0 + number / 10_000, 0) for number in range(1000)} == {SECOND}
+    assert trouble.pause(101.0, 0) == 2 * SECOND
+
+
+def test_each_has_a_chance_of_its_own_and_who_is_early_does_not_make_it_grow() -> None:
+    trouble = spell()
+
+    assert trouble.pause(100.0, 0) == SECOND
+    assert trouble.pause(100.0, 1) == SECOND / 2
+    assert trouble.pause(100.5, 0) == SECOND
+
+
+def test_when_something_went_well_pauses_begin_anew() -> None:
+    trouble = spell()
+    trouble.pause(100.0, 0)
+    trouble.pause(102.0, 0)
+    trouble.end()
+
+    assert trouble.pause(102.1, 0) == SECOND
