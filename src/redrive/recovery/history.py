@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from string import Formatter
 from typing import ClassVar
 
 from redrive.errors import ConfigurationError
@@ -32,16 +33,20 @@ _MOST_DELAY = 2**32 - 1  # milliseconds; RabbitMQ knows no longer TTL
 _MOST_TEXT = 1_000
 _MOST_NAME = 255  # bytes of an exchange, a queue or a routing key
 _LONGEST_NAME = 64
+_LONGEST_WORDING = 64
 
 _NUMBER = re.compile(r"\s*+\+?0*+([0-9]*+)(?:\.[0-9]*+)?\s*+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderNames:
-    """How the headers are called. Other people's consumers count too: two can have the names that those understand."""
+    """How the headers are called. Other people's consumers count too: two can have the names that those understand,
+    and the reason the words.
+    """
 
     attempts: str = "x-redrive-attempts"  # how many attempts failed
     reason: str = "x-redrive-reason"  # a retry: the newest error; a parked message: its ParkReason
+    wording: str = "{error}: {message}"  # of a retry's reason, for whoever expects it in other words
 
     HISTORY: ClassVar = "x-redrive-history"  # the attempts, oldest first
     DROPPED: ClassVar = "x-redrive-attempts-dropped"  # how many are missing from it
@@ -68,18 +73,36 @@ class HeaderNames:
     REDRIVEN: ClassVar = "x-redriven-count"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            name = getattr(self, field.name)
+        for which in ("attempts", "reason"):
+            name = getattr(self, which)
             if not isinstance(name, str) or not (
                 name.isascii() and name.isprintable() and 0 < len(name) <= _LONGEST_NAME
             ):
-                raise ConfigurationError(
-                    f"header name {field.name} {name!r}: want 1 to {_LONGEST_NAME} ASCII characters"
-                )
+                raise ConfigurationError(f"header name {which} {name!r}: want 1 to {_LONGEST_NAME} ASCII characters")
             if name in _TAKEN:
-                raise ConfigurationError(f"header name {field.name} {name!r} is taken: it means something else")
+                raise ConfigurationError(f"header name {which} {name!r} is taken: it means something else")
         if self.attempts == self.reason:
             raise ConfigurationError(f"header names attempts and reason are both {self.attempts!r}: give them two")
+        self._check_wording()
+
+    def _check_wording(self) -> None:
+        try:
+            parts = list(Formatter().parse(self.wording))
+        except (TypeError, ValueError):
+            parts = [("", "neither", "", None)]
+        if (
+            any(name not in (None, "error", "message") or form or change for _, name, form, change in parts)
+            or not 0 < len(self.wording) <= _LONGEST_WORDING
+            or not self.wording.isprintable()
+        ):
+            raise ConfigurationError(
+                f"header wording {self.wording!r}: want 1 to {_LONGEST_WORDING} characters, in which {{error}} and "
+                "{message} may stand"
+            )
+
+    def say(self, error_type: str, message: str) -> str:
+        """The reason of a retry."""
+        return self.wording.format(error=error_type, message=message)
 
 
 _TAKEN = {name for key, name in vars(HeaderNames).items() if key.isupper()} | {

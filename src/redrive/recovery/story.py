@@ -156,7 +156,7 @@ def retrying(
         failed={names.attempts.encode(): _number(_failed(history, failure, attempt))},
         core=_state(history, failure, not_before),
         facts=_origin(history, origin),
-        words={names.reason.encode(): f"{attempts[-1].error_type}: {attempts[-1].message}"} if attempts else {},
+        words={names.reason.encode(): names.say(attempts[-1].error_type, attempts[-1].message)} if attempts else {},
         attempts=attempts,
         dropped=dropped,
     )
@@ -227,7 +227,7 @@ def _first_retry(
     story = (
         *(raw_names.attempts, _number(attempt), _FIELD_FIRST_FAILED_AT, at),
         _origin_fields(origin.exchange, origin.routing_key, origin.queue),
-        *(raw_names.reason, _words(f"{failure.error_type}: {message}"), _FIELD_HISTORY, raw_array((newest,))),
+        *(raw_names.reason, _words(names.say(failure.error_type, message)), _FIELD_HISTORY, raw_array((newest,))),
     )
     return with_new_headers(raw, b"".join(story), unless=raw_names.traces)
 

@@ -400,6 +400,16 @@ def test_names_that_cannot_be_are_refused_when_they_are_made(which: str, name: A
         HeaderNames(**{which: name})
 
 
+@pytest.mark.parametrize(
+    "wording",
+    ["", "x" * 65, None, 3, "{", "{reason}", "{}", "{message!r}", "{message:>80}", "{message.x}", "a\n"],
+    ids=repr,
+)
+def test_words_that_cannot_be_are_refused_when_they_are_made(wording: Any) -> None:
+    with pytest.raises(ConfigurationError, match="header wording"):
+        HeaderNames(wording=wording)
+
+
 def test_two_headers_need_two_names() -> None:
     with pytest.raises(ConfigurationError, match="give them two"):
         HeaderNames(attempts="x-retry", reason="x-retry")

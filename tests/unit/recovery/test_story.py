@@ -146,6 +146,16 @@ def test_other_peoples_consumers_find_the_headers_they_know() -> None:
     assert "x-redrive-reason" not in told
 
 
+def test_other_peoples_consumers_find_the_words_they_know() -> None:
+    names = HeaderNames(attempts="x-retries", reason="x-retry-reason", wording="db_error: {message}")
+
+    first = retried(names=names)
+    second = retried(first, read(first, names), attempt=2, names=names)
+
+    assert headers(first)["x-retry-reason"] == headers(second)["x-retry-reason"] == "db_error: no such customer"
+    assert read(second, names).attempts[-1].error_type == "ValueError"
+
+
 def test_a_long_message_is_short_in_the_history() -> None:
     raw = retried(failure=replace(FAILURE, message="x" * 1000))
 
@@ -304,7 +314,7 @@ histories = st.builds(
     routing_key=st.none() | texts,
 )
 all_names = st.sampled_from(
-    [HeaderNames(), HeaderNames("x-retries", "x-retry-reason"), HeaderNames("a" * 64, "r" * 64)]
+    [HeaderNames(), HeaderNames("x-retries", "x-retry-reason", "db_error: {message}"), HeaderNames("a" * 64, "r" * 64)]
 )
 budgets = st.integers(0, 6000) | st.just(BUDGET)
 writers = st.sampled_from(["retrying", "parking"])
