@@ -91,8 +91,7 @@ class Router:
         isolate. The time limit of a call is `call_timeout`.
         """
         _check_options(queue, options, _CONSUMER_OPTIONS | _BATCH_OPTIONS | {"call_timeout"})
-        batch = BatchSpec(**{name: options.pop(name) for name in list(options) if name in _BATCH_OPTIONS})
-        options["timeout"] = options.pop("call_timeout", None)
+        batch = _batch_of(options)
         declared, more = self._queue_of(queue, options)
 
         def register(function: F) -> F:
@@ -102,9 +101,19 @@ class Router:
         return register
 
     def dlq_consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
-        """Have a function handle the dead letters of a queue. What it fails on goes back, after a growing pause."""
-        name = queue.name if isinstance(queue, Queue) else queue
+        """Have a function handle the dead letters of a queue. What it fails on goes back, after a growing pause, unless
+        it raises `Discard`.
+        """
         _check_options(queue, options, _CONSUMER_OPTIONS)
+        return self._dead_letter_consumer(queue, options)
+
+    def dlq_batch_consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
+        """Have a function handle many dead letters at once: as `dlq_consumer`, with the options of `batch_consumer`."""
+        _check_options(queue, options, _CONSUMER_OPTIONS | _BATCH_OPTIONS | {"call_timeout"})
+        return self._dead_letter_consumer(queue, {"batch": _batch_of(options), **options})
+
+    def _dead_letter_consumer(self, queue: str | Queue, options: Mapping[str, Any]) -> Callable[[F], F]:
+        name = queue.name if isinstance(queue, Queue) else queue
 
         def register(function: F) -> F:
             spec = ConsumerSpec(queue=Queue(name), function=function, for_dead_letters=True, **options)
@@ -145,6 +154,13 @@ class Router:
         self.bindings += router.bindings
         self.dead_letter_consumers += router.dead_letter_consumers
         self.middleware += router.middleware
+
+
+def _batch_of(options: dict[str, Any]) -> BatchSpec:
+    """What the options say of batches, taken out of them; what is left are those of any consumer."""
+    batch = BatchSpec(**{name: options.pop(name) for name in list(options) if name in _BATCH_OPTIONS})
+    options["timeout"] = options.pop("call_timeout", None)
+    return batch
 
 
 def _check_options(queue: str | Queue, options: Mapping[str, Any], more: set[str]) -> None:

@@ -458,6 +458,26 @@ async def test_when_everything_fails_it_is_not_tried_over_and_over(app: App) -> 
     assert calls < 64
 
 
+@pytest.mark.parametrize("isolate", [ValueError, (ValueError, KeyError), lambda error: isinstance(error, ValueError)])
+async def test_only_errors_that_can_be_somebodys_fault_have_culprits(app: App, isolate: Any) -> None:
+    calls: list[int] = []
+
+    @app.batch_consumer("orders", size=8, timeout="10s", retry=Retry(attempts=1), isolate=isolate)
+    async def handle(orders: list[Order]) -> None:
+        calls.append(len(orders))
+        if len(calls) == 1:
+            raise OSError("the database is down")
+        if any(order.id == 11 for order in orders):
+            raise ValueError("a bad row")
+
+    async with working(app) as (_, watcher):
+        for number in range(16):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.PARKED, 9)
+        await watcher.seen(Outcome.DONE, 7)
+    assert calls == [8, 8, 4, 2, 2, 1, 1, 4]
+
+
 async def test_batches_can_be_gathered_by_key(app: App) -> None:
     calls: list[set[int]] = []
 
@@ -546,6 +566,50 @@ async def test_dead_letters_can_have_a_consumer_whose_failures_wait(app: App) ->
         await watcher.seen(Outcome.DONE)
         assert await depth(running.consuming, "orders.dlq") == 0
     assert times[2] - times[1] > times[1] - times[0] > 0.1
+
+
+async def test_a_consumer_of_dead_letters_can_be_done_with_one_for_good(app: App) -> None:
+    @app.consumer("orders", retry=None)
+    async def handle() -> None:
+        raise OSError("no")
+
+    @app.dlq_consumer("orders")
+    async def last_resort() -> None:
+        raise Discard("nobody wants it")
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        (event,) = await watcher.seen(Outcome.DISCARDED)
+    assert (event.queue, event.error) == ("orders.dlq", "redrive.recovery.signals.Discard: nobody wants it")
+    async with Connection(app.broker or "") as connection:
+        assert await depth(connection, "orders.dlq") == 0
+
+
+async def test_dead_letters_are_handled_in_batches_each_with_a_fate_of_its_own(app: App) -> None:
+    """One is discarded, one fails and goes back, one cannot be read and goes back; the others are done."""
+    calls: list[int] = []
+
+    @app.consumer("orders", retry=None)
+    async def handle() -> None:
+        raise OSError("no")
+
+    @app.dlq_batch_consumer("orders", size=10, timeout="10s")
+    async def last_resort(batch: Batch[Order]) -> None:
+        calls.append(len(batch))
+        batch.fail(0, Discard("nobody wants it"))
+        batch.fail(1, OSError("not yet"))
+
+    async with working(app) as (running, watcher):
+        await running.publishing.publish("", "orders", b"unreadable")
+        for number in range(10):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.DONE, 8)
+        assert [event.queue for event in await watcher.seen(Outcome.DISCARDED)] == ["orders.dlq"]
+        released = await watcher.seen(Outcome.RELEASED, 2)
+        assert {event.queue for event in released} == {"orders.dlq"}
+    assert calls[0] == 10
+    async with Connection(app.broker or "") as connection:
+        assert await depth(connection, "orders.dlq") == 2
 
 
 # Publishing ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 
 When a whole batch raises, somebody in it is to blame, and the others are not: halves are tried until the culprits are
 found. That costs calls, so there is a budget; when it is spent (the database is down: everybody is a culprit) the rest
-fail together.
+fail together. Whoever can tell by the error that nobody is to blame says so (`isolate=`), and they do at once.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Batching:
             await self._handle(others, budget)
 
     async def _raised(self, items: list[Item[Any]], error: Exception, budget: _Budget) -> None:
-        if len(items) == 1 or not self._spec.isolate or budget.is_spent:
+        if len(items) == 1 or not self._spec.isolates(error) or budget.is_spent:
             for item in items:
                 self._walk.failed(item.delivery, error)
             return

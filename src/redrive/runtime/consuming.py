@@ -28,8 +28,9 @@ from redrive.recovery.failure import describe
 from redrive.recovery.history import HeaderNames, History, read_history
 from redrive.recovery.rate import RateLimit
 from redrive.recovery.retry import Route
+from redrive.recovery.signals import Discard
 from redrive.recovery.story import ParkReason
-from redrive.recovery.verdict import Again, Bury, decide, wait
+from redrive.recovery.verdict import Again, Bury, Drop, decide, wait
 from redrive.runtime.batch import Batch
 from redrive.runtime.clock import Clock
 from redrive.runtime.codecs import Malformed
@@ -204,7 +205,7 @@ class Walk:
         now = self.clock.now()
         history = self.read_history(delivery)
         if self.spec.for_dead_letters:
-            self.settlement.put_back(Case(delivery, history, describe(error, now), error, seconds))
+            self._failed_as_dead_letter(Case(delivery, history, describe(error, now), error, seconds))
             return
         classified = PERMANENT if isinstance(error, NoMessageId) else classify(error, self.spec.retry, now)
         verdict = decide(classified, history, self.spec.retry, now, random.random())
@@ -217,6 +218,13 @@ class Walk:
             verdict = Bury(ParkReason.CRASHED)
         failure = describe(error, now, stack=isinstance(verdict, Bury))
         self.settlement.settle(Case(delivery, history, failure, error, seconds), verdict)
+
+    def _failed_as_dead_letter(self, case: Case) -> None:
+        """There is no other place for it than where it is, unless its handler is done with it for good."""
+        if isinstance(case.error, Discard):
+            self.settlement.settle(case, Drop())
+        else:
+            self.settlement.put_back(case)
 
     def bury(self, delivery: Delivery, error: BaseException, reason: ParkReason) -> None:
         failure = describe(error.__cause__ or error, self.clock.now())

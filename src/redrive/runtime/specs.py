@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import BreakerPolicy
+from redrive.recovery.classification import is_one_of
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Errors, Retry, Route
 from redrive.runtime.message import Message
 from redrive.runtime.transactions import InboxPolicy
 from redrive.topology.declared import Queue
@@ -35,7 +36,7 @@ class BatchSpec:
     batchers: int = 1
     processors: int = 1
     key: Callable[[Any], Any] | None = None  # messages of one batch have one key
-    isolate: bool = True  # when a batch fails, find out by halves which message it was
+    isolate: bool | Errors = True  # when a batch fails (with these errors), find by halves which message it was
 
     def __post_init__(self) -> None:
         for name in ("size", "batchers", "processors"):
@@ -43,6 +44,10 @@ class BatchSpec:
                 raise ConfigurationError(f"batch {name} {getattr(self, name)!r}: want at least 1")
         if duration(self.timeout, "batch timeout") <= timedelta(0):
             raise ConfigurationError(f"batch timeout {self.timeout!r}: want more than nothing")
+
+    def isolates(self, error: BaseException) -> bool:
+        """Can one message be to blame for that, so that the others are worth another call?"""
+        return self.isolate if isinstance(self.isolate, bool) else is_one_of(error, self.isolate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
