@@ -138,3 +138,14 @@ async def test_the_embedded_database_is_made_in_a_folder_that_is_not_there_yet(t
     assert Schema().upgrade(database) is True
     assert tables_of(database) >= SECOND | THIRD
     await database.close()
+
+
+async def test_an_error_does_not_tell_the_values_of_its_statement(fresh_database: Database) -> None:
+    """It goes into headers and logs, and the values came from a message."""
+    for engine in (fresh_database.engine, fresh_database.async_engine.sync_engine):
+        assert engine.hide_parameters
+    with pytest.raises(sa.exc.SQLAlchemyError) as raised, fresh_database.engine.begin() as connection:
+        connection.execute(sa.text("INSERT INTO nowhere VALUES (:name)"), {"name": "Ada"})
+
+    assert "nowhere" in str(raised.value)
+    assert "Ada" not in str(raised.value)

@@ -82,7 +82,8 @@ class Database:
         return self._async_engine
 
     def _options(self, drivers: dict[str, str]) -> dict[str, Any]:
-        options: dict[str, Any] = {"url": self.url.set(drivername=drivers[self.kind])}
+        # Errors are told in headers and logs, where the values of a statement, a message's content, have no business.
+        options: dict[str, Any] = {"url": self.url.set(drivername=drivers[self.kind]), "hide_parameters": True}
         if self.is_postgresql:
             options |= {"pool_size": self._pool_size, "max_overflow": 0, "pool_pre_ping": True, "pool_recycle": 1800}
         else:
