@@ -49,6 +49,7 @@ from redrive.store.transport import Transport, arrange, stranded
 from redrive.store.waking import Waker
 from redrive.topology import Naming, QueueType, Server, Topology, expand
 from redrive.topology.expansion import Expanded
+from redrive.topology.naming import fill
 from redrive.topology.plan import make_plan
 
 log = logging.getLogger("redrive")
@@ -202,6 +203,11 @@ class App(Router):
         if self._running is None:
             raise Closed(f"{self!r} is not connected: publish within `async with app:` or from a handler")
         return self._running.publisher
+
+    @property
+    def connected(self) -> Running | None:
+        """What it is connected by, if it is."""
+        return self._running
 
     async def work(
         self,
@@ -427,12 +433,23 @@ class App(Router):
 
     def chosen(self, queues: Iterable[str]) -> list[ConsumerSpec]:
         """The consumers of these queues, or all of them."""
-        every = [*self.consumers, *(spec for _, spec in self.dead_letter_consumers)]
+        every = [*self.consumers, *(self._at_its_queue(spec) for _, spec in self.dead_letter_consumers)]
         wanted = set(queues)
         if unknown := wanted - {spec.queue.name for spec in every}:
             known = ", ".join(sorted({spec.queue.name for spec in every})) or "none"
             raise ConfigurationError(f"no consumer of {', '.join(sorted(unknown))}; there are consumers of {known}")
         return [spec for spec in every if not wanted or spec.queue.name in wanted]
+
+    def _at_its_queue(self, spec: ConsumerSpec) -> ConsumerSpec:
+        """A consumer of dead letters, with the queue where they are."""
+        topology = self.topology
+        main = topology.queue(spec.queue.name)
+        if main is None:
+            raise ConfigurationError(f"dlq_consumer of {spec.queue.name}: there is no such queue in the application")
+        if not main.has_dlq(topology.queue_type):
+            raise ConfigurationError(f"dlq_consumer of {spec.queue.name}: it has no dead-letter queue")
+        name = fill(topology.names_of(main).dlq_queue, main.name)
+        return replace(spec, queue=replace(main, name=name, bind=(), retry=None, dlq=False, dead_ends=()))
 
     def __repr__(self) -> str:
         where = BrokerURL.parse(self.broker) if self.broker is not None else f"embedded in {self.data}"
@@ -456,6 +473,7 @@ class Running:
         self.settling = settling
         self.server = server
         self.observer = Observers(app.observers)
+        self._workers: list[Worker] = []
         self.publisher = Publisher(
             publishing,
             app=app.name,
@@ -486,21 +504,15 @@ class Running:
             session_types=SESSION_TYPES,
             budget=lambda: self.settling.properties_max,
         )
-        ready = [self._complete(spec) for spec in specs]
-        return Worker(ready, self.consuming, self.settling, around)
+        ready = [replace(spec, middleware=(*self.app.middleware, *spec.middleware)) for spec in specs]
+        worker = Worker(ready, self.consuming, self.settling, around)
+        self._workers.append(worker)
+        return worker
 
-    def _complete(self, spec: ConsumerSpec) -> ConsumerSpec:
-        """A consumer with the application's middleware; one of dead letters with the queue where they are."""
-        spec = replace(spec, middleware=(*self.app.middleware, *spec.middleware))
-        if not spec.for_dead_letters:
-            return spec
-        main = self.app.topology.queue(spec.queue.name)
-        if main is None:
-            raise ConfigurationError(f"dlq_consumer of {spec.queue.name}: there is no such queue in the application")
-        names = Expanded(self.app.topology, main, self.server)
-        if not names.has_dlq:
-            raise ConfigurationError(f"dlq_consumer of {spec.queue.name}: it has no dead-letter queue")
-        return replace(spec, queue=replace(main, name=names.dlq_queue, bind=(), retry=None, dlq=False, dead_ends=()))
+    @property
+    def unsettled(self) -> dict[str, int]:
+        """How many messages this process has taken from each queue and not settled yet."""
+        return {queue: count for worker in self._workers for queue, count in worker.unsettled.items()}
 
     def _teller(self, name: str) -> Callable[[Connection], None]:
         known = State.OPEN
@@ -522,6 +534,8 @@ class Running:
         """How many messages wait in the queues of these consumers, by queue and role: main, retry, dlq."""
         found: dict[tuple[str, str], int] = {}
         for spec in specs:
+            if spec.for_dead_letters:
+                continue  # that queue is counted with its main queue
             names = Expanded(self.app.topology, spec.queue, self.server)
             roles = {spec.queue.name: "main"} | dict.fromkeys(names.waiting_queues, "retry")
             if names.has_dlq:

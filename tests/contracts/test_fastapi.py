@@ -14,10 +14,11 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI, HTTPException
 
+from contracts.observing import eventually
 from redrive import App, Park, Publisher
 from redrive.client import Connection
 from redrive.errors import ConfigurationError
-from redrive.integrations.fastapi import Application, Publishing, Transaction, explain_errors, lifespan
+from redrive.integrations.fastapi import Application, Publishing, Transaction, explain_errors, lifespan, monitor
 from redrive.store.outbox import OutboxPolicy
 from redrive.testing.broker import ThreadedBroker
 from redrive.testing.ports import free_port
@@ -219,3 +220,50 @@ async def test_an_api_without_the_lifespan_says_what_it_wants(tmp_path: Path) ->
 def test_queues_without_work_are_a_mistake() -> None:
     with pytest.raises(ConfigurationError, match="work=True"):
         lifespan(App("shop"), queues=["greetings"])
+
+
+# Watching -----------------------------------------------------------------------------------------
+
+
+async def tells(client: httpx.AsyncClient, what: str) -> bool:
+    return what in (await client.get("/metrics")).text
+
+
+async def status_of(client: httpx.AsyncClient, path: str) -> int:
+    return (await client.get(path)).status_code
+
+
+@pytest.mark.usefixtures("cleanliness")
+async def test_an_api_tells_its_metrics_and_its_health(amqp_url: str, tmp_path: Path) -> None:
+    shop = Shop(amqp_url, tmp_path, work=True)
+    monitor(shop.api, shop.app)
+    async with shop.open() as client, asyncio.timeout(20):
+        await client.post("/publish", params={"name": "Mallory"})
+        await shop.handled.get()
+        await eventually(lambda: tells(client, '{outcome="parked",queue="greetings"} 1.0'), True)
+        told = (await client.get("/metrics")).text
+        alive, ready = await client.get("/healthz"), await client.get("/readyz")
+        paths = (await client.get("/openapi.json")).json()["paths"]
+
+    assert 'redrive_failures_total{error="redrive.recovery.signals.Park",queue="greetings"} 1.0' in told
+    assert 'redrive_queue_messages{queue="greetings.dlq",role="dlq"} 1.0' in told
+    assert 'redrive_unsettled{queue="greetings"} 0.0' in told
+    assert 'redrive_publish_seconds_count{exchange="events"} 1.0' in told
+    assert [answer.status_code for answer in (alive, ready)] == [200, 200]
+    assert sorted(paths) == ["/commit", "/publish"]
+
+
+async def test_without_a_broker_an_api_is_alive_not_ready_and_tells_what_it_knows(tmp_path: Path) -> None:
+    broker = ThreadedBroker().start()
+    shop = Shop(broker.url, tmp_path)
+    monitor(shop.api, shop.app)
+    async with shop.open() as client, asyncio.timeout(20):
+        await client.post("/publish", params={"name": "Ada"})
+        await asyncio.to_thread(broker.stop)
+        await eventually(lambda: status_of(client, "/readyz"), 503)
+        ready, alive, told = [await client.get(path) for path in ("/readyz", "/healthz", "/metrics")]
+
+    assert (ready.status_code, ready.json()["problems"]) == (503, ["not connected, or the broker takes no messages"])
+    assert (alive.status_code, told.status_code) == (200, 200)
+    assert 'redrive_publish_seconds_count{exchange="events"} 1.0' in told.text
+    assert "redrive_queue_messages{" not in told.text

@@ -563,9 +563,34 @@ async def test_dead_letters_can_have_a_consumer_whose_failures_wait(app: App) ->
 
     async with working(app) as (running, watcher):
         await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.RELEASED)
+        assert await depth(running.consuming, "orders.dlq") == 0
+        assert running.unsettled == {"orders": 0, "orders.dlq": 1}  # it waits here
         await watcher.seen(Outcome.DONE)
         assert await depth(running.consuming, "orders.dlq") == 0
+        assert running.unsettled == {"orders": 0, "orders.dlq": 0}
     assert times[2] - times[1] > times[1] - times[0] > 0.1
+
+
+def test_consumers_are_chosen_by_the_queues_they_consume() -> None:
+    app = App("shop")
+    app.consumer("orders", retry=SHORT)(lambda: None)
+    app.dlq_consumer("orders")(lambda: None)
+
+    assert [spec.queue.name for spec in app.chosen(())] == ["orders", "orders.dlq"]
+    assert [spec.queue.name for spec in app.chosen(["orders"])] == ["orders"]
+    (dead,) = app.chosen(["orders.dlq"])
+    assert (dead.queue.name, dead.for_dead_letters) == ("orders.dlq", True)
+
+
+@pytest.mark.parametrize(("queue", "told"), [("nope", "there is no such queue"), ("plain", "no dead-letter queue")])
+def test_dead_letters_that_cannot_be_have_no_consumer(queue: str, told: str) -> None:
+    app = App("shop")
+    app.queue("plain", dlq=False)
+    app.dlq_consumer(queue)(lambda: None)
+
+    with pytest.raises(ConfigurationError, match=f"dlq_consumer of {queue}: .*{told}"):
+        app.chosen(())
 
 
 async def test_a_consumer_of_dead_letters_can_be_done_with_one_for_good(app: App) -> None:

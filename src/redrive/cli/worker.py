@@ -14,7 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import click
-from prometheus_client import CollectorRegistry
 
 from redrive.app import App, Running
 from redrive.cli.exits import PARTIAL
@@ -23,7 +22,7 @@ from redrive.cli.sources import explains_errors, load_app
 from redrive.errors import ConfigurationError
 from redrive.integrations.http import HealthServer
 from redrive.integrations.logs import Form, LogObserver, configure_logging
-from redrive.integrations.prometheus import PrometheusObserver, exposition
+from redrive.integrations.monitoring import Monitoring
 from redrive.integrations.tracing import Tracing, instrument
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import duration
@@ -98,22 +97,16 @@ class _Work:
         self._queues = queues
         self._limit = limit
         self._relay = relay
-        self._running: Running | None = None
-        self._depths: dict[tuple[str, str], int] = {}
-        self._outboxes: dict[str, dict[str, float]] = {}
-        self._registry = CollectorRegistry()
-        watched = [spec.queue.name for spec in app.chosen(queues)]
-        metrics = PrometheusObserver(
-            self._registry, queues=watched, depths=lambda: self._depths, outboxes=lambda: self._outboxes
-        )
-        app.observers += [LogObserver(app.name), metrics]
+        self._started = False
+        self._monitoring = Monitoring(app, queues=queues, relay=relay)
+        app.observers.append(LogObserver(app.name))
         instrument(app, Tracing())
 
     async def run(self, host: str, port: int | None) -> bool:
         stop = stop_on_signals("draining; once more to quit at once")
         async with AsyncExitStack() as stack:
             if port is not None:
-                health = HealthServer(metrics=self._metrics, ready=self._problems, host=host, port=port)
+                health = HealthServer(metrics=self._monitoring.metrics, ready=self._problems, host=host, port=port)
                 await stack.enter_async_context(health)
                 click.echo(f"health at {health.url}")
             return await self._app.work(
@@ -121,21 +114,12 @@ class _Work:
             )
 
     def _ready(self, running: Running) -> None:
-        self._running = running
+        self._started = True
         consumers = ", ".join(spec.queue.name for spec in self._app.chosen(self._queues)) or "nothing"
         click.echo(f"{self._app.name} is working on {running.server}: {consumers}")
 
     def _problems(self) -> list[str]:
-        if self._running is None:
-            return ["not started yet"]
-        return [] if self._running.is_ready else [f"not connected, or the broker takes no messages: {self._running!r}"]
-
-    async def _metrics(self) -> bytes:
-        if self._running is not None and self._running.is_ready:
-            self._depths = await self._running.depths(self._app.chosen(self._queues))
-        if self._relay:
-            self._outboxes = {self._app.outbox.table.name: await asyncio.to_thread(self._app.outbox_facts)}
-        return exposition(self._registry)
+        return self._monitoring.problems() if self._started else ["not started yet"]
 
 
 class _Family:

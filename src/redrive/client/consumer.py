@@ -110,6 +110,11 @@ class Consumer:
         """Its name now: a queue that the broker named has a new name after a reconnect."""
         return self._connection.current_name(self._queue)
 
+    @property
+    def unsettled(self) -> int:
+        """How many deliveries are here and not settled: buffered, being handled, or kept for a reason."""
+        return self._settler.unsettled if self._settler is not None else 0
+
     # Starting and staying -----------------------------------------------------------------------------
 
     async def start(self) -> None:

@@ -23,6 +23,10 @@ class ChannelSettler:
         self._unsettled = 0
         self._retiring = False
 
+    @property
+    def unsettled(self) -> int:
+        return self._unsettled
+
     def take(self, delivery: Delivery) -> None:
         """Answer for a delivery from here on."""
         self._unsettled += 1

@@ -41,7 +41,9 @@ from redrive.errors import (
     RedriveError,
     Unroutable,
 )
+from redrive.integrations.http import PROMETHEUS, Page, health
 from redrive.integrations.logs import LogObserver
+from redrive.integrations.monitoring import Monitoring
 from redrive.recovery.durations import Duration, duration
 from redrive.runtime.publishing import Publisher
 from redrive.store.transport import Transport
@@ -49,7 +51,7 @@ from redrive.store.transport import Transport
 try:
     from fastapi import Depends, FastAPI, Request
     from starlette.requests import HTTPConnection
-    from starlette.responses import JSONResponse
+    from starlette.responses import JSONResponse, Response
 except ModuleNotFoundError as missing:
     raise ConfigurationError(
         f"there is no module {missing.name}: redrive.integrations.fastapi wants it. pip install 'redrive[fastapi]'"
@@ -107,6 +109,30 @@ def _handling(
     if work:
         return app.working(queues=queues, relay=relay or local, within=limit)
     return app.listening(within=limit) if local else None
+
+
+# For whoever watches ------------------------------------------------------------------------------
+
+
+def monitor(api: FastAPI, app: App) -> None:
+    """`/metrics` for Prometheus; `/healthz` and `/readyz` for whoever starts and stops processes."""
+    monitoring = Monitoring(app)
+
+    @api.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(await monitoring.metrics(), media_type=PROMETHEUS)
+
+    @api.get("/healthz", include_in_schema=False)
+    async def alive() -> Response:
+        return _answer(health([]))
+
+    @api.get("/readyz", include_in_schema=False)
+    async def ready() -> Response:
+        return _answer(health(monitoring.problems()))
+
+
+def _answer(page: Page) -> Response:
+    return Response(page.body, page.status, media_type=page.type)
 
 
 # What a path operation can ask for ----------------------------------------------------------------

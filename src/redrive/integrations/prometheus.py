@@ -52,6 +52,7 @@ V = TypeVar("V")
 Depths: TypeAlias = "Callable[[], Mapping[tuple[str, str], int]]"
 Ages: TypeAlias = "Callable[[], Mapping[tuple[str, str], float]]"
 Consumers: TypeAlias = "Callable[[], Mapping[str, int]]"
+Unsettled: TypeAlias = "Callable[[], Mapping[str, int]]"
 Outboxes: TypeAlias = "Callable[[], Mapping[str, Mapping[str, float]]]"  # by table, by the end of the metric's name
 
 
@@ -88,6 +89,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("redrive_publish_seconds", _HISTOGRAM, ("exchange",), "From publishing a message to its confirm"),
         Metric("redrive_queue_messages", _GAUGE, ("queue", "role"), "Messages ready in a queue's main, retry, dlq"),
         Metric("redrive_queue_oldest_seconds", _GAUGE, ("queue", "role"), "Age of the oldest message there"),
+        Metric("redrive_unsettled", _GAUGE, ("queue",), "Messages taken from a queue and not settled, paused ones too"),
         Metric("redrive_queue_consumers", _GAUGE, ("queue",), "Consumers of a queue, of all processes"),
         Metric("redrive_outbox_pending", _GAUGE, ("table",), "Rows of the outbox that are to be published"),
         Metric("redrive_outbox_oldest_seconds", _GAUGE, ("table",), "Age of the oldest of these"),
@@ -192,6 +194,7 @@ class PrometheusObserver(Observer, Collector):
         depths: Depths | None = None,
         oldest: Ages | None = None,
         consumers: Consumers | None = None,
+        unsettled: Unsettled | None = None,
         outboxes: Outboxes | None = None,
     ) -> None:
         self._lock = Lock()
@@ -205,6 +208,7 @@ class PrometheusObserver(Observer, Collector):
         self._depths = depths
         self._oldest = oldest
         self._consumers = consumers
+        self._unsettled = unsettled
         self._outboxes = outboxes
         registry.register(self)
 
@@ -298,6 +302,8 @@ class PrometheusObserver(Observer, Collector):
             _add(families, "redrive_queue_oldest_seconds", labels, age)
         for queue, count in _asked("consumers of queues", self._consumers):
             _add(families, "redrive_queue_consumers", (queue,), count)
+        for queue, count in _asked("messages taken from queues", self._unsettled):
+            _add(families, "redrive_unsettled", (queue,), count)
         for table, facts in _asked("rows of the outbox", self._outboxes):
             for name, value in facts.items():
                 _add(families, f"redrive_outbox_{name}", (table,), value)

@@ -47,6 +47,10 @@ class HandsOver(Publishes, Protocol):
 class Consuming(Protocol):
     """A queue being consumed."""
 
+    @property
+    def unsettled(self) -> int:
+        """How many deliveries are here that the broker still answers for."""
+
     async def cancel(self) -> None:
         """Take no more, and wait for what is being handled and settled."""
 

@@ -70,7 +70,7 @@ class Worker:
         self._batches = {
             name: Batching(walk, walk.spec.batch) for name, walk in self._walks.items() if walk.spec.batch is not None
         }
-        self._consuming: list[Consuming] = []
+        self._consuming: dict[str, Consuming] = {}  # by queue
 
     def _walk(self, spec: ConsumerSpec, publishes: HandsOver) -> Walk:
         around = self._around
@@ -116,14 +116,12 @@ class Worker:
     async def start(self) -> None:
         for name, walk in self._walks.items():
             batching = self._batches.get(name)
-            self._consuming.append(
-                await self._consumes.consume(
-                    name,
-                    batching or walk,
-                    prefetch=walk.spec.prefetched,
-                    concurrency=1 if batching is not None else walk.spec.concurrency,
-                    finishing=(batching or walk).drained,
-                )
+            self._consuming[name] = await self._consumes.consume(
+                name,
+                batching or walk,
+                prefetch=walk.spec.prefetched,
+                concurrency=1 if batching is not None else walk.spec.concurrency,
+                finishing=(batching or walk).drained,
             )
         self.state = State.RUNNING
 
@@ -135,7 +133,7 @@ class Worker:
         finished = True
         try:
             async with asyncio.timeout(within.total_seconds()):
-                await asyncio.gather(*(consuming.cancel() for consuming in self._consuming))
+                await asyncio.gather(*(consuming.cancel() for consuming in self._consuming.values()))
         except TimeoutError:
             finished = False
             log.warning("not finished within %s: what is left goes back to its queue", within)
@@ -143,11 +141,16 @@ class Worker:
                 batching.abandon()
             for walk in self._walks.values():
                 walk.abandon()
-            await asyncio.gather(*(consuming.abort() for consuming in self._consuming))
+            await asyncio.gather(*(consuming.abort() for consuming in self._consuming.values()))
         for walk in self._walks.values():
             walk.handler.close()
         self.state = State.STOPPED
         return finished
+
+    @property
+    def unsettled(self) -> dict[str, int]:
+        """How many messages of each queue are here: being handled, gathered, or waiting after a failure."""
+        return {queue: consuming.unsettled for queue, consuming in self._consuming.items()}
 
     def limit_rate(self, queue: str, per_second: float) -> None:
         """Change a consumer's rate while it works."""

@@ -242,6 +242,7 @@ def test_queues_are_asked_for_at_the_scrape(registry: CollectorRegistry) -> None
         depths=lambda: depths,
         oldest=lambda: {("q.orders", "retry"): 12.5},
         consumers=lambda: {"q.orders": 3},
+        unsettled=lambda: {"q.orders": 4},
     )
     depths["q.orders", "dlq"] = 9
 
@@ -252,6 +253,7 @@ def test_queues_are_asked_for_at_the_scrape(registry: CollectorRegistry) -> None
     }
     assert samples(registry, "redrive_queue_oldest_seconds") == {("q.orders", "retry"): 12.5}
     assert samples(registry, "redrive_queue_consumers") == {("q.orders",): 3}
+    assert samples(registry, "redrive_unsettled") == {("q.orders",): 4}
 
 
 def test_an_outbox_is_told_by_its_table(registry: CollectorRegistry) -> None:
@@ -285,6 +287,7 @@ def test_what_is_served_can_be_read_by_prometheus_and_is_what_the_list_says(regi
         depths=lambda: {('q."or\\ders\n', "main"): 1},
         oldest=lambda: {("q", "retry"): 1.0},
         consumers=lambda: {"q": 1},
+        unsettled=lambda: {"q": 1},
         outboxes=lambda: {"t": {"pending": 2, "oldest_seconds": 1.5, "parked": 0, "published_total": 7}},
     )
     observer.done("q", 0.1)

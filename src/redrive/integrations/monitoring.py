@@ -1,0 +1,72 @@
+"""An application as its watchers see it: its metrics, and what is wrong with it.
+
+`redrive worker` serves them on a port of their own, an API beside its paths (`redrive.integrations.fastapi.monitor`).
+
+How many messages are in a queue is asked of the broker at each scrape. It counts those that nobody has taken. What
+this process has taken and not settled is `redrive_unsettled`: a dead-letter queue with a consumer that fails looks
+empty to the broker, for all that was in it waits here to be put back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+
+from redrive.app import App, Running
+from redrive.errors import RedriveError
+from redrive.integrations.prometheus import PrometheusObserver, exposition
+
+log = logging.getLogger("redrive.integrations")
+
+_PATIENCE = 5.0  # seconds for a broker that is asked; whoever scrapes does not wait longer
+
+
+class Monitoring:
+    """Observes an application from its next connection on, which may be with no consumers, some, or all."""
+
+    def __init__(self, app: App, *, queues: Iterable[str] = (), relay: bool = False) -> None:
+        self._app = app
+        self._specs = app.chosen(queues)
+        self._relay = relay
+        self._depths: dict[tuple[str, str], int] = {}
+        self._outboxes: dict[str, dict[str, float]] = {}
+        self._registry = CollectorRegistry()
+        app.observers.append(
+            PrometheusObserver(
+                self._registry,
+                queues=[spec.queue.name for spec in self._specs],
+                depths=lambda: self._depths,
+                unsettled=lambda: app.connected.unsettled if app.connected is not None else {},
+                outboxes=lambda: self._outboxes,
+            )
+        )
+
+    async def metrics(self) -> bytes:
+        """The page that Prometheus reads. What cannot be known now is not told."""
+        self._depths = await self._ask(self._app.connected)
+        if self._relay:
+            self._outboxes = {self._app.outbox.table.name: await asyncio.to_thread(self._app.outbox_facts)}
+        return exposition(self._registry)
+
+    async def _ask(self, running: Running | None) -> dict[tuple[str, str], int]:
+        if running is None or not running.is_ready:
+            return {}
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return await running.depths(self._specs)
+        except (RedriveError, TimeoutError) as error:
+            log.warning("the depths of queues are not known for this scrape: %s", error)
+            return {}
+
+    def problems(self) -> list[str]:
+        """Why it should get no work; nothing if all is well."""
+        running = self._app.connected
+        if running is None:
+            return ["not connected"]
+        return [] if running.is_ready else ["not connected, or the broker takes no messages"]
+
+    def __repr__(self) -> str:
+        return f"<Monitoring {self._app.name} consumers={len(self._specs)}>"
