@@ -1,0 +1,84 @@
+"""The application: users who signed up, in batches into the database; and what becomes of those it does not take.
+
+POST /api/v1/users ─> raffle_exchange ─> raffle_queue ─> insert ─> users
+                           ^                 │  │
+                           │      it failed, │  │ it failed for the third time, or is no JSON
+                   10 s    │     publish and │  │ reject
+raffle_retry_10s ──────────┘             ack │  v
+      ^                                      │ raffle_dlx ─> raffle_dlq ─> insert_late ─> users
+      └───────────── raffle_retry_exchange <─┘                 ^    │
+                                                               └────┘ it failed: back, after a growing pause
+"""
+
+from __future__ import annotations
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from examples.raffle import settings
+from examples.raffle.users import DatabaseAway, User, insert, metadata
+from redrive import App, Batch, Discard, Naming, Retry
+from redrive.recovery.history import HeaderNames
+
+NAMING = Naming(
+    retry_exchange="raffle_retry_exchange",
+    retry_queue="raffle_retry_10s",
+    retry_key="raffle_retry_10s",
+    back_exchange="raffle_exchange",
+    back_key="raffle_queue",
+    dlq_exchange="raffle_dlx",
+    dlq_queue="raffle_dlq",
+    dlq_key="raffle_dlq",
+)
+
+# Callers of the API wait no longer for a broker that is away: they are told, and may come again.
+app = App("raffle", naming=NAMING, patience="2s")
+exchange = app.exchange("raffle_exchange", "direct")
+
+
+def prepare() -> None:
+    """Make the table."""
+    metadata.create_all(app.database.engine)
+
+
+def may_have_a_culprit(error: BaseException) -> bool:
+    """Is it worth looking which row it was? Not when the database is away, or takes too long for all of them."""
+    return not isinstance(error, DatabaseAway | TimeoutError)
+
+
+@app.batch_consumer(
+    "raffle_queue",
+    bind=exchange.on("raffle_queue"),
+    retry=Retry(attempts=settings.MAX_RETRIES, delay=f"{settings.RETRY_TTL_MS}ms"),
+    headers=HeaderNames(attempts="x-retries", reason="x-retry-reason", wording="db_error: {message}"),
+    park="reject",
+    size=settings.USERS_BATCH_SIZE,
+    timeout=f"{settings.USERS_BATCH_TIMEOUT_MS}ms",
+    processors=settings.USERS_PROC_CONCURRENCY,
+    batchers=settings.USERS_BATCH_CONCURRENCY,
+    isolate=may_have_a_culprit,
+    call_timeout="1m",  # a commit included
+)
+async def insert_users(users: list[User], session: AsyncSession) -> None:
+    await insert(session, users)
+
+
+@app.dlq_batch_consumer(
+    "raffle_queue",
+    size=settings.USERS_BATCH_SIZE,
+    timeout=f"{settings.USERS_BATCH_TIMEOUT_MS}ms",
+    isolate=may_have_a_culprit,
+    call_timeout="1m",
+)
+async def insert_late(batch: Batch[bytes], session: AsyncSession) -> None:
+    """The last resort. What is no JSON never will be, and goes; what is JSON and no user waits for somebody to look."""
+    users = []
+    for item in batch:
+        try:
+            users.append(msgspec.json.decode(item.body, type=User))
+        except msgspec.ValidationError as error:
+            batch.fail(item, error)
+        except msgspec.DecodeError as error:
+            batch.fail(item, Discard(f"no JSON: {error}"))
+    if users and not batch.failures:  # else they come again, without those that failed
+        await insert(session, users)
