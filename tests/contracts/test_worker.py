@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive import App, Batch, BreakerPolicy, Discard, Message, Park, Publisher, Retry, RetryLater, Snooze
+from redrive import App, Batch, BreakerPolicy, Discard, Message, Naming, Park, Publisher, Retry, RetryLater, Snooze
 from redrive.client import Connection, Properties
 from redrive.client.probing import server_of
 from redrive.errors import ConfigurationError, ConnectionLost
@@ -105,6 +105,32 @@ async def test_a_message_that_fails_comes_back_and_nobody_else_sees_it(app: App)
         ("fails", 3, "events", "order.new"),
         ("works", 1, "events", "order.new"),
     ]
+
+
+@pytest.mark.usefixtures("cleanliness")
+async def test_a_delayed_message_comes_back_to_its_queue_alone_whatever_key_it_had(amqp_url: str) -> None:
+    app = App("shop", broker=amqp_url, naming=Naming(delayed_key=""))
+    events = app.exchange("events", "topic")
+    again = Retry(attempts=2, delay="10ms", via="delayed")
+    seen: list[tuple[str, int, str]] = []
+
+    @app.consumer("fails", bind=events.on("order.*", "order.paid"), retry=again)
+    async def fails(message: Message) -> None:
+        seen.append(("fails", message.attempt, message.routing_key))
+        if message.attempt == 1:
+            raise OSError("busy")
+
+    @app.consumer("works", bind=events.on("order.paid"), retry=again)
+    async def works(message: Message) -> None:
+        seen.append(("works", message.attempt, message.routing_key))
+
+    async with working(app) as (_, watcher):
+        await app.publish(events, "order.paid", Order(1))
+        await app.publish(events, "order.new", Order(2))
+        await app.publish("", "fails", Order(3))
+        await watcher.seen(Outcome.DONE, 4)
+    keys = ("order.paid", "order.new", "fails")
+    assert sorted(seen) == sorted([("works", 1, "order.paid"), *(("fails", n, key) for key in keys for n in (1, 2))])
 
 
 async def test_on_every_route_attempts_are_counted_and_the_last_one_parks(app: App) -> None:

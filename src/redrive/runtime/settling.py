@@ -161,7 +161,7 @@ class Settlement:
             delay = max(delay, verdict.not_before - self._clock.now())
         if not names.server.delayed_exchanges:
             return Destination(ladder.ENTRANCE, ladder.routing_key(min(delay, ladder.LONGEST), queue))
-        key = names.delayed_key or case.history.routing_key or case.delivery.routing_key
+        key = names.delayed_key(self._origin(case).routing_key)
         return Destination(names.delayed_exchange, key, milliseconds(delay))
 
     def _retried(self, case: Case, verdict: Again) -> bytes:

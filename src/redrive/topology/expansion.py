@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from redrive.errors import TopologyError
 from redrive.recovery.durations import brief, milliseconds
@@ -21,7 +22,6 @@ from redrive.recovery.retry import Retry, Route, Rung
 from redrive.topology import ladder
 from redrive.topology.declared import Exchange, Queue, QueueType, Topology
 from redrive.topology.definitions import (
-    DEFAULT_EXCHANGE,
     BindingDefinition,
     Definition,
     Definitions,
@@ -112,11 +112,17 @@ def _waiting_arguments(kind: QueueType) -> dict[str, object]:
     return arguments
 
 
+def _keys(queue: Queue) -> list[str]:
+    """Those by which messages come to a queue: what it is bound by, and its name."""
+    return [*(bind.routing_key for bind in queue.bind), queue.name]
+
+
 class Expanded:
     """One queue with its parts, as they are called and made on a server."""
 
     def __init__(self, topology: Topology, queue: Queue, server: Server) -> None:
         self.queue = queue
+        self._topology = topology
         self.type = topology.type_of(queue)
         self.naming = topology.names_of(queue)
         self.server = server
@@ -145,10 +151,27 @@ class Expanded:
     def delayed_exchange(self) -> str:
         return fill(self.naming.delayed_exchange, self.queue.name)
 
-    @property
-    def delayed_key(self) -> str:
-        """The key by which a delayed message comes to the queue; nothing: the key it was first published with."""
-        return fill(self.naming.delayed_key, self.queue.name)
+    def delayed_key(self, published_with: str) -> str:
+        """The key by which a message comes back out of the delayed exchange, to this queue and no other.
+
+        That exchange takes whatever it is given, and forgets what no queue is bound for when the delay is over. So the
+        key it was first published with will only do if it is bound here; the queue's own name always is.
+        """
+        if self.naming.delayed_key:
+            return fill(self.naming.delayed_key, self.queue.name)
+        return published_with if published_with in self.delayed_keys else self.queue.name
+
+    @cached_property
+    def delayed_keys(self) -> tuple[str, ...]:
+        """The keys by which the queue is bound to the delayed exchange: its name, for whoever publishes to it later;
+        and what `delayed_key` says, or the queue's own keys, but for those that would lead to others as well.
+        """
+        if self.naming.delayed_key:
+            keys = [fill(self.naming.delayed_key, self.queue.name)]
+        else:
+            others = {key for queue in self._topology.queues if queue.name != self.queue.name for key in _keys(queue)}
+            keys = [key for key in _keys(self.queue) if key not in others]
+        return tuple(dict.fromkeys([*keys, self.queue.name]))
 
     def rung(self, rung: Rung) -> RungNames:
         retry = self.queue.retry
@@ -239,13 +262,8 @@ class Expanded:
             yield BindingDefinition(ladder.ARRIVAL, queue.name, ladder.arrival_key(queue.name))
             return
         yield ExchangeDefinition(self.delayed_exchange, "x-delayed-message", arguments={"x-delayed-type": "direct"})
-        for key in self._delayed_keys():
+        for key in self.delayed_keys:
             yield BindingDefinition(self.delayed_exchange, queue.name, key)
-
-    def _delayed_keys(self) -> list[str]:
-        if self.delayed_key:
-            return [self.delayed_key]
-        return [bind.routing_key for bind in self.queue.bind if bind.exchange != DEFAULT_EXCHANGE] or [self.queue.name]
 
     def _dead_end(self) -> Iterator[Definition]:
         arguments: dict[str, object] = {"x-queue-type": str(self.type)}

@@ -39,7 +39,7 @@ class Naming:
     dlq_queue: str = "{queue}.dlq"
     dlq_key: str = "parking"
     delayed_exchange: str = "redrive.delayed"
-    delayed_key: str = "{queue}"  # "": the keys by which the queue is bound
+    delayed_key: str = "{queue}"  # "": the key they were published with, where it leads to this queue alone
     rungs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Exceptions by delay: {"60s": {"key": "video", "back_key": ""}}."""
 

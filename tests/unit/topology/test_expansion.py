@@ -3,6 +3,7 @@ import pytest
 from redrive.errors import TopologyError
 from redrive.recovery.retry import Exponential, Retry, Route
 from redrive.topology import Definitions, Exchange, Naming, Queue, QueueType, Server, Topology, expand
+from redrive.topology.expansion import Expanded
 from redrive.topology.ladder import ARRIVAL, LEVELS, arrival_key
 from redrive.topology.routing import dead_letter_targets, targets
 from topology_systems import SYSTEMS, VERSIONS, orders, routes, system
@@ -131,6 +132,35 @@ def test_delays_use_a_delayed_exchange_where_there_is_one() -> None:
     assert delayed is not None
     assert (delayed.type, dict(delayed.arguments)) == ("x-delayed-message", {"x-delayed-type": "direct"})
     assert targets(made, "redrive.delayed", "orders") == {"orders"}
+
+
+def test_a_delayed_message_finds_its_way_back_whatever_key_it_had() -> None:
+    events = Exchange("events", "topic")
+    own = events.on("order.*", "order.paid")
+    retry, naming = Retry(attempts=2, via="delayed"), Naming(delayed_key="")
+    topology = Topology([events], [Queue("orders", own, retry=retry)], naming=naming)
+    server = Server.of("3.10", delayed_exchanges=True)
+    made, names = expand(topology, server), Expanded(topology, topology.queues[0], server)
+
+    assert names.delayed_key("order.paid") == "order.paid"
+    assert names.delayed_key("order.new") == "orders"  # a delayed exchange knows no patterns
+    assert names.delayed_key("orders") == "orders"  # it came by the default exchange
+    for key in ("order.paid", "order.new", "orders", ""):
+        assert targets(made, "redrive.delayed", names.delayed_key(key)) == {"orders"}
+
+
+def test_a_key_that_others_have_too_brings_no_delayed_message_back() -> None:
+    events = Exchange("events")
+    retry, naming = Retry(attempts=2, via="delayed"), Naming(delayed_key="")
+    queues = [Queue("orders", events.on("order"), retry=retry), Queue("audit", events.on("order", "orders", "audit"))]
+    topology = Topology([events], queues, naming=naming, delays=True)
+    server = Server.of("3.10", delayed_exchanges=True)
+    made = expand(topology, server)
+
+    for queue in queues:
+        for key in ("order", "orders", "audit"):
+            back = Expanded(topology, queue, server).delayed_key(key)
+            assert targets(made, "redrive.delayed", back) == {queue.name}
 
 
 def test_delays_use_the_ladder_where_there_is_none() -> None:
