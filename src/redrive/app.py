@@ -79,16 +79,17 @@ class App(Router):
         queue_type: QueueType | str = QueueType.CLASSIC,
         delays: bool = False,
         declare: bool = True,
+        defaults: Mapping[str, Any] | None = None,
         patience: Duration = "30s",
         codecs: Mapping[str, Codec] | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
         """`declare`: make what is missing of the topology when it connects; if not, a broker that lacks something is an
-        error that says what. `patience`: how long a publish waits for a broker that is away or takes nothing, before it
-        is an error.
+        error that says what. `defaults`: options of all consumers that do not say them themselves. `patience`: how long
+        a publish waits for a broker that is away or takes nothing, before it is an error.
         """
-        super().__init__()
+        super().__init__(defaults=defaults)
         if not name or not isinstance(name, str):
             raise ConfigurationError(f"app name {name!r}: want a text, it stands in logs and messages")
         self.name = name

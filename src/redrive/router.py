@@ -7,6 +7,10 @@
 
     app.include(router)
 
+What all consumers of a router or an application have in common is said once, and each of them may say otherwise:
+
+    router = Router(defaults={"retry": Retry(attempts=11, exponential=Exponential("5s")), "timeout": "30s"})
+
 A decorated function stays what it was: call it in a test as any other.
 """
 
@@ -34,12 +38,19 @@ _CONSUMER_OPTIONS = {field.name for field in fields(ConsumerSpec)} - {
     "for_dead_letters",
 }
 _BATCH_OPTIONS = {field.name for field in fields(BatchSpec)}
+_DEFAULTS = (_QUEUE_OPTIONS | _CONSUMER_OPTIONS) - {"bind"}
 
 
 class Router:
-    """Collects what a module declares."""
+    """Collects what a module declares.
 
-    def __init__(self) -> None:
+    `defaults` are options of `consumer`, for every consumer declared here that does not say them itself. Those of an
+    included router have the defaults of that router.
+    """
+
+    def __init__(self, *, defaults: Mapping[str, Any] | None = None) -> None:
+        self._defaults = dict(defaults or {})
+        _check_known("defaults", self._defaults, _DEFAULTS)
         self.exchanges: list[Exchange] = []
         self.queues: list[Queue] = []
         self.bindings: list[BindingDefinition] = []
@@ -76,7 +87,7 @@ class Router:
         `dlq` may be a table of errors and the dead-letter queues for them.
         """
         _check_options(queue, options, _CONSUMER_OPTIONS)
-        declared, more = self._queue_of(queue, options)
+        declared, more = self._queue_of(queue, self._completed(queue, options))
 
         def register(function: F) -> F:
             self._add(ConsumerSpec(queue=declared, function=function, **more))
@@ -92,7 +103,7 @@ class Router:
         """
         _check_options(queue, options, _CONSUMER_OPTIONS | _BATCH_OPTIONS | {"call_timeout"})
         batch = _batch_of(options)
-        declared, more = self._queue_of(queue, options)
+        declared, more = self._queue_of(queue, self._completed(queue, options))
 
         def register(function: F) -> F:
             self._add(ConsumerSpec(queue=declared, function=function, batch=batch, **more))
@@ -121,6 +132,11 @@ class Router:
             return function
 
         return register
+
+    def _completed(self, queue: str | Queue, options: dict[str, Any]) -> dict[str, Any]:
+        """The options, and the defaults of which neither they nor the queue say anything."""
+        said = _said_by(queue) if isinstance(queue, Queue) else set()
+        return {name: value for name, value in self._defaults.items() if name not in said} | options
 
     def _queue_of(self, queue: str | Queue, options: dict[str, Any]) -> tuple[Queue, dict[str, Any]]:
         """The queue that the options describe, declared once, and the options that are the consumer's."""
@@ -159,15 +175,25 @@ class Router:
 def _batch_of(options: dict[str, Any]) -> BatchSpec:
     """What the options say of batches, taken out of them; what is left are those of any consumer."""
     batch = BatchSpec(**{name: options.pop(name) for name in list(options) if name in _BATCH_OPTIONS})
-    options["timeout"] = options.pop("call_timeout", None)
+    if "call_timeout" in options:
+        options["timeout"] = options.pop("call_timeout")
     return batch
 
 
+def _said_by(queue: Queue) -> set[str]:
+    """What a queue says about itself that it would not be anyway."""
+    plain = Queue(queue.name)
+    return {field.name for field in fields(Queue) if getattr(queue, field.name) != getattr(plain, field.name)}
+
+
 def _check_options(queue: str | Queue, options: Mapping[str, Any], more: set[str]) -> None:
-    known = _QUEUE_OPTIONS | more
     name = queue.name if isinstance(queue, Queue) else queue
+    _check_known(f"consumer of {name}", options, _QUEUE_OPTIONS | more)
+
+
+def _check_known(whose: str, options: Mapping[str, Any], known: set[str]) -> None:
     for option in options:
         if option not in known:
             close = get_close_matches(option, known, 1)
             hint = f", did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
-            raise ConfigurationError(f"consumer of {name}: unknown option {option}{hint}")
+            raise ConfigurationError(f"{whose}: unknown option {option}{hint}")
