@@ -1,6 +1,8 @@
 """What a worker promises, on every broker."""
 
 import asyncio
+from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -390,6 +392,36 @@ async def test_a_breaker_stops_handling_before_attempts_are_burnt(app: App) -> N
         broken = False
         await watcher.seen(Outcome.DONE, 30)
     assert watcher.breaker_states[-1] == "closed"
+
+
+async def test_what_waits_for_a_breaker_or_a_rate_does_not_hold_up_the_end(app: App) -> None:
+    policy = BreakerPolicy(minimum_calls=2, window=2, pause="60s")
+    calls: Counter[str] = Counter()
+
+    @app.consumer("fails", retry=Retry(attempts=9, delay="60s"), breaker=policy)
+    async def fails() -> None:
+        calls["fails"] += 1
+        raise OSError("down")
+
+    @app.consumer("slow", rate=0.05, concurrency=3)
+    async def slow() -> None:
+        calls["slow"] += 1
+
+    watcher = Watcher()
+    app.observers.append(watcher)
+    async with app.running() as running:
+        worker = running.worker(app.chosen(()))
+        await worker.start()
+        for _ in range(4):
+            for queue in ("fails", "slow"):
+                await running.publisher.publish("", queue, Order(1))
+        await watcher.until(lambda: watcher.breaker_states == ["open"] and watcher.counts[Outcome.DONE] == 1)
+
+        assert await worker.stop(timedelta(seconds=5))
+
+        assert calls == {"fails": 2, "slow": 1}
+        held = {queue: await depth(running.publishing, queue) for queue in calls}
+    assert held == {"fails": 2, "slow": 3}
 
 
 async def test_consumers_that_depend_on_the_same_share_a_breaker(app: App) -> None:

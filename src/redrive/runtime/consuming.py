@@ -93,6 +93,7 @@ class Walk:
         self._counts_deliveries = quorum
         self._keeps_rejections = keeps_failures and spec.retry.via is Route.REJECT
         self._is_gated = self.breaker is not None or self.rate is not None
+        self._gates_closed = asyncio.Event()
         self._inbox = spec.inbox_policy
         self._transactions = transactions
         if (self._inbox is not None or handler.wants_session) and transactions is None:
@@ -256,8 +257,9 @@ class Walk:
 
     async def hold_back(self, delivery: Delivery) -> bool:
         """May it be handled now? If not, it was settled in another way."""
-        if self._is_gated:
-            await self._pass_gates()
+        if self._is_gated and not await self._pass_gates():
+            delivery.nack(requeue=True)
+            return True
         if delivery.redelivered and self._may_have_crashed(delivery):
             return True
         if _CRASHES in delivery.raw_properties and not self.spec.for_dead_letters:
@@ -312,15 +314,27 @@ class Walk:
         self.settlement.settle(Case(delivery, history, None, None), verdict)
         return True
 
-    async def _pass_gates(self) -> None:
+    async def _pass_gates(self) -> bool:
         """Wait until the breaker and the rate limit let a message pass. Meanwhile it stays unsettled, and with it the
-        prefetch is used up: the broker sends no more, and nothing counts as an attempt.
+        prefetch is used up: the broker sends no more, and nothing counts as an attempt. False: nobody is to wait here
+        any more.
         """
         clock = self.clock.monotonic
-        while self.rate is not None and (pause := self.rate.take(clock())) > 0:  # noqa: ASYNC110 - it is about time
-            await asyncio.sleep(pause)
-        while self.breaker is not None and (pause := self._breaker_pause(self.breaker)) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(min(pause, 1.0))  # somebody else's probe may have ended it
+        while self.rate is not None and (pause := self.rate.take(clock())) > 0:
+            if not await self._wait_at_gates(pause):
+                return False
+        while self.breaker is not None and (pause := self._breaker_pause(self.breaker)) > 0:
+            if not await self._wait_at_gates(min(pause, 1.0)):  # somebody else's probe may have ended it
+                return False
+        return True
+
+    async def _wait_at_gates(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._gates_closed.wait()
+        except TimeoutError:
+            return True
+        return False
 
     def limit_rate(self, per_second: float) -> None:
         if self.rate is None:
@@ -341,6 +355,10 @@ class Walk:
             self.observer.breaker(BreakerChanged(name, self.queue, state, self.breaker.failure_rate))
 
     # The end ------------------------------------------------------------------------------------------
+
+    def close_gates(self) -> None:
+        """What waits for the breaker or the rate limit has not begun, and must not hold up who wants to end."""
+        self._gates_closed.set()
 
     async def drained(self) -> None:
         """Wait for what is being settled."""

@@ -2,8 +2,8 @@
 
     STARTING -> RUNNING -> DRAINING -> STOPPED
 
-Draining: no more deliveries are taken, what is being handled is finished and settled. What is not done within the limit
-is cancelled and goes back to its queue: handled again, never lost.
+Draining: no more deliveries are taken, what is being handled is finished and settled. What waits for a breaker or a
+rate limit goes back to its queue; so does, cancelled, what is not done within the limit: handled again, never lost.
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ class Worker:
         if self.state is State.STOPPED:
             return True
         self.state = State.DRAINING
+        for walk in self._walks.values():
+            walk.close_gates()
         finished = True
         try:
             async with asyncio.timeout(within.total_seconds()):
