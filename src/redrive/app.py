@@ -28,6 +28,7 @@ from redrive.errors import AccessRefused, Closed, ConfigurationError, NotFound, 
 from redrive.reach import recognise, survey
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
+from redrive.recovery.history import HeaderNames
 from redrive.router import Router
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.codecs import Codec, Codecs
@@ -427,6 +428,11 @@ class App(Router):
         """For how long a message is known again, by the queues whose consumers have an inbox."""
         policies = {spec.queue.name: spec.inbox_policy for spec in self.consumers}
         return {queue: duration(policy.keep) for queue, policy in policies.items() if policy is not None}
+
+    @property
+    def header_names(self) -> dict[str, HeaderNames]:
+        """How headers are called by those consumers, by queue, who have other names for them than the usual."""
+        return {spec.queue.name: spec.headers for spec in self.consumers if spec.headers != HeaderNames()}
 
     def forget_processed(self) -> int:
         """Delete what each consumer's inbox has kept for as long as it is to. How much that was."""

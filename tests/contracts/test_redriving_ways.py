@@ -1,14 +1,16 @@
 """Where re-driven messages go: their own queue, its retry exchange, another queue, the exchange they came from."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dead_lettering import DLQ, SOURCE, bodies, orders, prepare, until_depth
+from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
 from redrive.admin.place import Place
 from redrive.admin.service import Service
 from redrive.client import Connection
+from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Retry
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, State
 from redrive.runtime.dlq.planning import Plan
@@ -17,6 +19,7 @@ from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.topology import Exchange, Queue, Topology
+from working import take
 
 events = Exchange("events", "topic")
 
@@ -51,6 +54,23 @@ async def test_by_the_retry_exchange_they_wait_first(connection: Connection, ser
     assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
     await until_depth(connection, SOURCE, 3)  # when they have waited
     assert await bodies(connection, SOURCE) == orders(0, 1, 2)
+
+
+@pytest.mark.parametrize(("keep_counters", "expected"), [(False, (None, 4)), (True, (3, 4))])
+async def test_who_counts_in_a_header_of_his_own_begins_anew(
+    connection: Connection, service: Service, keep_counters: bool, expected: tuple[int | None, int]
+) -> None:
+    await prepare(connection, 0)
+    await connection.publish_many([dead_letter(0, **{"x-retry-count": 3, "x-retries": 4})])
+    await until_depth(connection, DLQ, 1)
+    place = replace(service.place, header_names={SOURCE: HeaderNames(attempts="x-retry-count")})
+    service = Service(place, service.store, service.audit, by="ada")
+
+    over = await service.run(await service.begin(Order(Kind.REDRIVE, DLQ, keep_counters=keep_counters)))
+
+    assert over.counts.moved == 1
+    headers = dict((await take(connection, SOURCE)).properties.headers or {})
+    assert (headers.get("x-retry-count"), headers["x-retries"]) == expected  # the other one is somebody else's
 
 
 async def test_another_queue(connection: Connection, service: Service) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from redrive import App, Batch, BreakerPolicy, Retry, Router
 from redrive.errors import ConfigurationError
+from redrive.recovery.history import HeaderNames
 from redrive.runtime.specs import ConsumerSpec
 from redrive.topology import Queue
 
@@ -61,6 +62,14 @@ def test_a_declared_queue_gets_the_defaults_it_says_nothing_about() -> None:
     assert {queue.name: (queue.retry, queue.durable) for queue in app.queues} == {
         "own": (ONCE, False), "bare": (OFTEN, False),
     }  # fmt: skip
+
+
+def test_the_application_knows_who_has_other_names_for_headers() -> None:
+    app, own = App("shop"), HeaderNames(attempts="x-retry-count")
+    app.consumer("orders", headers=own)(handle)
+    app.consumer("others")(handle)
+
+    assert app.header_names == {"orders": own}
 
 
 def test_an_included_router_has_its_own_defaults() -> None:

@@ -96,7 +96,7 @@ class Office:
     @classmethod
     def of(cls, app: App, **options: Any) -> Self:
         """For an application, with its broker and its database."""
-        place = Place(app.broker, app.management, app.data, app.topology, app.inbox_windows)
+        place = Place(app.broker, app.management, app.data, app.topology, app.inbox_windows, app.header_names)
         return cls(place, app.database, **{"app": app, "archives": app.data / "archive", **options})
 
     def _crew(self, mark: str, *, apart: bool) -> Crew:

@@ -19,6 +19,7 @@ from redrive.client.inventory import read_inventory
 from redrive.client.probing import probe
 from redrive.errors import NotFound, PeekUnsafe
 from redrive.reach import connect, recognise, survey
+from redrive.recovery.history import HeaderNames
 from redrive.runtime.dlq.choosing import Route as Way
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
 from redrive.topology.dead_ends import dead_letter_queues
@@ -36,6 +37,7 @@ class Place:
     data: Path | None = None
     topology: Topology = field(default_factory=Topology)
     inbox_windows: Mapping[str, timedelta] = field(default_factory=dict)  # by queue
+    header_names: Mapping[str, HeaderNames] = field(default_factory=dict)  # by queue, where they are not the usual
 
     @asynccontextmanager
     async def looking(self, *queues: str) -> AsyncIterator[View]:  # noqa: ARG002 - it is seen anew each time

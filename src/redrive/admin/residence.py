@@ -21,6 +21,7 @@ from redrive.client import Connection, State
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.errors import ConnectionFailed, ConnectionLost, OperationConflict, RedriveError
 from redrive.reach import connect
+from redrive.recovery.history import HeaderNames
 
 _FRESH = 2.0  # seconds
 _PATIENCE = 2.0  # seconds that a look waits for a connection which is being made
@@ -41,6 +42,10 @@ class Residence:
     @property
     def inbox_windows(self) -> Mapping[str, timedelta]:
         return self.place.inbox_windows
+
+    @property
+    def header_names(self) -> Mapping[str, HeaderNames]:
+        return self.place.header_names
 
     def moving(self) -> AbstractAsyncContextManager[View]:
         return self.place.moving()

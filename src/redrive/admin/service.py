@@ -31,6 +31,7 @@ from redrive.errors import (
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import Summary, read_dead_letter
 from redrive.recovery.editing import Content, diff
+from redrive.recovery.history import HeaderNames
 from redrive.recovery.redaction import Redaction
 from redrive.recovery.redriving import harmless
 from redrive.recovery.search import Query, parse
@@ -76,6 +77,9 @@ class Where(Protocol):
 
     @property
     def inbox_windows(self) -> Mapping[str, timedelta]: ...
+
+    @property
+    def header_names(self) -> Mapping[str, HeaderNames]: ...
 
     def looking(self, *queues: str) -> AbstractAsyncContextManager[View]:
         """`queues`: those that are asked about."""
@@ -304,7 +308,7 @@ class Service:
             operation,
             view.broker,
             self.store,
-            act(view.broker) if act is not None else Redriving(view.broker, self.clock),
+            act(view.broker) if act is not None else Redriving(view.broker, self.clock, self.place.header_names),
             clock=self.clock,
             retries=await self._retries(view, order),
             keeps_order=await view.keeps_order(order.queue),
@@ -386,7 +390,7 @@ class Service:
         async with self._archive(operation, folder) as archive:
 
             def act(broker: Moves) -> Act:
-                return Transforming(broker, self.clock, transform, archive, force=force)
+                return Transforming(broker, self.clock, transform, archive, force=force, names=self.place.header_names)
 
             return await self.run(operation, act=act, **watching), archive.path
 

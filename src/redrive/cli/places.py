@@ -57,8 +57,10 @@ class Where:
 
     def _place(self, source: Source) -> Place:
         app = self._found()
-        windows = app.inbox_windows if app is not None else {}
-        return Place(source.broker, source.management, source.data, source.topology, windows)
+        place = Place(source.broker, source.management, source.data, source.topology)
+        if app is None:
+            return place
+        return replace(place, inbox_windows=app.inbox_windows, header_names=app.header_names)
 
     @property
     def archives(self) -> Path:

@@ -41,7 +41,7 @@ from struct import Struct
 from redrive.errors import RemoteProtocolError
 from redrive.recovery.dead_letter import Letter
 from redrive.recovery.fingerprint import legible
-from redrive.recovery.history import MOST, HeaderNames
+from redrive.recovery.history import MOST, HeaderNames, read_count
 from redrive.recovery.story import BUDGET, NAMES
 from redrive.wire.patch import (
     RawValue,
@@ -57,7 +57,7 @@ from redrive.wire.patch import (
     split_table,
 )
 from redrive.wire.properties import PERSISTENT, Properties
-from redrive.wire.values import encode_value
+from redrive.wire.values import encode_value, read_value
 
 MOST_DEATHS = 20  # that are remembered
 
@@ -167,9 +167,18 @@ def _kept(raw: bytes, letter: Letter, names: HeaderNames, keep_counters: bool) -
     user = read_user_id(raw)
     if user is not None:
         kept[_USER_ID] = raw_text(user)
-    if keep_counters and letter.attempts:
-        kept[names.attempts.encode()] = _number(letter.attempts)
+    if keep_counters and (attempts := max(letter.attempts, _counted(raw, names))):
+        kept[names.attempts.encode()] = _number(attempts)
     return kept
+
+
+def _counted(raw: bytes, names: HeaderNames) -> int:
+    """What the message says itself. Whoever read the letter may not have known in which header."""
+    value = find_header(raw, names.attempts.encode())
+    try:
+        return 0 if value is None else read_count(read_value(value, 0, len(value))[0])
+    except RemoteProtocolError:
+        return 0
 
 
 def _patched(raw: bytes, setting: Mapping[bytes, RawValue], removing: frozenset[bytes]) -> bytes:

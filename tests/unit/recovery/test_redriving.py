@@ -159,6 +159,15 @@ def test_headers_with_the_names_of_other_people_go_too() -> None:
     assert not {"x-retries", "x-retry-reason"} & found.keys()
 
 
+@pytest.mark.parametrize(("said", "kept"), [(10, 10), ("10", 10), (0, 1), ("nonsense", 1)])
+def test_counts_in_a_header_of_other_people_are_kept_on_request(said: object, kept: int) -> None:
+    raw = died(Properties(headers={"x-retry-count": said}).encode())
+
+    found = headers(copy(raw, keep_counters=True, names=HeaderNames(attempts="x-retry-count")))
+
+    assert found["x-retry-count"] == kept  # the broker has counted one rejection
+
+
 @pytest.mark.parametrize("version", ["3.10", "4.0", "4.3"])
 def test_what_the_broker_wrote_goes_and_is_kept_as_it_wrote_it(version: str) -> None:
     raw = died(version=version)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown, RedriveError
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import read_dead_letter
 from redrive.recovery.editing import Content
+from redrive.recovery.history import HeaderNames
 from redrive.recovery.redriving import redriven
+from redrive.recovery.story import NAMES
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.archive import Archive
 from redrive.runtime.dlq.letters import encode_letter
@@ -27,9 +29,11 @@ class Unresolved(RedriveError):
 class Redriving:
     """Send messages back to work."""
 
-    def __init__(self, broker: Moves, clock: Clock) -> None:
+    def __init__(self, broker: Moves, clock: Clock, names: Mapping[str, HeaderNames] | None = None) -> None:
+        """`names`: in which headers consumers count, by their queues, where they have names of their own for that."""
         self._broker = broker
         self._clock = clock
+        self._names = names or {}
 
     async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:
         now = self._clock.now()
@@ -46,6 +50,7 @@ class Redriving:
             reason=order.reason,
             from_queue=order.queue,
             keep_counters=order.keep_counters,
+            names=self._names.get(taken.letter.source or "", NAMES),
             budget=self._broker.budget,
         )
         return taken.choice.exchange, taken.choice.routing_key, content.body, properties, True
@@ -79,8 +84,17 @@ class Discarding:
 class Transforming(Redriving):
     """Send messages back to work, each changed; the originals go to an archive first."""
 
-    def __init__(self, broker: Moves, clock: Clock, transform: Transform, archive: Archive, *, force: bool) -> None:
-        super().__init__(broker, clock)
+    def __init__(
+        self,
+        broker: Moves,
+        clock: Clock,
+        transform: Transform,
+        archive: Archive,
+        *,
+        force: bool,
+        names: Mapping[str, HeaderNames] | None = None,
+    ) -> None:
+        super().__init__(broker, clock, names)
         self._transform = transform
         self._archive = archive
         self._force = force
