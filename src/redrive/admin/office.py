@@ -105,7 +105,7 @@ class Office:
 
         if not apart:
             return Inside(self.service, mark, ended)
-        place = replace(self.place, data=self.place.data or environment.data())
+        place = replace(self.place.for_another_process(), data=self.place.data or environment.data())
         url = self.database.url.render_as_string(hide_password=False)
         return Apart(Task(place, url, mark, self.service.by), ended)
 

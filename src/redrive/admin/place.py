@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,6 +38,14 @@ class Place:
     topology: Topology = field(default_factory=Topology)
     inbox_windows: Mapping[str, timedelta] = field(default_factory=dict)  # by queue
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)  # by queue, where they are not the usual
+
+    def for_another_process(self) -> Place:
+        """Without code of the application: nobody asks a place which errors are worth another try."""
+        queues = [
+            replace(queue, retry=queue.retry.schedule) if queue.retry is not None else queue
+            for queue in self.topology.queues
+        ]
+        return replace(self, topology=replace(self.topology, queues=queues))
 
     @asynccontextmanager
     async def looking(self, *queues: str) -> AsyncIterator[View]:  # noqa: ARG002 - it is seen anew each time

@@ -8,7 +8,7 @@ per-message TTLs block each other), the different waits of a policy are its *run
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -140,6 +140,11 @@ class Retry:
             raise ConfigurationError(f"retry.jitter {self.jitter!r}: want a share from 0 to below 1")
         if self.max_age is not None and duration(self.max_age, "retry.max_age") <= timedelta(0):
             raise ConfigurationError(f"retry.max_age {self.max_age!r}: want more than nothing")
+
+    @property
+    def schedule(self) -> Retry:
+        """The same for all errors: which are meant may be said by functions, and those stay where they are."""
+        return replace(self, only=(), never=(), classify=None)
 
     def rung(self, retry: int, chance: float = 0.0) -> Rung:
         """Where retry number `retry` (the first is 1) waits; `chance`, from 0 to below 1, picks the shard."""
