@@ -1,0 +1,80 @@
+"""The application: one exchange, two queues, and one filter for whatever goes wrong in them.
+
+    minha.chave ─> minha.fila ─ charge ─> the gateway ─ minha.chave.recibo ─> recibos ─ send_receipt ─> receipts
+                       │  ^                                                     │  ^
+                 raise │  │ x-delay                                       raise │  │ x-delay
+                       v  │                                                     v  │
+                     direct.delayed, or the ladder of delays where the broker has no such exchange
+                       │                                                        │
+          Nack(false)  v                                                        v
+          dlx.exchange ─> minha.fila.dlq                          dlx.exchange ─> recibos.dlq
+
+The filter is said once for the application, and `charge` has it without a word. `send_receipt` has one of its own: for
+it a customer whom nobody knows is no reason to try again, and its waits are all alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from examples.errorfilter import settings
+from examples.errorfilter.exceptions import NotFoundException
+from examples.errorfilter.gateway import Gateway
+from examples.errorfilter.messages import Charge, Receipt
+from examples.errorfilter.records import RECEIPTS, metadata
+from redrive import App, Naming
+from redrive.runtime.transactions import InboxPolicy
+
+everywhere = settings.FILTER
+for_receipts = replace(everywhere, non_retryable=(*everywhere.non_retryable, NotFoundException), exponential=False)
+
+app = App(
+    "errorfilter",
+    naming=Naming(
+        delayed_exchange="direct.delayed",
+        delayed_key="",  # the one that the message had
+        dlq_exchange="dlx.exchange",
+        dlq_queue="{queue}.dlq",
+        dlq_key="{queue}.dlq",
+    ),
+    defaults=everywhere.options,
+    patience="5s",
+)
+exchange = app.exchange("minha.exchange", "direct")
+gateway = Gateway(settings.GATEWAY_URL or "http://{}:{}".format(*settings.SANDBOX), settings.GATEWAY_TIMEOUT)
+
+# What both depend on: when it fails, both leave it alone.
+careful = {"breaker": settings.BREAKER, "depends_on": "gateway", "timeout": 3 * settings.GATEWAY_TIMEOUT}
+
+
+def prepare() -> None:
+    """Make the tables: Redrive's, and ours."""
+    app.upgrade_database()
+    metadata.create_all(app.database.engine)
+
+
+@app.consumer("minha.fila", bind=exchange.on("minha.chave"), concurrency=4, **careful)
+async def charge(order: Charge) -> None:
+    """Have somebody pay. Whenever this comes again, the gateway knows it by the charge's id, and nobody pays twice."""
+    order.check()
+    payment = await asyncio.to_thread(gateway.charge, order)
+    receipt = Receipt(order.id, order.customer, order.amount, order.currency, payment)
+    await app.publish(exchange, "minha.chave.recibo", receipt, type="Receipt")
+
+
+@app.consumer(
+    "recibos",
+    bind=exchange.on("minha.chave.recibo"),
+    inbox=InboxPolicy(key=lambda receipt, _: receipt.charge),
+    **for_receipts.options,
+    **careful,
+)
+async def send_receipt(receipt: Receipt, session: AsyncSession) -> None:
+    """One receipt for each charge, though the message may come twice: its inbox knows the charge."""
+    address = await asyncio.to_thread(gateway.address_of, receipt.customer)
+    sent = {"charge": receipt.charge, "payment": receipt.payment, "amount": receipt.amount}
+    await session.execute(sa.insert(RECEIPTS).values(**sent, currency=receipt.currency, address=address))
