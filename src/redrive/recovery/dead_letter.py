@@ -16,6 +16,7 @@ broker and has `x-death`, in which RabbitMQ counts, for each queue and reason, h
     dead_at           x-redrive-parked-at             the newest time in x-death (RabbitMQ writes only that of the first
                                                       death of its kind)
     fingerprint       x-redrive-fingerprint           made of reason and source
+    type              the property; for a task of Celery's, which has none, the name of the task
 
 A message can have both. `x-death` beside a ParkReason came later, since parking takes it away: the dead-letter queue
 was full, or had a TTL. Beside the attempts of a message that was not parked it is how the message ended.
@@ -245,7 +246,7 @@ def _summary(raw: bytes, skimmed: Skimmed, body: bytes, queue: str, position: in
         _identity(_stable(raw, skimmed), body, message_id),
         message_id,
         _short_text(skimmed.correlation_id),
-        _short_text(skimmed.type),
+        _short_text(skimmed.type) or _task(headers),
         *ending,
         _number(headers.get(_REDRIVEN)),
         _label(headers.get(_OPERATION)) or None,
@@ -253,6 +254,11 @@ def _summary(raw: bytes, skimmed: Skimmed, body: bytes, queue: str, position: in
         parked,
         False,
     )
+
+
+def _task(headers: Mapping[bytes, RawValue]) -> str | None:
+    """What kind of message it is, if it does not say so itself: for Celery's, the name of the task."""
+    return _label(headers.get(b"task")) or None if b"retries" in headers and b"id" in headers else None
 
 
 def _parked(headers: Mapping[bytes, RawValue], reason: str, names: HeaderNames) -> _Ending:

@@ -9,6 +9,8 @@ It starts anew, and remembers. What would be counted on, or would do harm, goes:
     CC, BCC                            would send a copy to a second queue
     user_id                            RabbitMQ closes the channel over that of another user (406); kept as a header
     expiration                         the message may expire again
+    Celery's retries and expires       counted in the message as well, and what it counts ends at `max_retries`; a task
+                                       that is over its time would be thrown away at once. They stay, as 0 and nothing
 
 and is kept as lineage, which nothing counts in and nobody strips:
 
@@ -95,6 +97,8 @@ _RAW_SIZE = HeaderNames.RAW_SIZE.encode()
 _COUNT, _OPERATION = HeaderNames.REDRIVEN.encode(), b"x-redriven-op"
 _AT, _BY, _FROM, _REASON = b"x-redriven-at", b"x-redriven-by", b"x-redriven-from", b"x-redriven-reason"
 _DEATHS = b"x-redriven-deaths"
+_CELERY = (b"task", b"id", b"retries")  # headers by which a task of Celery's (protocol 2) is known
+_RETRIES, _EXPIRES, _NOTHING = b"retries", b"expires", b"V"
 _LINEAGE = frozenset((_COUNT, _OPERATION, _AT, _BY, _FROM, _REASON, _DEATHS))
 
 _NEW_PROPERTIES = Properties(delivery_mode=PERSISTENT).encode()
@@ -167,7 +171,9 @@ def _kept(raw: bytes, letter: Letter, names: HeaderNames, keep_counters: bool) -
     user = read_user_id(raw)
     if user is not None:
         kept[_USER_ID] = raw_text(user)
-    if keep_counters and (attempts := max(letter.attempts, _counted(raw, names))):
+    if not keep_counters:
+        kept |= _celery_anew(raw)
+    elif attempts := max(letter.attempts, _counted(raw, names)):
         kept[names.attempts.encode()] = _number(attempts)
     return kept
 
@@ -179,6 +185,14 @@ def _counted(raw: bytes, names: HeaderNames) -> int:
         return 0 if value is None else read_count(read_value(value, 0, len(value))[0])
     except RemoteProtocolError:
         return 0
+
+
+def _celery_anew(raw: bytes) -> dict[bytes, RawValue]:
+    """A task of Celery's begins with no retry behind it, and with all the time it needs."""
+    if any(name not in raw or find_header(raw, name) is None for name in _CELERY):
+        return {}
+    expires = {_EXPIRES: _NOTHING} if find_header(raw, _EXPIRES) is not None else {}
+    return {_RETRIES: _number(0), **expires}
 
 
 def _patched(raw: bytes, setting: Mapping[bytes, RawValue], removing: frozenset[bytes]) -> bytes:

@@ -136,6 +136,14 @@ def test_a_message_with_more_attempts_than_fit_tells_how_many_are_missing() -> N
     assert letter(parked(history=History(attempts=attempts), attempt=120)).dropped == 20
 
 
+def test_a_task_of_celery_is_of_the_type_that_its_name_says() -> None:
+    task = {"task": "transcode", "id": "t-1", "retries": 0}
+
+    assert summary(Properties(headers=task).encode()).type == "transcode"
+    assert letter(Properties(headers=task, type="Video").encode()).type == "Video"
+    assert summary(Properties(headers={"task": "to do"}).encode()).type is None
+
+
 def test_headers_may_have_the_names_of_other_people() -> None:
     names = HeaderNames(attempts="x-retries", reason="x-retry-reason")
 

@@ -443,6 +443,32 @@ def test_a_name_that_is_not_utf8_is_kept() -> None:
     assert find_header(copy(raw), b"x-redrive-exchange") == raw_text("\udcff")
 
 
+# Tasks of Celery's ------------------------------------------------------------------------------------
+
+TASK = {"lang": "py", "task": "transcode", "id": "t-1", "retries": 4, "expires": "2024-05-17T12:00:00+00:00", "eta": None}
+
+
+def test_a_task_of_celery_has_all_its_retries_again_and_is_not_over_its_time() -> None:
+    found = headers(copy(parked(replace(ORDER, headers=TASK).encode())))
+
+    assert {name: found[name] for name in TASK} == {**TASK, "retries": 0, "expires": None}
+
+
+def test_a_task_of_celery_goes_on_with_the_retries_it_has_had_if_counters_are_kept() -> None:
+    found = headers(copy(parked(replace(ORDER, headers=TASK).encode()), keep_counters=True))
+
+    assert {name: found[name] for name in TASK} == TASK
+
+
+@pytest.mark.parametrize("missing", ["task", "id"])
+def test_other_peoples_headers_of_the_same_names_stay_as_they_are(missing: str) -> None:
+    others = {name: value for name, value in TASK.items() if name != missing} | {"about": missing}
+
+    found = headers(copy(parked(replace(ORDER, headers=others).encode())))
+
+    assert {name: found[name] for name in others} == others
+
+
 # Put back among the dead ------------------------------------------------------------------------------
 
 
