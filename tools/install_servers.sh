@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install what the tests start privately, RabbitMQ, PostgreSQL and a browser, where it is missing.
+# Install what the tests start privately, RabbitMQ, PostgreSQL, a browser and ffmpeg, where it is missing.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -15,6 +15,7 @@ found '/usr/lib/postgresql/*/bin/postgres' || found '/usr/pgsql-*/bin/postgres' 
     missing+=(postgresql)
 command -v amqp-publish >/dev/null || missing+=(amqp-tools)  # a client for the interop tests
 command -v chromium >/dev/null || missing+=(chromium)  # for the console's tests
+command -v ffmpeg >/dev/null || missing+=(ffmpeg)  # for the video example
 command -v openssl >/dev/null || missing+=(openssl)
 
 [ ${#missing[@]} -eq 0 ] || ./apt_install.sh "${missing[@]}"

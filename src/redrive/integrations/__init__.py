@@ -8,6 +8,7 @@
 | `tracing`    | OpenTelemetry spans and links over publish, process, settle and retry                  |
 | `http`       | `/metrics`, `/healthz` and `/readyz` on a port of their own                            |
 | `fastapi`    | a lifespan, a publisher and a transaction with outbox for path operations              |
+| `celery`     | a Celery application whose tasks wait in the broker and are parked with their story    |
 | `dashboards` | a Grafana dashboard and Prometheus alert rules for these metrics                       |
 
 Observers know no broker: they hear of a worker from `redrive.runtime.observing`.

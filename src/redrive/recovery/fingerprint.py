@@ -9,9 +9,9 @@ another customer:
     what it was raised from      explicit causes, and the members of a group: a wrapper raised in one place for
                                  everything is as many kinds as there are things behind it
 
-Frames of the machinery (Redrive, asyncio, threads) are on the way of every failure and say nothing. Where no others
-are left (an error that was never raised, a body that cannot be decoded) the words count instead, with all values taken
-out: "order 17 of 'ann' is late" and "order 4 of 'bob' is late" are one kind.
+Frames of the machinery (Redrive, asyncio, threads, Celery) are on the way of every failure and say nothing. Where no
+others are left (an error that was never raised, a body that cannot be decoded) the words count instead, with all values
+taken out: "order 17 of 'ann' is late" and "order 4 of 'bob' is late" are one kind.
 
 An error is somebody else's code: its `__str__` may raise, its causes may go in circles, a group may have ten thousand
 members. Nothing here raises, and all that is looked at is bounded.
@@ -35,7 +35,7 @@ _MOST_NORMALISED = 200
 _MOST_KNOWN = 1_000  # ways to a raise that are remembered
 _LONGEST_KNOWN = 50  # frames of one
 
-_MACHINERY = {"redrive", "asyncio", "concurrent", "contextlib", "threading"}
+_MACHINERY = {"redrive", "asyncio", "concurrent", "contextlib", "threading", "celery", "billiard", "kombu"}
 _INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}  # frames of their own up to Python 3.11, not from 3.12 on
 
 _VALUE = re.compile(

@@ -445,7 +445,7 @@ def test_a_name_that_is_not_utf8_is_kept() -> None:
 
 # Tasks of Celery's ------------------------------------------------------------------------------------
 
-TASK = {"lang": "py", "task": "transcode", "id": "t-1", "retries": 4, "expires": "2024-05-17T12:00:00+00:00", "eta": None}
+TASK = {"task": "transcode", "id": "t-1", "retries": 4, "expires": "2024-05-17T12:00:00+00:00", "eta": None}
 
 
 def test_a_task_of_celery_has_all_its_retries_again_and_is_not_over_its_time() -> None:

@@ -1,0 +1,117 @@
+"""Which queue a task came from, and where its retries and its end are.
+
+A delivery does not say from which queue it came, only by which exchange and key: the topology says the rest. Where two
+queues get the same messages, the one in which it failed before is told by the message; before its first failure it is
+the first of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from redrive.errors import ConfigurationError
+from redrive.recovery.history import HeaderNames, read_name
+from redrive.recovery.retry import Retry, Route, Rung
+from redrive.topology import Definitions, Queue, QueueType, Server, Topology, expand
+from redrive.topology.expansion import Expanded
+from redrive.topology.routing import targets
+
+Parking = Literal["publish", "reject"]
+
+_ATTRIBUTE = "redrive"  # of a Celery application that is equipped
+
+
+class Place:
+    """One queue with its parts."""
+
+    def __init__(self, names: Expanded) -> None:
+        self.names = names
+        self.name = names.queue.name
+
+    @property
+    def policy(self) -> Retry | None:
+        return self.names.queue.retry
+
+    @property
+    def counts_deliveries(self) -> bool:
+        return self.names.type is QueueType.QUORUM
+
+    @property
+    def dead_end(self) -> tuple[str, str] | None:
+        """Exchange and key; None if nothing is kept."""
+        return (self.names.dlq_exchange, self.names.dlq_key) if self.names.has_dlq else None
+
+    def waiting(self, rung: Rung) -> tuple[str, str]:
+        return self.names.retry_exchange, self.names.rung(rung).key
+
+    def __repr__(self) -> str:
+        return f"<Place {self.name} retry={self.policy} dead_end={self.dead_end}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Equipment:
+    """What an application was equipped with."""
+
+    topology: Topology
+    places: Mapping[str, Place]
+    default: Place
+    parking: Parking
+    crash_limit: int | None
+    definitions: Definitions
+
+    @classmethod
+    def of(cls, topology: Topology, queue: str | None, parking: Parking, crash_limit: int | None) -> Equipment:
+        if parking not in ("publish", "reject"):
+            raise ConfigurationError(f"equip: park {parking!r}: want 'publish' or 'reject'")
+        if crash_limit is not None and crash_limit < 1:
+            raise ConfigurationError(f"equip: crash_limit {crash_limit}: want at least 1, or None for no guard")
+        for one in topology.queues:
+            _check(one)
+        server = Server()  # of what depends on the version nothing is needed here
+        places = {one.name: Place(Expanded(topology, one, server)) for one in topology.queues}
+        default = _default(places, queue)
+        return cls(topology, places, default, parking, crash_limit, expand(topology, server))
+
+    def place_of(self, exchange: str | None, routing_key: str | None, headers: Mapping[str, Any]) -> Place | None:
+        """The queue of a delivery; None if it is not one of the topology's."""
+        reached = self._reached(exchange or "", routing_key or "")
+        if len(reached) > 1:
+            told = read_name(headers.get(HeaderNames.QUEUE))
+            return next((place for place in reached if place.name == told), reached[0])
+        return reached[0] if reached else None
+
+    @lru_cache(256)  # noqa: B019 - it lives as long as the application
+    def _reached(self, exchange: str, routing_key: str) -> tuple[Place, ...]:
+        names = targets(self.definitions, exchange, routing_key)
+        return tuple(place for place in self.places.values() if place.name in names)
+
+
+def _check(queue: Queue) -> None:
+    if queue.retry is not None and queue.retry.rungs and queue.retry.via is not Route.REPUBLISH:
+        raise ConfigurationError(
+            f"equip: queue {queue.name} retries via {queue.retry.via!r}: a retry of Celery's is published, with other "
+            f"arguments if the task wants; use via='republish'"
+        )
+
+
+def _default(places: Mapping[str, Place], queue: str | None) -> Place:
+    if queue is not None and queue in places:
+        return places[queue]
+    if queue is None and len(places) == 1:
+        return next(iter(places.values()))
+    known = ", ".join(places) or "none"
+    if queue is None:
+        raise ConfigurationError(f"equip: which queue do tasks go to by default? Say queue=; there are {known}")
+    raise ConfigurationError(f"equip: the topology has no queue {queue}; there are {known}")
+
+
+def equipment_of(app: Any) -> Equipment | None:
+    found = getattr(app, _ATTRIBUTE, None)
+    return found if isinstance(found, Equipment) else None
+
+
+def give_equipment(app: Any, equipment: Equipment) -> None:
+    setattr(app, _ATTRIBUTE, equipment)

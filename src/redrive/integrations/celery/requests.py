@@ -1,0 +1,285 @@
+"""`Request`: what becomes of a message, in the worker's main process.
+
+Celery asks a request whether it is revoked before it runs it, and tells it how the task ended. In between it calls
+`acknowledge` or `reject`, and that is where a message leaves its queue. So these two are where it is parked instead, if
+what Celery was told is an end:
+
+    Celery has                                  calls                 here
+    a result, Ignore, Retry, a revoked task     acknowledge           that
+    an exception that was not retried           acknowledge           a copy with its story is published to the
+    a time limit that was exceeded              acknowledge           dead-letter exchange, confirmed; then it is
+    Reject                                      reject                acknowledged
+    Reject(requeue=True)                        reject, requeue       that
+    a child process that is gone                reject, requeue       a copy is put back with the crash counted; after
+                                                                      `crash_limit` of them it is parked
+
+If a copy cannot be published the message is rejected: the queue's own dead-letter exchange leads to the same place,
+without the story of the last attempt.
+
+Results, errbacks, chords, signals and events are Celery's: they are told before or after, as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from celery.exceptions import Reject, TimeLimitExceeded
+from celery.worker import state
+from celery.worker.request import Request as CeleryRequest
+
+from redrive.integrations.celery.deciding import (
+    Arrival,
+    CrashedTooOften,
+    Fate,
+    Hindrance,
+    Recount,
+    fate_of,
+    hindrance,
+    reason_of,
+)
+from redrive.integrations.celery.messages import body_of, properties_of
+from redrive.integrations.celery.places import Equipment, Place, equipment_of
+from redrive.integrations.celery.sending import budget_of, hand_over
+from redrive.recovery.failure import MOST_STACK, Failure, cut_in_the_middle, describe
+from redrive.recovery.history import History, read_count, read_history
+from redrive.recovery.story import Origin, ParkReason, parking, retrying
+from redrive.recovery.verdict import Again, Bury
+
+log = logging.getLogger("redrive.integrations.celery")
+
+
+class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
+    _fate = Fate.CELERYS
+    _told: Any = None  # the ExceptionInfo of how it ended
+
+    # Before it is run ---------------------------------------------------------------------------------
+
+    def revoked(self) -> bool:
+        """Celery asks this before it runs a task: is it done with, without being run?"""
+        return bool(super().revoked()) or self._is_held_back()
+
+    def _is_held_back(self) -> bool:
+        place, equipment = self._place, self._equipment
+        if place is None or equipment is None or self.acknowledged:
+            return False
+        now = datetime.now(UTC)
+        reason = hindrance(self._arrival(place), place.policy, equipment.crash_limit, now)
+        match reason:
+            case None:
+                return False
+            case Bury():
+                self._end(CrashedTooOften("it was delivered again and again, and never came to an end"))
+                return True
+            case _:
+                return self._went_on(place, reason)
+
+    def _arrival(self, place: Place) -> Arrival:
+        deliveries = read_count(self._headers.get("x-delivery-count")) if place.counts_deliveries else None
+        return Arrival(self._history, bool(self.delivery_info.get("redelivered")), deliveries)
+
+    def _went_on(self, place: Place, reason: Hindrance) -> bool:
+        """Hand over a copy that waits on, or has one more crash counted. If that cannot be, it is run after all."""
+        match reason:
+            case Again():
+                to = place.waiting(reason.rung)
+                raw = self._counted(self._history.with_another_snooze(), reason)
+            case _:
+                assert reason is Recount.CRASH
+                to, raw = ("", place.name), self._counted(self._history.with_another_crash(), None)
+        if not self._handed_over(raw, to):
+            return False
+        super().acknowledge()
+        state.task_ready(self)
+        return True
+
+    def _counted(self, history: History, again: Again | None) -> bytes:
+        return retrying(
+            properties_of(self._message).encode(),
+            history,
+            None,
+            origin=self._origin,
+            attempt=self._attempt,
+            delay=again.rung.delay if again is not None else None,
+            not_before=again.not_before if again is not None else None,
+            budget=budget_of(self._app),
+        )
+
+    # After it was run ---------------------------------------------------------------------------------
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        error = _unwrapped(exc_info)
+        fate = fate_of(error)
+        if fate is Fate.CRASHED and self._crashed_too_often():
+            exc_info, fate = _raised(CrashedTooOften(f"it ended its process {self._limit} times: {error}")), Fate.PARKED
+        self._fate, self._told = fate, exc_info
+        try:
+            return super().on_failure(exc_info, send_failed_event, return_ok)
+        finally:
+            self._fate = Fate.CELERYS
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        if not soft and not state.should_terminate:
+            self._fate, self._told = Fate.PARKED, _raised(TimeLimitExceeded(timeout))
+        try:
+            super().on_timeout(soft, timeout)
+        finally:
+            self._fate = Fate.CELERYS
+
+    def _end(self, error: BaseException) -> None:
+        """As if it had failed with this."""
+        self.on_failure(_raised(error))
+
+    @property
+    def _limit(self) -> int | None:
+        return self._equipment.crash_limit if self._equipment is not None else None
+
+    def _crashed_too_often(self) -> bool:
+        """With this crash. Where the queue counts deliveries it does so for crashes: see `_is_held_back`."""
+        if self._place is None or self._limit is None or self._place.counts_deliveries or state.should_terminate:
+            return False
+        if self._already_cancelled or self._already_revoked or self._history.crashes + 1 < self._limit:
+            return False
+        return not self._success_was_stored()
+
+    def acknowledge(self) -> None:
+        if self._fate is not Fate.PARKED or not self._parked():
+            super().acknowledge()
+
+    def reject(self, requeue: bool = False) -> None:
+        if self._fate is Fate.PARKED and not requeue and self._parked():
+            return
+        if self._fate is Fate.CRASHED and requeue and self._put_back():
+            return
+        super().reject(requeue)
+
+    def _put_back(self) -> bool:
+        """A copy of it, with the crash counted. Without that, if it must be: it is then counted when it comes again."""
+        place = self._place
+        if place is None or self._limit is None or place.counts_deliveries or self.acknowledged:
+            return False
+        if state.should_terminate:  # the worker is told to end at once: that is nobody's crash
+            return False
+        raw = self._counted(self._history.with_another_crash(), None)
+        if not self._handed_over(raw, ("", place.name)):
+            return False
+        super().acknowledge()
+        return True
+
+    # Parking ------------------------------------------------------------------------------------------
+
+    def _parked(self) -> bool:
+        """Is it settled by this? Else Celery settles it, because it keeps nothing or the task is not ours."""
+        place, equipment = self._place, self._equipment
+        if place is None or equipment is None or place.dead_end is None or self.acknowledged:
+            return False
+        failure, reason = _failure_of(self._told, datetime.now(UTC)), self._reason()
+        if equipment.parking == "publish" and self._handed_over(self._with_story(failure, reason), place.dead_end):
+            super().acknowledge()
+        else:
+            super().reject(requeue=False)
+        log.warning("%s[%s] is parked (%s): %s", self.name, self.id, reason, f"{failure.error_type}: {failure.message}")
+        return True
+
+    def _reason(self) -> ParkReason:
+        return reason_of(_unwrapped(self._told), self._retries, self.task.max_retries)
+
+    def _with_story(self, failure: Failure, reason: ParkReason) -> bytes:
+        return parking(
+            properties_of(self._message).encode(),
+            self._history,
+            failure,
+            reason=reason,
+            origin=self._origin,
+            attempt=self._attempt,
+            at=failure.at,
+            budget=budget_of(self._app),
+        )
+
+    def _handed_over(self, raw: bytes, to: tuple[str, str]) -> bool:
+        try:
+            hand_over(self._app, body_of(self._message), raw, to)
+        except Exception as error:  # whatever it is, the message is still ours: whoever asked does without
+            log.error("a copy of %s[%s] cannot be published: %s", self.name, self.id, error)
+            return False
+        return True
+
+    # What is known of it ------------------------------------------------------------------------------
+
+    @property
+    def _equipment(self) -> Equipment | None:
+        return equipment_of(self._app)
+
+    @property
+    def _headers(self) -> dict[str, Any]:
+        return self._message.headers or {}
+
+    @cached_property
+    def _place(self) -> Place | None:
+        if self._equipment is None:
+            return None
+        came = self.delivery_info
+        return self._equipment.place_of(came.get("exchange"), came.get("routing_key"), self._headers)
+
+    @cached_property
+    def _history(self) -> History:
+        return read_history(self._headers, self._place.name if self._place else "", via_reject=False)
+
+    @property
+    def _retries(self) -> int:
+        return read_count(self.request_dict.get("retries"))
+
+    @property
+    def _attempt(self) -> int:
+        return max(self._history.failed, self._retries) + 1
+
+    @property
+    def _origin(self) -> Origin:
+        came = self.delivery_info
+        return Origin(
+            exchange=came.get("exchange") or "",
+            routing_key=came.get("routing_key") or "",
+            queue=self._place.name if self._place else "",
+            app=str(self._app.main or "celery"),
+            host=str(self.hostname),
+        )
+
+
+# What an ExceptionInfo tells ----------------------------------------------------------------------
+
+
+def remember_failure(sender: Any = None, exception: Any = None, einfo: Any = None, **_: Any) -> None:
+    """Celery's signal `task_failure`, in the process that ran the task, where the error still has its frames: what
+    reaches the main process is a copy without.
+    """
+    if einfo is None or isinstance(exception, Reject) or equipment_of(getattr(sender, "app", None)) is None:
+        return  # a Reject is told of in the main process, and its reason says more than it does
+    einfo.redrive = describe(sys.exc_info()[1] or exception, datetime.now(UTC))
+
+
+def _failure_of(exc_info: Any, now: datetime) -> Failure:
+    told = getattr(exc_info, "redrive", None)
+    if isinstance(told, Failure):
+        return told
+    error = _unwrapped(exc_info)
+    if isinstance(error, Reject):  # as it was raised: on its way here a text of its frames became its cause
+        error = error.reason if isinstance(error.reason, BaseException) else Reject(error.reason, error.requeue)
+    failure = describe(error, now, stack=False)
+    return replace(failure, stack=cut_in_the_middle(str(exc_info.traceback or ""), MOST_STACK))
+
+
+def _unwrapped(exc_info: Any) -> BaseException:
+    error: BaseException = exc_info.exception
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
+def _raised(error: BaseException) -> Any:
+    try:
+        raise error
+    except type(error):
+        return ExceptionInfo()
