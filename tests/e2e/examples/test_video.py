@@ -1,0 +1,414 @@
+"""The videos, sentence by sentence as their document (seed 001) says."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from e2e.examples.checklist import Checklist
+from e2e.examples.stacks import ROOT, Program, Stack
+from examples.video import clips
+from redrive.client import Connection, Delivery, Properties
+from redrive.testing import RabbitMQ
+from redrive.topology import Server, expand
+from servers import rabbitmq_root
+from topology_systems import system
+from working import take
+
+EXAMPLE = ROOT / "examples" / "video"
+DEFINITIONS = EXAMPLE / "rabbitmq" / "definitions.json"
+WAITS = ("300ms", "600ms", "900ms", "1200ms")
+RUNGS = [f"video_retry_{wait}" for wait in WAITS]
+TRANSCODE = "examples.video.worker.tasks.transcode"
+
+says = Checklist(
+    {
+        "broker": "RabbitMQ is the broker of Celery's tasks",
+        "provision": "Queues, exchanges and bindings are made when RabbitMQ starts, by rabbitmq/definitions.json",
+        "before": "before the application starts",
+        "exchanges": "video, video-dlx and video-retry are direct exchanges",
+        "tasks": "video_tasks is durable, its dead letters go to video-dlx with the key video.dlq",
+        "rejected": "A message that is rejected ends in video_dlq",
+        "60s": "video_retry_60s is durable, has a TTL of 60,000 ms and the dead-letter exchange video",
+        "delay": "To publish in it delays the delivery by about that time",
+        "dlq": "video_dlq is durable, and is where messages end that could not be processed",
+        "normal 1": "A producer (API or Celery) publishes to the exchange video with the key video",
+        "normal 2": "The message comes to video_tasks",
+        "normal 3": "The worker consumes from video_tasks, with late acks",
+        "option 1": "A task is retried by Celery's task.retry",
+        "option 2.1": "The worker publishes the message in a retry queue",
+        "option 2.2": "RabbitMQ keeps it for the TTL",
+        "option 2.3": "When the TTL is over, the broker publishes it to the exchange video again",
+        "option 2.4": "It comes back to video_tasks to be processed again",
+        "dead 1": "One that is over the limit of retries, or rejected without requeue, goes to video-dlx",
+        "dead 2": "and by the binding to video_dlq",
+        "dead 3": "where it can be inspected",
+        "durable": "The queues are durable: they survive restarts of the broker",
+        "broker's": "The broker sees to redeliveries and expiry, the application runs the task",
+        "late": "task_acks_late = True in worker/celery_app.py",
+        "prefetch": "worker_prefetch_multiplier = 1",
+        "task_queues": "task_queues has the names and arguments of the definitions",
+        "ui": "Management UI: user rabbit, password rabbitpass; exchanges, queues, bindings, messages",
+        "ctl": "rabbitmqctl list_queues name messages consumers",
+        "inspect": "Dead letters are inspected by the UI or rabbitmqadmin / rabbitmqctl",
+        "requeue 1": "By hand: messages of video_dlq are published to video again, by the management UI",
+        "requeue 2": "By a program: read video_dlq, publish to the exchange video with the wanted headers",
+        "requeue 3": "By rabbitmqadmin, in pipelines",
+        "backoff 1": "video_retry_30s, video_retry_2m, video_retry_10m with their TTLs",
+        "backoff 2": "A task is published in the queue that fits the number of its attempt",
+        "backoff 3": "The pattern is the same: TTL, DLX, back to video_tasks",
+        "compose": "compose.yaml: docker compose build worker, up -d, exec rabbitmq",
+        "loaded": "docker compose exec rabbitmq cat /etc/rabbitmq/definitions.json",
+        "development": "The credentials in compose.yaml are for development",
+        "by the app": "The application can make the queues itself, in worker/celery_app.py",
+    }
+)
+
+
+# What is made -------------------------------------------------------------------------------------
+
+
+@says("exchanges", "tasks", "60s", "dlq", "backoff 1", "backoff 3")
+def test_the_definitions_are_the_topology_of_the_text() -> None:
+    definitions = json.loads(DEFINITIONS.read_text())
+    queues = {one["name"]: one for one in definitions["queues"]}
+
+    assert {one["name"]: (one["type"], one["durable"]) for one in definitions["exchanges"]} == dict.fromkeys(
+        ("video", "video-dlx", "video-retry"), ("direct", True)
+    )
+    assert {name: one["durable"] for name, one in queues.items()} == dict.fromkeys(
+        ("video_tasks", "video_dlq", "video_retry_30s", "video_retry_60s", "video_retry_2m", "video_retry_10m"), True
+    )
+    arguments = {name: {**one["arguments"]} for name, one in queues.items()}
+    assert {one.pop("x-queue-type") for one in arguments.values()} == {"classic"}
+    assert arguments["video_tasks"] == {
+        "x-dead-letter-exchange": "video-dlx",
+        "x-dead-letter-routing-key": "video.dlq",
+    }
+    assert arguments["video_retry_60s"] == {"x-message-ttl": 60_000, "x-dead-letter-exchange": "video"}
+    assert arguments["video_dlq"] == {}
+    ttls = {name: one["x-message-ttl"] for name, one in arguments.items() if "retry" in name}
+    assert ttls == {
+        "video_retry_30s": 30_000, "video_retry_60s": 60_000, "video_retry_2m": 120_000, "video_retry_10m": 600_000,
+    }  # fmt: skip
+    assert {one["x-dead-letter-exchange"] for name, one in arguments.items() if "retry" in name} == {"video"}
+    assert {(one["source"], one["routing_key"], one["destination"]) for one in definitions["bindings"]} == {
+        ("video", "video", "video_tasks"),
+        ("video-dlx", "video.dlq", "video_dlq"),
+        ("video-retry", "video", "video_retry_60s"),
+        *(("video-retry", f"video.retry.{wait}", f"video_retry_{wait}") for wait in ("30s", "2m", "10m")),
+    }
+
+
+def test_the_application_the_file_and_the_definitions_are_one_topology(tmp_path: Path) -> None:
+    from examples.video.topology import topology
+
+    server = Server(version=(3, 10))
+    assert expand(topology, server) == expand(system("video"), server)
+    exported = Stack(tmp_path).run("redrive", "topology", "export", "examples.video.topology:topology", "--for", "3.10")
+    definitions = json.loads(DEFINITIONS.read_text())
+    (user,) = definitions.pop("users")
+    del definitions["permissions"]  # users are no part of a topology, and a broker that loads definitions has no other
+    assert json.loads(exported.stdout) == definitions
+    salt, hashed = (raw := base64.b64decode(user["password_hash"]))[:4], raw[4:]
+    assert (user["name"], hashed) == ("rabbit", hashlib.sha256(salt + b"rabbitpass").digest())
+
+
+@says("late", "prefetch", "task_queues", "by the app")
+def test_celery_has_the_settings_and_queues_of_the_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("REDRIVE_DATA", str(tmp_path))
+    from examples.video.worker.celery_app import app
+
+    assert (app.conf.task_acks_late, app.conf.worker_prefetch_multiplier) == (True, 1)
+    assert (app.conf.task_reject_on_worker_lost, app.conf.broker_transport_options["confirm_publish"]) == (True, True)
+    (queue,) = app.conf.task_queues
+    (defined,) = [one for one in json.loads(DEFINITIONS.read_text())["queues"] if one["name"] == "video_tasks"]
+    assert (queue.name, queue.durable, queue.queue_arguments) == ("video_tasks", True, defined["arguments"])
+    assert (queue.exchange.name, queue.exchange.type, queue.routing_key) == ("video", "direct", "video")
+    assert app.steps["consumer"]  # that which makes the rest
+
+
+@says("compose", "loaded", "development")
+def test_compose_has_what_the_text_asks_for() -> None:
+    text = (EXAMPLE / "compose.yaml").read_text()
+    services = yaml.safe_load(text)["services"]
+
+    assert "for development" in text
+    rabbitmq, worker = services["rabbitmq"], services["worker"]
+    assert "./rabbitmq/definitions.json:/etc/rabbitmq/definitions.json:ro" in rabbitmq["volumes"]
+    assert "load_definitions = /etc/rabbitmq/definitions.json" in (EXAMPLE / "rabbitmq" / "rabbitmq.conf").read_text()
+    assert any(port.endswith("15672:15672") for port in rabbitmq["ports"])
+    assert "management" in rabbitmq["image"]
+    assert "rabbit:rabbitpass@rabbitmq" in worker["environment"]["REDRIVE_BROKER"]
+    assert (EXAMPLE / worker["build"]["context"] / worker["build"]["dockerfile"]).resolve().is_file()
+
+
+# RabbitMQ as compose starts it --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    """With the example's definitions and configuration, and a guest, by whom the fixture sees that it is up."""
+    folder = tmp_path_factory.mktemp("video")
+    definitions = json.loads(DEFINITIONS.read_text())
+    guest = {"name": "guest", "tags": ["administrator"], "hashing_algorithm": "rabbit_password_hashing_sha256"}
+    hashed = base64.b64encode(b"salt" + hashlib.sha256(b"salt" + b"guest").digest()).decode()
+    definitions["users"].append({**guest, "password_hash": hashed})
+    (folder / "definitions.json").write_text(json.dumps(definitions))
+    config = (EXAMPLE / "rabbitmq" / "rabbitmq.conf").read_text().replace("/etc/rabbitmq", str(folder))
+    with RabbitMQ(folder / "rabbitmq", name="video", root=rabbitmq_root(), management=True, config=config) as node:
+        yield node
+
+
+@says("provision", "before", "ui", "ctl", "inspect", "requeue 1", "requeue 3", "rejected", "durable")
+@pytest.mark.rabbitmq
+def test_rabbitmq_makes_it_all_when_it_starts_and_operators_can_use_its_own_tools(node: RabbitMQ) -> None:
+    url = f"amqp://rabbit:rabbitpass@127.0.0.1:{node.port}/"
+    auth = ("rabbit", "rabbitpass")
+    with httpx.Client(base_url=f"http://127.0.0.1:{node.management_port}/api", auth=auth, timeout=30) as ui:
+        made = {one["name"] for one in ui.get("/queues/%2F").json()}
+        assert made == {one["name"] for one in json.loads(DEFINITIONS.read_text())["queues"]}
+        assert ui.get("/exchanges/%2F/video-retry").json()["type"] == "direct"
+        assert len(ui.get("/queues/%2F/video_tasks/bindings").json()) == 2  # and the default exchange's
+
+        asyncio.run(reject_one(url))
+        listed = node.ctl("list_queues", "--quiet", "--no-table-headers", "name", "messages", "consumers")
+        assert "video_dlq\t1\t0" in listed.splitlines()
+
+        node.restart()
+
+        # What rabbitmqadmin and the UI do: look, and publish again to the exchange.
+        look = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "base64"}
+        (found,) = ui.post("/queues/%2F/video_dlq/get", json=look).json()
+        death = found["properties"]["headers"]["x-death"][0]
+        assert (death["queue"], death["reason"], found["exchange"]) == ("video_tasks", "rejected", "video-dlx")
+        again = {
+            "routing_key": "video",
+            "payload": found["payload"],
+            "payload_encoding": "base64",
+            "properties": {**found["properties"], "headers": {"task": TRANSCODE, "id": "t-1", "retries": 0}},
+        }
+        assert ui.post("/exchanges/%2F/video/publish", json=again).json() == {"routed": True}
+    back = asyncio.run(taken(url, "video_tasks"))
+    assert (back.exchange, back.routing_key, back.body) == ("video", "video", b'[["v"], {}, {}]')
+
+
+async def reject_one(url: str) -> None:
+    properties = Properties(content_type="application/json", delivery_mode=2, headers={"task": TRANSCODE, "id": "t-1"})
+    async with Connection(url) as connection:
+        await connection.publish("video", "video", b'[["v"], {}, {}]', properties)
+        delivery = await connection.get("video_tasks")
+        assert delivery is not None
+        delivery.reject(requeue=False)
+        async with asyncio.timeout(20):
+            while (await connection.queue_info("video_dlq")).messages < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def taken(url: str, queue: str) -> Delivery:
+    async with Connection(url) as connection:
+        return await take(connection, queue)
+
+
+# At work ------------------------------------------------------------------------------------------
+
+
+class Videos:
+    """The example as a process, and what its users do."""
+
+    def __init__(self, stack: Stack, program: Program) -> None:
+        self.stack, self.program = stack, program
+        self.folder = stack.data / "video"
+
+    @property
+    def address(self) -> str:
+        """The broker's, for other processes."""
+        if self.stack.broker is not None:
+            return self.stack.broker
+        port = json.loads((self.stack.data / "broker.address").read_text())["port"]
+        return f"amqp://guest:guest@127.0.0.1:{port}/"
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        told = self.stack.run(*command, REDRIVE_BROKER=self.address, REDRIVE_USER="ada")
+        assert told.returncode == 0, told.stderr
+        return told
+
+    def until(self, condition: Callable[[], Any], within: float = 60) -> Any:
+        deadline = time.monotonic() + within
+        while not (found := condition()):
+            assert time.monotonic() < deadline, self.program.output[-3000:]
+            time.sleep(0.05)
+        return found
+
+    def keep(self, content: bytes) -> str:
+        identity = str(uuid.uuid4())
+        (self.folder / "originals" / identity).write_bytes(content)
+        return identity
+
+    def publish(self, video: str) -> str:
+        """As an API in any language does: to the exchange, with the key."""
+        identity = str(uuid.uuid4())
+        headers = {"lang": "py", "task": TRANSCODE, "id": identity, "root_id": identity, "retries": 0}
+        properties = Properties(
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers=headers,
+            delivery_mode=2,
+            correlation_id=identity,
+        )
+
+        async def send() -> None:
+            async with self.stack.connection() as connection:
+                await connection.publish("video", "video", json.dumps([[video], {}, {}]).encode(), properties)
+
+        asyncio.run(send())
+        return identity
+
+    def depth(self, queue: str) -> int:
+        async def ask() -> int:
+            async with self.stack.connection() as connection:
+                return (await connection.queue_info(queue)).messages
+
+        return asyncio.run(ask())
+
+    def logged(self, identity: str, words: str) -> list[str]:
+        return [line for line in self.program.output.splitlines() if f"[{identity}]" in line and words in line]
+
+
+class Witness:
+    """Queues of the test's own, bound beside those of the example."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        asyncio.run(self._bind())
+
+    async def _bind(self) -> None:
+        async with self._stack.connection() as connection:
+            for queue in ("came", "waited"):
+                await connection.declare_queue(queue)
+            await connection.bind_queue("came", "video", "video")
+            for key in ("video", *(f"video.retry.{wait}" for wait in WAITS)):
+                await connection.bind_queue("waited", "video-retry", key)
+
+    def saw(self, queue: str, identity: str) -> list[Delivery]:
+        async def read() -> list[Delivery]:
+            async with self._stack.connection() as connection:
+                count = (await connection.queue_info(queue)).messages
+                found = [await take(connection, queue) for _ in range(count)]
+                await connection.delete_queue(queue)
+                return [one for one in found if one.properties.correlation_id == identity]
+
+        return asyncio.run(read())
+
+
+@pytest.fixture
+def videos(stack: Stack) -> Iterator[Videos]:
+    with stack.running("examples.video", VIDEO_RETRY_WAITS=",".join(WAITS), C_FORCE_ROOT="1") as program:
+        program.wait_for(r"look:\s+redrive dlq groups video_dlq")
+        yield Videos(stack, program)
+
+
+def headers(delivery: Delivery) -> dict[str, Any]:
+    return dict(delivery.properties.headers or {})
+
+
+@says(
+    "broker", "normal 1", "normal 2", "normal 3", "option 1", "option 2.1", "option 2.2", "option 2.3", "option 2.4",
+    "delay", "backoff 2", "broker's", "dead 1", "dead 2", "dead 3", "requeue 2",
+)  # fmt: skip
+def test_videos_go_through_fail_for_real_and_are_driven_again(videos: Videos) -> None:
+    # Two films went through, and what was none was kept at once: it would not become one.
+    output = videos.program.output
+    assert "short: 345,715 bytes became" in output
+    assert "long: 1,440,343 bytes became" in output
+    assert "broken: kept in video_dlq: NotAVideo" in output
+    assert "submitted: short" in output
+    assert videos.depth("video_dlq") == 1
+    (kind,) = json.loads(videos.run("redrive", "dlq", "groups", "video_dlq", "--json").stdout)["groups"]
+    assert kind["error"] == "examples.video.clips.NotAVideo"
+
+    what_passes_is_tried_again(videos)
+    what_does_not_pass_in_time_is_kept_and_driven_again(videos)
+    what_is_retried_by_hand_waits_as_well(videos)
+
+
+def what_passes_is_tried_again(videos: Videos) -> None:
+    """The storage is away, comes back, and nobody has to do anything."""
+    witness = Witness(videos.stack)
+    film = videos.keep(clips.film(0.2))
+    (videos.folder / "originals").rename(videos.folder / "away")
+
+    task = videos.publish(film)
+    videos.until(lambda: len(videos.logged(task, "retry: Retry in")) == 2)
+    (videos.folder / "away").rename(videos.folder / "originals")
+
+    videos.until(lambda: videos.logged(task, "succeeded"))
+    assert (videos.folder / "renditions" / film).stat().st_size
+    came, waited = witness.saw("came", task), witness.saw("waited", task)
+    assert [one.routing_key for one in waited] == [f"video.retry.{WAITS[0]}", "video"]  # to the queue of its attempt
+    assert [headers(one)["retries"] for one in waited] == [1, 2]
+    assert "StorageAway" in headers(waited[0])["x-redrive-reason"]
+    assert [headers(one)["retries"] for one in came] == [0, 1, 2]
+    assert {(one.exchange, one.routing_key) for one in came} == {("video", "video")}
+    deaths = [headers(one)["x-death"][0] for one in came[1:]]
+    assert [(one["queue"], one["reason"]) for one in deaths] == [(rung, "expired") for rung in RUNGS[:2]]
+
+
+def what_does_not_pass_in_time_is_kept_and_driven_again(videos: Videos) -> None:
+    film = videos.keep(clips.film(0.2))
+    (videos.folder / "originals").rename(videos.folder / "away")
+
+    task = videos.publish(film)
+    videos.until(lambda: videos.logged(task, "is parked (exhausted)"))
+    (videos.folder / "away").rename(videos.folder / "originals")
+
+    waits = [line.partition("Retry in ")[2].split(":")[0] for line in videos.logged(task, "Retry in")]
+    assert waits == ["0.3s", "0.6s", "0.9s", "1.2s"]
+    page = json.loads(videos.run("redrive", "dlq", "peek", "video_dlq", "--json").stdout)
+    (letter,) = [one for one in page["letters"] if one["correlation_id"] == task]
+    assert (letter["type"], letter["source"], letter["attempts"]) == (TRANSCODE, "video_tasks", 5)
+    shown = videos.run("redrive", "dlq", "show", "video_dlq", letter["id"]).stdout
+    assert all(words in shown for words in (film, "StorageAway", "is it mounted?", "in transcode"))
+
+    if videos.stack.database is not None:
+        videos.run("redrive", "db", "upgrade")  # for the audit; the embedded database is made when it is needed
+    videos.run("redrive", "dlq", "redrive", "video_dlq", "-q", f"correlation:{task}", "--yes")
+    videos.until(lambda: videos.logged(task, "succeeded"))
+    assert videos.depth("video_dlq") == 1  # the one that is no video
+
+
+def what_is_retried_by_hand_waits_as_well(videos: Videos) -> None:
+    """Submitted by Celery, from another process: the second task of its chain retries by `self.retry`."""
+    (videos.folder / "thumbnails").rename(videos.folder / "away")
+    (videos.stack.folder / "film.y4m").write_bytes(clips.film(0.2))
+
+    told = videos.run("examples.video.producer", str(videos.stack.folder / "film.y4m"))
+    task = told.stdout.split()[-1]
+    videos.until(lambda: videos.logged(task, "retry: Retry in 0.3s"))
+    (videos.folder / "away").rename(videos.folder / "thumbnails")
+    videos.until(lambda: videos.logged(task, "succeeded"))
+
+
+def test_without_ffmpeg_the_work_is_done_by_python_which_says_so(stack: Stack, tmp_path: Path) -> None:
+    if stack.broker is not None:
+        pytest.skip("has nothing to do with the broker")
+    (tmp_path / "bin").mkdir()
+    with stack.running("examples.video", PATH=str(tmp_path / "bin"), C_FORCE_ROOT="1") as program:
+        program.wait_for(r"short: 345,715 bytes became 86,\d+, .* by Python, since there is no ffmpeg")
+        program.wait_for(r"broken: kept in video_dlq: NotAVideo: it does not begin like a video")
+
+
+def test_every_statement_of_the_text_is_asserted() -> None:
+    assert not says.unclaimed
