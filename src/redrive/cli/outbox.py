@@ -12,6 +12,7 @@ import click
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from redrive import environment
 from redrive.app import App
 from redrive.cli.exits import NOT_FOUND, USAGE
 from redrive.cli.signals import stop_on_signals
@@ -22,6 +23,8 @@ from redrive.integrations.prometheus import PrometheusObserver, exposition
 from redrive.recovery.durations import brief, duration
 from redrive.runtime.relaying import Relay
 from redrive.store.claims import Claims
+from redrive.store.database import Database
+from redrive.store.schema import Schema
 from redrive.store.tables import RowState
 
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON for scripts.")
@@ -183,17 +186,26 @@ def _claims(app: str) -> Claims:
 
 @click.group()
 def db() -> None:
-    """The tables of the outbox and the inbox. APP is module:app."""
+    """The tables of the outbox and the inbox, of operations and the audit. APP is module:app."""
 
 
 @db.command()
-@click.argument("app")
+@click.argument("app", required=False)
 @explains_errors
-def upgrade(app: str) -> None:
-    """Make the tables, or bring them to this version of Redrive."""
-    found = load_app(app)
-    done = found.upgrade_database()
-    click.echo(f"{found.database}: {'upgraded' if done else 'up to date'}")
+def upgrade(app: str | None) -> None:
+    """Make the tables, or bring them to this version of Redrive.
+
+    Without APP, those that operators' commands need, in the database that REDRIVE_DATABASE names, or in .redrive: for
+    those who have dead letters and no application of Redrive's, with Celery for one.
+    """
+    if app is not None:
+        found = load_app(app)
+        database, schema = found.database, found.schema
+    else:
+        url = environment.database()
+        database, schema = Database(url) if url is not None else Database.embedded(environment.data()), Schema()
+    done = schema.upgrade(database)
+    click.echo(f"{database}: {'upgraded' if done else 'up to date'}")
 
 
 @db.command()

@@ -215,6 +215,15 @@ def test_prune_older_than_means_everybodys(app: App) -> None:
 # db -----------------------------------------------------------------------------------------------
 
 
+def test_db_upgrade_makes_the_tables_of_those_who_have_no_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDRIVE_DATABASE", f"sqlite:///{tmp_path}/memory.db")
+
+    assert redrive("db", "upgrade").stdout == f"sqlite:///{tmp_path}/memory.db: upgraded\n"
+    assert redrive("db", "upgrade").stdout == f"sqlite:///{tmp_path}/memory.db: up to date\n"
+
+
 def test_db_upgrade_makes_the_tables_once() -> None:
     assert redrive("db", "upgrade", "shop:app").stdout == "sqlite:///shop.db: upgraded\n"
     assert redrive("db", "upgrade", "shop:app").stdout == "sqlite:///shop.db: up to date\n"
