@@ -401,11 +401,9 @@ def what_is_retried_by_hand_waits_as_well(videos: Videos) -> None:
     videos.until(lambda: videos.logged(task, "succeeded"))
 
 
-def test_without_ffmpeg_the_work_is_done_by_python_which_says_so(stack: Stack, tmp_path: Path) -> None:
-    if stack.broker is not None:
-        pytest.skip("has nothing to do with the broker")
+def test_without_ffmpeg_the_work_is_done_by_python_which_says_so(embedded: Stack, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    with stack.running("examples.video", PATH=str(tmp_path / "bin"), C_FORCE_ROOT="1") as program:
+    with embedded.running("examples.video", PATH=str(tmp_path / "bin"), C_FORCE_ROOT="1") as program:
         program.wait_for(r"short: 345,715 bytes became 86,\d+, .* by Python, since there is no ffmpeg")
         program.wait_for(r"broken: kept in video_dlq: NotAVideo: it does not begin like a video")
 

@@ -72,12 +72,12 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
             raise retry
         return retry
 
-    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+    def apply_async(self, *args: Any, **options: Any) -> Any:
         rewrite: Rewrite | None = options.pop(_STORY, None)
         if rewrite is None:
-            return super().apply_async(args, kwargs, **options)
+            return super().apply_async(*args, **options)
         with confirmed(self.app, rewrite) as producer:
-            return super().apply_async(args, kwargs, **{**options, "producer": producer})
+            return super().apply_async(*args, **{**options, "producer": producer})
 
     def _detour(
         self, exc: BaseException | None, eta: datetime | None, countdown: float | None, options: Mapping[str, Any]
