@@ -42,13 +42,14 @@ RUNGS = ["tasks.retry.150ms", "tasks.retry.300ms", "tasks.retry.450ms", "tasks.r
 class Workplace:
     """Workers of the program, an application that sends to them, and what was seen."""
 
-    def __init__(self, folder: Path, broker: str) -> None:
-        self.folder, self.broker = folder, broker
+    def __init__(self, folder: Path, broker: str, topology: Path = TOPOLOGY) -> None:
+        self.folder, self.broker, self.topology = folder, broker, topology
         self.workers: list[ServerProcess] = []
         ours = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
         self.environment = ours | {
             "CELERY_FOLDER": str(folder),
             "CELERY_BROKER": broker,
+            "CELERY_TOPOLOGY": str(topology),
             "PYTHONPATH": os.pathsep.join((str(PROGRAM), str(ROOT / "src"))),
             "REDRIVE_BROKER": broker,
             "REDRIVE_USER": "ada",
@@ -80,7 +81,7 @@ class Workplace:
         """Somebody else's application, which knows the tasks by their names and the topology by its file."""
         backend = f"db+sqlite:///{self.folder}/results.db"
         self.app = Celery("test", broker=self.broker, backend=backend, set_as_current=False)
-        equip(self.app, TOPOLOGY)
+        equip(self.app, self.topology)
         yield self.app
         self.app.close()
 
@@ -114,9 +115,9 @@ class Workplace:
 
         return self.use(ask)
 
-    def dead(self) -> tuple[Delivery, dict[str, Any]]:
+    def dead(self, queue: str = "tasks_dead") -> tuple[Delivery, dict[str, Any]]:
         """The next dead letter, taken; with its headers."""
-        found = self.use(lambda connection: take(connection, "tasks_dead", within=WITHIN))
+        found = self.use(lambda connection: take(connection, queue, within=WITHIN))
         return found, dict(found.properties.headers or {})
 
     def redrive(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -319,6 +320,21 @@ def test_a_task_that_kills_its_process_is_parked_after_as_many_as_are_allowed(pl
     assert "SIGKILL" in headers["x-redrive-message"]
     with pytest.raises(Exception, match="it ended its process 3 times"):
         task.get(timeout=WITHIN)
+
+
+def test_on_a_quorum_queue_the_broker_counts_the_crashes(broker: str, tmp_path: Path) -> None:
+    place = Workplace(tmp_path, broker, PROGRAM / "quorum.toml")
+    try:
+        place.start("quorum")
+        with place.sending():
+            assert place.send("again", 1).get(timeout=WITHIN) == 1
+            task = place.send("deadly")
+            _, headers = place.dead("quorum.dlq")
+    finally:
+        place.end()
+
+    assert (headers["id"], headers["x-redrive-reason"]) == (task.id, "crashed")
+    assert len(place.seen(task.id)) == 3
 
 
 def test_a_task_whose_worker_is_killed_comes_back_to_another_and_is_counted(place: Workplace) -> None:

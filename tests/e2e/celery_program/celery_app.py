@@ -17,7 +17,7 @@ from celery.exceptions import Ignore, Reject
 from redrive.integrations.celery import equip
 
 FOLDER = Path(os.environ["CELERY_FOLDER"])
-TOPOLOGY = Path(__file__).parent / "topology.toml"
+TOPOLOGY = os.environ["CELERY_TOPOLOGY"]
 
 app = Celery("shop", broker=os.environ["CELERY_BROKER"], backend=f"db+sqlite:///{FOLDER}/results.db")
 app.conf.update(
