@@ -19,6 +19,7 @@ import secrets
 import signal
 import sys
 from asyncio.subprocess import Process
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -36,6 +37,7 @@ from crashes.migrating import Order
 from crashes.mortal import Dead, Mortal
 from redrive.client import Connection, Delivery, Properties
 from redrive.client.management import Management
+from redrive.client.url import BrokerURL
 from redrive.client.watching import InventoryWatcher, ManagementWatcher
 from redrive.errors import ConnectionLost, NotPublished, PublishUnknown
 from redrive.runtime.migration import Terms, migrate
@@ -48,6 +50,7 @@ from servers import rabbitmq_root
 QUEUE, RUNG = "q.orders", "q.orders.retry"
 PRODUCERS, STOCK, WAITING = 2, 6, 2
 WINDOW = 4
+AT_A_TIME = 4  # migrations on one RabbitMQ
 BACK = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": QUEUE}
 BINDINGS = [BindingDefinition("events", QUEUE, "order.#"), BindingDefinition("events", QUEUE, "refund.*")]
 CLASSIC, QUORUM = {"x-queue-type": "classic"}, {"x-queue-type": "quorum"}
@@ -263,13 +266,36 @@ async def survive(site: Site, variant: str, life: Life, die_before: int | None =
 async def check(stage: Scene, variant: str, *, duplicates: int, ordered: bool = True) -> None:
     counts = Counter(stage.consumed)
     assert not set(stage.confirmed) - set(counts), "a message is lost"
-    for producer in range(PRODUCERS):
-        numbers = [count for who, count in dict.fromkeys(stage.consumed) if who == producer]
-        assert numbers == sorted(numbers) or not ordered, "a producer's messages came out of order"
+    if ordered:
+        assert displaced(stage.consumed) <= given_back(stage, variant), "a producer's messages came out of order"
     assert counts.total() - len(counts) <= duplicates, "more came twice than a process had in hands"
     assert not stage.altered, "a message is not as it was published"
     await check_topology(stage, variant)
     await check_rung(stage.connection)
+
+
+def given_back(stage: Scene, variant: str) -> int:
+    """How many the consumer may have had in its hands, unhandled, when it was stopped: it takes one at a time. A quorum
+    queue of 3.x puts what it gets back at its end, migration or not.
+    """
+    return 1 if VARIANTS[variant][0] == QUORUM and stage.connection.server_version < (4,) else 0
+
+
+def displaced(consumed: list[Number]) -> int:
+    """How many would have to be taken out, so that each producer's numbers first came in their order."""
+    count = 0
+    for producer in range(PRODUCERS):
+        numbers = [number for who, number in dict.fromkeys(consumed) if who == producer]
+        tails: list[int] = []  # the smallest ends of rising sequences, by length
+        for number in numbers:
+            tails[bisect_left(tails, number) : bisect_left(tails, number) + 1] = [number]
+        count += len(numbers) - len(tails)
+    return count
+
+
+def test_what_is_out_of_place_is_counted() -> None:
+    assert displaced([(0, 1), (1, 1), (0, 2), (0, 1), (1, 2)]) == 0
+    assert displaced([(0, 1), (0, 3), (0, 4), (0, 2), (1, 2), (1, 1)]) == 2
 
 
 async def check_topology(stage: Scene, variant: str) -> None:
@@ -366,9 +392,17 @@ async def test_on_rabbitmq_no_kill_costs_a_message(
     node: RabbitMQ, variant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     effects = await survive(rabbitmq_site(node), variant, a_process)
+    deaths = iter(range(1, effects + 1))
 
-    for die_before in range(1, effects + 1):
-        await survive(rabbitmq_site(node), variant, a_process, die_before)
+    async def die_one_after_the_other() -> None:
+        for die_before in deaths:
+            site = rabbitmq_site(node)
+            await survive(site, variant, a_process, die_before)
+            await asyncio.to_thread(node.delete_vhost, BrokerURL.parse(site.url).virtual_host)
+
+    async with asyncio.TaskGroup() as group:  # most of a migration is waiting
+        for _ in range(AT_A_TIME):
+            group.create_task(die_one_after_the_other())
 
     with capsys.disabled():
         print(f"\n{variant}: killed before each of {effects} side effects, nothing lost or reordered")
