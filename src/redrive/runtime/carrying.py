@@ -132,7 +132,12 @@ class Pump:
         """Consume, with nobody beside."""
         for _ in range(_TRIES):
             if (deliveries := await self._consume()) is not None:
-                if await self._consumers() == 1:
+                try:
+                    alone = await self._consumers() == 1
+                except BaseException:  # it would consume again with the next connection, and nobody would take anything
+                    await deliveries.abort()
+                    raise
+                if alone:
                     return deliveries
                 await deliveries.abort()
             await asyncio.sleep(_PATIENCE)

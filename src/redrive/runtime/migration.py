@@ -26,6 +26,7 @@ from redrive.errors import (
     MigrationPaused,
     MigrationRefused,
     NotFound,
+    PublishError,
     RedriveError,
     ResourceLocked,
 )
@@ -120,7 +121,7 @@ async def migrate(
             resumed = record is not None
             if record is None:
                 record = await migration.begin(wanted)
-        except ConnectionLost as error:  # it may have begun
+        except (ConnectionLost, PublishError) as error:  # it may have begun
             raise MigrationPaused(queue, "begin", str(error)) from error
         if resumed and record is not None:
             tell(f"going on with step {str(record.step)!r} of a migration that was begun")

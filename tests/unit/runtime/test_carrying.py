@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.client import Connection, Delivery, Properties
-from redrive.errors import ResourceLocked, Unroutable
+from redrive.errors import ConnectionLost, ResourceLocked, Unroutable
 from redrive.runtime.carrying import Lane, Pump, packed, unpacked
 from redrive.runtime.operations import Operations
 from redrive.testing.broker import ThreadedBroker
@@ -219,3 +219,19 @@ async def test_a_queue_with_a_single_active_consumer_is_entered_when_nobody_is_t
         await carrying.drain()
 
     assert await content(connection, "there") == list(range(5))
+
+
+async def test_one_that_cannot_see_whether_it_is_alone_leaves(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would come back with the next connection, and keep what it is sent."""
+    carrying = pump(connection)
+
+    async def lost(_: str) -> None:
+        raise ConnectionLost("reset")
+
+    monkeypatch.setattr(carrying._operations, "usage", lost)
+    with pytest.raises(ConnectionLost):
+        await carrying.__aenter__()
+
+    assert (await connection.queue_info("here")).consumers == 0

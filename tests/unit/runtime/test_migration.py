@@ -9,7 +9,7 @@ import pytest
 
 from redrive.client import Connection, Delivery, Properties, State
 from redrive.client.watching import InventoryWatcher
-from redrive.errors import ConnectionLost, MigrationPaused, MigrationRefused
+from redrive.errors import ConnectionLost, MigrationPaused, MigrationRefused, PublishUnknown
 from redrive.runtime.migration import Result, Terms, migrate, prospect
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
@@ -611,3 +611,18 @@ async def test_one_that_was_begun_is_seen_from_afar(connection: Connection) -> N
 
     assert await prospect("orders", WISH, connection, InventoryWatcher(connection)) is None
     assert (await connection.queue_info(NAMES.journal)).messages == 1
+
+
+async def test_a_beginning_of_which_nobody_knows_whether_it_was_written_down_is_a_pause(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(*_: object) -> None:
+        raise PublishUnknown("", NAMES.journal, "sent, but not confirmed before the end")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("redrive.runtime.migration_journal.Journal.write", unknown)
+        with pytest.raises(MigrationPaused, match="Run it again to go on"):
+            await run(connection)
+
+    await run(connection)
+    assert await content(connection) == [0, 1, 2]
