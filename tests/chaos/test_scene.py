@@ -14,11 +14,10 @@ from servers import rabbitmq_root
 MESSAGES, RATE = 600, 300.0
 
 
-async def disturbed(system: System, broker: Broker, fault: str, folder: Path) -> Outcome:
+async def disturbed(system: System, broker: Broker, fault: str, folder: Path, quiet: float = 45) -> Outcome:
+    scene = Scene(system, broker, FAULTS[fault], folder / "run", quiet=quiet)
     try:
-        return await Scene(system, broker, FAULTS[fault], folder / "run", None).run(
-            messages=MESSAGES, rate=RATE, seed=1
-        )
+        return await scene.run(messages=MESSAGES, rate=RATE, seed=1)
     finally:
         broker.close()
 
