@@ -176,7 +176,10 @@ class Scene:
             await self._until_empty()
 
     async def _all_parked(self) -> bool:
-        return await self._depth(self.system.parked) >= len(self.books.hopeless())
+        """Some may be parked twice, so the depth alone tells too early: each was tried as often as it is to be."""
+        hopeless = self.books.hopeless()
+        tried = all(self.books.attempts[number] >= self.system.tries for number in hopeless)
+        return tried and await self._depth(self.system.parked) >= len(hopeless)
 
     async def _until_empty(self) -> None:
         """Duplicates shall come to their end as well, if they are on their way."""

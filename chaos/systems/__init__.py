@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from chaos.work import QUEUE
+from chaos.work import ATTEMPTS, QUEUE
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class System:
     waiting: tuple[str, ...] = ()  # queues besides the main one where a message is still on its way
     parked: str = f"{QUEUE}.dlq"
     inbox: bool = False  # its effects are rows of a database, always
+    tries: int = 1  # how often it tries what is hopeless
 
     def command(self, part: str) -> list[str]:
         if part == "work":
@@ -26,7 +27,9 @@ class System:
 
 def _own(name: str, title: str, **more: object) -> System:
     module = f"chaos.systems.{name}"
-    return System(name, title, module, ("redrive", "worker", f"{module}:app"), (f"{QUEUE}.retry",), **more)  # type: ignore[arg-type]
+    return System(
+        name, title, module, ("redrive", "worker", f"{module}:app"), (f"{QUEUE}.retry",), tries=ATTEMPTS, **more
+    )  # type: ignore[arg-type]
 
 
 SYSTEMS = {
@@ -45,6 +48,7 @@ SYSTEMS = {
             "Celery, acks_late",
             "chaos.systems.celery",
             ("celery", "-A", "chaos.systems.celery", "worker", "--pool=prefork", "--concurrency=2", "--loglevel=INFO"),
+            tries=ATTEMPTS,
         ),
         System(
             "dramatiq",
@@ -53,6 +57,7 @@ SYSTEMS = {
             ("dramatiq", "chaos.systems.dramatiq", "--processes=1", "--threads=8"),
             (f"{QUEUE}.DQ",),
             f"{QUEUE}.XQ",
+            tries=ATTEMPTS,
         ),
         System("aio_pika", "aio-pika, robust", "chaos.systems.aio_pika", ("chaos.systems.aio_pika", "work")),
     )
