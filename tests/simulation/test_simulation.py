@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from redrive.client import Connection, Properties
+from redrive.errors import PublishError
 from simulation.playing import Scenario, explore, pairs_of_mishaps, play, read, single_mishaps, told
 from simulation.scenarios import SCENARIOS, Publishing, Retrying
 from simulation.stores import throw_all_away
@@ -71,9 +73,6 @@ def test_a_loss_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher that takes a lost connection for a confirm."""
 
     async def hasty(self: Publishing, stop: asyncio.Event) -> None:  # noqa: ARG001
-        from redrive.client import Connection, Properties
-        from redrive.errors import PublishError
-
         async with Connection(self.world.url) as connection:
             for number in range(self.orders):
                 try:
