@@ -375,12 +375,13 @@ def test_a_gateway_that_is_away_gets_the_delays_of_the_text_on_every_broker(stac
             else:
                 assert (line["outcome"], line["attempt"], line["delayMs"]) == ("retried", count, EXPONENTIAL[count - 1])
 
-        # The first one is back after 5 s, by whichever way, and goes on from there.
+        # The first one is back after 5 s, by whichever way, and goes on from there. The delay begins with the
+        # confirmed copy, the line about it is written a little later.
         first = decided["absent"]
         again = charges.until(lambda: charges.lines(correlationId="absent", attempt=2))[0]
         assert again["delayMs"] == 10_000
         took = datetime.fromisoformat(again["time"]) - datetime.fromisoformat(first["time"])
-        assert 5 <= took.total_seconds() < 10
+        assert 4 <= took.total_seconds() < 10
 
         dead = charges.taken("minha.fila.dlq")
         assert set(dead) == {name for name, (_, count) in counts.items() if count is None}
