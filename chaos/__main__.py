@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,13 +13,13 @@ import click
 from chaos.brokers import Broker, Embedded, Node, Nodes
 from chaos.faults import FAULTS, Fault
 from chaos.report import Run, append, read, summary, write
+from chaos.roots import root_of
 from chaos.scene import Scene
 from chaos.systems import SYSTEMS, System
 from redrive.testing import Postgres
 
 RESULTS = Path(__file__).parent / "results.jsonl"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "reliability.md"
-_ROOTS = Path(__file__).parent.parent / ".cache"
 BROKERS = ("embedded", "3.10", "4.3", "cluster")
 
 
@@ -89,20 +88,13 @@ def _broker(which: str, folder: Path) -> Iterator[Broker]:
     if which == "embedded":
         broker = Embedded(folder / "embedded")
     elif which == "cluster":
-        broker = Nodes(folder / "cluster", "4.3", _root("4.3"))
+        broker = Nodes(folder / "cluster", "4.3", root_of("4.3"))
     else:
-        broker = Node(folder / which, which, None if which == "3.10" else _root(which))
+        broker = Node(folder / which, which, root_of(which))
     try:
         yield broker
     finally:
         broker.close()
-
-
-def _root(version: str) -> Path:
-    root = _ROOTS / f"rabbitmq-{version}"
-    if not root.exists():
-        sys.exit(f"RabbitMQ {version} is not there: tools/make_rabbitmq_root.sh makes it, as make test-matrix does")
-    return root
 
 
 if __name__ == "__main__":

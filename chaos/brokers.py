@@ -122,9 +122,6 @@ class Nodes(Broker):
         path = urlsplit(url).path
         return [f"amqp://guest:guest@127.0.0.1:{node.port}{path}" for node in self.cluster.nodes]
 
-    def node(self, name: str) -> RabbitMQ:
-        return next(node for node in self.cluster.nodes if node.name == name)
-
     def leader_of(self, queue: str, url: str) -> RabbitMQ:
         """The node on which a quorum queue's leader is."""
         vhost = urlsplit(url).path.removeprefix("/")
@@ -135,21 +132,6 @@ class Nodes(Broker):
             if name == queue:
                 return next(node for node in self.cluster.nodes if f"{node.name}@" in pid)
         raise LookupError(f"no node leads {queue}: {told}")
-
-    def isolate(self, node: RabbitMQ) -> None:
-        """Between it and the others nothing passes: who shows the wrong cookie is not let in."""
-        for other in self.cluster.nodes:
-            if other is not node:
-                for one, another in ((node, other), (other, node)):
-                    peer = f"'{another.name}@localhost'"
-                    one.ctl("eval", f"erlang:set_cookie({peer}, stranger), erlang:disconnect_node({peer}).")
-
-    def rejoin(self, node: RabbitMQ) -> None:
-        for other in self.cluster.nodes:
-            if other is not node:
-                for one, another in ((node, other), (other, node)):
-                    one.ctl("eval", f"erlang:set_cookie('{another.name}@localhost', erlang:get_cookie()).")
-                node.ctl("eval", f"net_kernel:connect_node('{other.name}@localhost').")
 
     def kill(self) -> None:
         for node in self.cluster.nodes:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
+from chaos import partition
 from chaos.brokers import Broker, Node, Nodes
 from chaos.work import HEARTBEAT, QUEUE
 
@@ -270,14 +271,19 @@ class RollingRestart(_OfACluster):
 
 @fault
 class Partition(_OfACluster):
-    """A node refuses to speak to the others, and they to it, until they may again."""
+    """The node that leads the queue hears nothing of the others, and they nothing of it, until they do again."""
 
     name, title = "partition", "cluster: the network between the nodes is cut, and mended"
     strikes = 2
 
+    def possible_on(self, broker: Broker) -> bool:
+        return super().possible_on(broker) and partition.possible()
+
     async def strike(self, scene: Scene, chance: Random) -> None:
         assert isinstance(scene.broker, Nodes)
         leader = await asyncio.to_thread(scene.broker.leader_of, QUEUE, scene.url)
-        await asyncio.to_thread(scene.broker.isolate, leader)
-        await asyncio.sleep(chance.uniform(5, 10))
-        await asyncio.to_thread(scene.broker.rejoin, leader)
+        await asyncio.to_thread(partition.isolate, leader, scene.broker.cluster.nodes)
+        try:
+            await asyncio.sleep(partition.TICK_TIME * 1.5 + chance.uniform(1, 5))
+        finally:
+            await asyncio.to_thread(partition.heal)

@@ -11,8 +11,6 @@ from chaos.faults import FAULTS
 from chaos.scene import Outcome
 from chaos.systems import SYSTEMS
 
-_BEGINS, _ENDS = "<!-- table -->", "<!-- /table -->"
-
 
 class Run(msgspec.Struct, frozen=True):
     system: str
@@ -97,10 +95,16 @@ def _cell(run: Run) -> str:
 
 
 def write(document: Path, runs: Sequence[Run]) -> None:
-    """Put the table, and what it sums up to, between the marks of the document."""
-    before, rest = document.read_text().split(_BEGINS)
-    after = rest.split(_ENDS)[1]
-    document.write_text(f"{before}{_BEGINS}\n{table(runs)}\n\n{summary(runs)}.\n{_ENDS}{after}")
+    """The table, and what it sums up to."""
+    between(document, "table", f"{table(runs)}\n\n{summary(runs)}.")
+
+
+def between(document: Path, mark: str, text: str) -> None:
+    """Put a text between the marks of the document."""
+    begins, ends = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    before, rest = document.read_text().split(begins)
+    after = rest.split(ends)[1]
+    document.write_text(f"{before}{begins}\n{text}\n{ends}{after}")
 
 
 def summary(runs: Iterable[Run]) -> str:

@@ -61,16 +61,22 @@ class Scene:
         postgres: Postgres | None = None,
         *,
         quiet: float = _QUIET,
+        look: float = _LOOK,
+        longest: float = _LONGEST,
     ) -> None:
         self.system, self.broker, self.fault = system, broker, fault
         self._folder = folder
         self._postgres = postgres
-        self._quiet = quiet
+        self._quiet, self._look_every, self._longest = quiet, look, longest
         self.books = Books()
         self.workers: list[ServerProcess] = []
         self._read: Counter[str] = Counter()  # how far into the files we are
         self._network: FaultProxy | None = None
-        self._producer: ServerProcess | None = None
+        self.producer: ServerProcess | None = None
+
+    @property
+    def strikes(self) -> int:
+        return self.fault.strikes
 
     @property
     def network(self) -> FaultProxy:
@@ -90,9 +96,9 @@ class Scene:
             await self._set(stack, messages, rate)
             try:
                 self.workers = [self._start("work", f"worker{number}.log") for number in range(WORKERS)]
-                self._producer = self._start("publish", "producer.log")
-                async with asyncio.timeout(_LONGEST):
-                    recoveries = await self._disturb(messages, chance)
+                self.producer = self._start("publish", "producer.log")
+                async with asyncio.timeout(self._longest):
+                    recoveries = await self.disturb(messages, chance)
                     await self._finish()
             except TimeoutError:
                 recoveries = []
@@ -100,7 +106,7 @@ class Scene:
             await asyncio.to_thread(self._end)
             await self._look_into_the_queues()
         account = settle(self.books)
-        return Outcome(account, self.fault.strikes, recoveries, time.monotonic() - began, memory)
+        return Outcome(account, self.strikes, recoveries, time.monotonic() - began, memory)
 
     async def _set(self, stack: AsyncExitStack, messages: int, rate: float) -> None:
         self._folder.mkdir(parents=True)
@@ -130,15 +136,15 @@ class Scene:
             connection.exec_driver_sql("CREATE TABLE effects (number integer NOT NULL)")
         return url
 
-    async def _disturb(self, messages: int, chance: Random) -> list[float]:
+    async def disturb(self, messages: int, chance: Random) -> list[float]:
         recoveries = []
         for strike in range(self.fault.strikes):
             await self._until_done(messages * (strike + 1) // (self.fault.strikes + 2))
             await self.fault.strike(self, chance)
-            recoveries.append(await self._recovery())
+            recoveries.append(await self.recovery())
         return recoveries
 
-    async def _recovery(self) -> float:
+    async def recovery(self) -> float:
         """Seconds, from when the world is whole again, until something is done."""
         began = time.monotonic()
         self._refresh()
@@ -221,10 +227,11 @@ class Scene:
             raise ServerFailed(f"{self.system.title} could not declare its queues\n{tail(process.log)}")
 
     def replace_worker(self, how: signal.Signals) -> None:
-        worker = self.workers.pop(0)
+        """The first one; the others go on."""
+        worker = self.workers[0]
         self.signal(worker, how)
         worker.join() if how is signal.SIGTERM else worker.kill()
-        self.workers.append(self._start("work", f"worker{len(list(self._folder.glob('worker*.log')))}.log"))
+        self.workers[0] = self._start("work", f"worker{len(list(self._folder.glob('worker*.log')))}.log")
 
     def signal(self, worker: ServerProcess, number: signal.Signals) -> None:
         """To a worker with all its processes; those that lead are told of an orderly end, and tell the others."""
@@ -266,20 +273,20 @@ class Scene:
 
     @property
     def _producing(self) -> bool:
-        return self._producer is not None and self._producer.running
+        return self.producer is not None and self.producer.running
 
     def _end(self) -> None:
         for process in self.workers:
             if process.running:
                 self.signal(process, signal.SIGCONT)
             process.stop(timeout=15)
-        if self._producer is not None:
-            self._producer.kill()
+        if self.producer is not None:
+            self.producer.kill()
 
     # What can be seen ---------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(self._look_every)
         self._refresh()
         await asyncio.to_thread(self._replace_the_dead)
 
@@ -289,8 +296,8 @@ class Scene:
             if not worker.running:
                 worker.join()
                 self.workers[place] = self._start("work", worker.log.name)
-        if self._producer is not None and not self._producer.running and self._producer.join():
-            raise ServerFailed(f"the producer gave up\n{tail(self._producer.log)}")
+        if self.producer is not None and not self.producer.running and self.producer.join():
+            raise ServerFailed(f"the producer gave up\n{tail(self.producer.log)}")
 
     def _refresh(self) -> None:
         self.books.read_confirmed(self._added(self.job.confirmed))

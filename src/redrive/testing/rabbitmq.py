@@ -57,7 +57,7 @@ class RabbitMQ(Endpoint):
         self.plugins = [*plugins, *(["rabbitmq_management"] if management else [])]
         self._epmd = epmd or Epmd(self.directory, self.installation)
         self._owns_epmd = epmd is None
-        self._distribution_port = free_port()
+        self.distribution_port = free_port()
         self._process: ServerProcess | None = None
         super().__init__(
             name=name,
@@ -197,7 +197,7 @@ class RabbitMQ(Endpoint):
             "RABBITMQ_NODENAME": f"{self.name}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": LOOPBACK,
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(self._distribution_port),
+            "RABBITMQ_DIST_PORT": str(self.distribution_port),
             "RABBITMQ_MNESIA_BASE": str(at / "data"),
             "RABBITMQ_LOG_BASE": str(at / "log"),
             "RABBITMQ_PID_FILE": str(at / "pid"),
