@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from chaos.systems.producing import publish_all
 from chaos.work import ATTEMPTS, HEARTBEAT, QUEUE, WAIT, Handling, Job, name_of
-from redrive import App, Message, Retry
+from redrive import App, BreakerPolicy, Message, Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 AGAIN = Retry(attempts=ATTEMPTS, delay=f"{round(WAIT * 1000)}ms")
+# Three attempts, a second apart, do not outlast a database that is away: whoever depends on one waits for it.
+DATABASE_AWAY = BreakerPolicy(window=20, minimum_calls=5, pause="2s", ceiling="10s")
 
 
 def make_app(job: Job) -> App:
@@ -25,7 +27,9 @@ def make_app(job: Job) -> App:
 def worker(job: Job) -> App:
     app, handling = make_app(job), Handling(job)
 
-    @app.consumer(QUEUE, retry=AGAIN, concurrency=10, prefetch=20)
+    breaker = None if job.database is None else DATABASE_AWAY
+
+    @app.consumer(QUEUE, retry=AGAIN, concurrency=10, prefetch=20, breaker=breaker)
     async def handle(order: dict[str, str], message: Message) -> None:
         if job.database is None:
             handling.handle(order["name"], message.attempt)
