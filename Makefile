@@ -40,7 +40,9 @@ test-matrix: setup servers ## the broker contract on RabbitMQ 3.10, 4.0 and 4.3
 chaos: setup servers ## the same faults for Redrive and its peers, on four brokers: docs/reliability.md; takes hours
 	tools/make_rabbitmq_root.sh forky .cache/rabbitmq-4.3
 	command -v faketime >/dev/null || tools/apt_install.sh faketime
+	command -v nft >/dev/null || tools/apt_install.sh nftables
 	$(PYTHON) -m chaos
+	$(PYTHON) -m chaos.soak
 
 fuzz: setup ## a million broken inputs for the frame reader and the protocol
 	$(PYTHON) tools/fuzz.py --inputs 1000000
