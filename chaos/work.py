@@ -52,6 +52,10 @@ class Busy(OSError):
     """An order that can be handled the next time."""
 
 
+class DatabaseAway(Busy):
+    """What needs the database can be done when it is back."""
+
+
 class Job(msgspec.Struct, frozen=True):
     """All that a program of a system is told, by the environment."""
 
@@ -145,7 +149,7 @@ class _Table:
             if connection is not None:
                 connection.close()
             self._local.connection = None
-            raise Busy(f"order-{number}: {error}") from error
+            raise DatabaseAway(f"order-{number}: {error}") from error
 
 
 class Turns:

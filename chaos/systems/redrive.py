@@ -6,8 +6,10 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
+from sqlalchemy.exc import DBAPIError
+
 from chaos.systems.producing import publish_all
-from chaos.work import ATTEMPTS, HEARTBEAT, QUEUE, WAIT, Handling, Job, name_of
+from chaos.work import ATTEMPTS, HEARTBEAT, QUEUE, WAIT, DatabaseAway, Handling, Job, name_of
 from redrive import App, BreakerPolicy, Message, Retry
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 AGAIN = Retry(attempts=ATTEMPTS, delay=f"{round(WAIT * 1000)}ms")
 # Three attempts, a second apart, do not outlast a database that is away: whoever depends on one waits for it.
-DATABASE_AWAY = BreakerPolicy(window=20, minimum_calls=5, pause="2s", ceiling="10s")
+DATABASE_AWAY = BreakerPolicy(window=20, minimum_calls=5, pause="2s", ceiling="10s", only=(DatabaseAway, DBAPIError))
 
 
 def make_app(job: Job) -> App:

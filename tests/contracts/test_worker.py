@@ -394,6 +394,20 @@ async def test_a_breaker_stops_handling_before_attempts_are_burnt(app: App) -> N
     assert watcher.breaker_states[-1] == "closed"
 
 
+async def test_messages_that_fail_for_reasons_of_their_own_trip_no_breaker_that_names_its_errors(app: App) -> None:
+    policy = BreakerPolicy(failure_rate=0.1, minimum_calls=1, window=4, pause="60s", only=ConnectionError)
+
+    @app.consumer("orders", retry=Retry(attempts=2, delay="20ms"), breaker=policy)
+    async def handle() -> None:
+        raise RuntimeError("this order's own fault")
+
+    async with working(app) as (_, watcher):
+        for number in range(8):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.PARKED, 8)
+    assert watcher.breaker_states == []
+
+
 async def test_what_waits_for_a_breaker_or_a_rate_does_not_hold_up_the_end(app: App) -> None:
     policy = BreakerPolicy(minimum_calls=2, window=2, pause="60s")
     calls: Counter[str] = Counter()

@@ -29,6 +29,7 @@ from typing import assert_never
 from redrive.errors import ConfigurationError
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
+from redrive.recovery.error_kinds import Errors, check_errors, is_one_of
 from redrive.recovery.outcomes import LastCalls, LastSeconds, Outcomes
 
 
@@ -68,6 +69,7 @@ class BreakerPolicy:
 
     BreakerPolicy(window=100)       of the last 100 calls
     BreakerPolicy(window="1m")      of the calls of the last minute
+    BreakerPolicy(only=DBAPIError)  and nothing but the database is to blame: other errors say nothing about it
     """
 
     failure_rate: float = 0.5
@@ -77,12 +79,14 @@ class BreakerPolicy:
     factor: float = 2.0  # how much longer a pause is than the one before, if the probes failed
     ceiling: Duration = "5m"
     probes: int = 1
+    only: Errors = ()  # the errors that count: a type, several, or a function; all that are retried, if nothing is said
 
     def __post_init__(self) -> None:
         if not 0 < self.failure_rate <= 1:
             raise ConfigurationError(f"breaker.failure_rate {self.failure_rate!r}: want a share above 0, at most 1")
         _check_count("minimum_calls", self.minimum_calls)
         _check_count("probes", self.probes)
+        check_errors("breaker.only", self.only)
         self._check_window()
         self._check_pauses()
 
@@ -105,6 +109,9 @@ class BreakerPolicy:
             )
         if not 1 <= self.factor < inf:
             raise ConfigurationError(f"breaker.factor {self.factor!r}: want at least 1")
+
+    def blames(self, error: BaseException) -> bool:
+        return self.only == () or is_one_of(error, self.only)
 
     def outcomes(self) -> Outcomes:
         if isinstance(self.window, int):
@@ -175,6 +182,10 @@ class Breaker:
             return self._become(Cause.RELAPSED, now)
         self._outcomes.add(now, True)
         return self._become(Cause.TRIPPED, now) if self._is_too_much() else None
+
+    def blames(self, error: BaseException) -> bool:
+        """Does an error that may pass say something about the dependency?"""
+        return self._policy.blames(error)
 
     def inconclusive(self) -> None:
         """A message that was permitted ended in a way that says nothing about the dependency: another may probe."""

@@ -16,7 +16,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from redrive.recovery.retry import Errors, Retry
+from redrive.recovery.error_kinds import is_one_of
+from redrive.recovery.retry import Retry
 from redrive.recovery.signals import Discard, Park, RetryLater, Signal, Snooze
 
 
@@ -87,12 +88,6 @@ def _by_policy(error: BaseException, policy: Retry) -> bool | None:
     if policy.only != ():
         return is_one_of(error, policy.only)
     return None
-
-
-def is_one_of(error: BaseException, errors: Errors) -> bool:
-    if isinstance(errors, type | tuple):
-        return isinstance(error, errors)
-    return bool(errors(error))
 
 
 def _by_nature(error: BaseException, now: datetime) -> Classified:

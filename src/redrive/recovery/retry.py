@@ -13,13 +13,10 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
 from math import inf
-from typing import TypeAlias
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, brief, duration, milliseconds
-
-# Which errors: a type, several, or a function that says so.
-Errors: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]"
+from redrive.recovery.error_kinds import Errors, check_errors
 
 # A wait is a queue: more of them than this is a mistake in the schedule.
 MOST_RUNGS = 32
@@ -140,6 +137,8 @@ class Retry:
             raise ConfigurationError(f"retry.jitter {self.jitter!r}: want a share from 0 to below 1")
         if self.max_age is not None and duration(self.max_age, "retry.max_age") <= timedelta(0):
             raise ConfigurationError(f"retry.max_age {self.max_age!r}: want more than nothing")
+        check_errors("retry.only", self.only)
+        check_errors("retry.never", self.never)
 
     @property
     def schedule(self) -> Retry:

@@ -211,7 +211,7 @@ class Walk:
         classified = PERMANENT if isinstance(error, NoMessageId) else classify(error, self.spec.retry, now)
         verdict = decide(classified, history, self.spec.retry, now, random.random())
         if self.breaker is not None:
-            if classified.kind is Kind.TRANSIENT:
+            if classified.kind is Kind.TRANSIENT and self.breaker.blames(error):
                 self._heard(self.breaker.failed(self.clock.monotonic()))
             else:
                 self.breaker.inconclusive()

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import BreakerPolicy
-from redrive.recovery.classification import is_one_of
 from redrive.recovery.durations import Duration, duration
+from redrive.recovery.error_kinds import Errors, is_one_of
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import Errors, Retry, Route
+from redrive.recovery.retry import Retry, Route
 from redrive.runtime.message import Message
 from redrive.runtime.transactions import InboxPolicy
 from redrive.topology.declared import Queue

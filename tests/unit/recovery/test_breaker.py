@@ -291,6 +291,17 @@ def test_a_policy_that_makes_no_sense_is_refused_when_it_is_made(settings: dict[
     assert complaint in str(refusal.value)
 
 
+def test_without_a_word_every_error_says_something_about_the_dependency() -> None:
+    assert Breaker().blames(ValueError())
+
+
+def test_a_policy_can_name_the_errors_that_do() -> None:
+    breaker = Breaker(BreakerPolicy(only=(ConnectionError, TimeoutError)))
+
+    assert breaker.blames(ConnectionResetError())
+    assert not breaker.blames(ValueError())
+
+
 def test_a_breaker_introduces_itself() -> None:
     assert repr(Breaker()) == "<Breaker CLOSED failed=0/0>"
     assert repr(tripped()) == "<Breaker OPEN until=30.000 trips=1>"
