@@ -12,8 +12,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from redrive.version import __version__
-
 if TYPE_CHECKING:
     from redrive.app import App
     from redrive.recovery.breaker import BreakerPolicy
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from redrive.runtime.message import Message
     from redrive.runtime.publishing import Publisher
     from redrive.topology import Exchange, Naming, Queue, Topology
+    from redrive.version import __version__
 
 # Where each public name lives. They are imported when first asked for: who needs the embedded broker alone does not
 # load the client, and the other way round.
@@ -44,6 +43,7 @@ _HOMES = {
     "Router": "redrive.router",
     "Snooze": "redrive.recovery.signals",
     "Topology": "redrive.topology",
+    "__version__": "redrive.version",
 }
 
 __all__ = [

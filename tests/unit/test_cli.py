@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 
 from redrive.cli import main
 from redrive.testing import free_port
-from redrive.version import __version__
+from redrive.version import version
 
 
 def redrive(*arguments: str) -> Result:
@@ -15,7 +15,7 @@ def redrive(*arguments: str) -> Result:
 
 
 def test_the_version_is_the_packages() -> None:
-    assert redrive("--version").output == f"redrive, version {__version__}\n"
+    assert redrive("--version").output == f"redrive, version {version()}\n"
 
 
 def test_help_lists_the_commands() -> None:

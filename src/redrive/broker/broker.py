@@ -18,7 +18,7 @@ from redrive.broker.storage.journal import Journal, StoredMessage
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.vhost import VirtualHost
 from redrive.protocol.handshake import Plain, Tuning
-from redrive.version import __version__
+from redrive.version import version
 from redrive.wire.values import Table
 
 log = logging.getLogger("redrive.broker")
@@ -89,7 +89,7 @@ class Broker:
         return {
             "product": "Redrive",
             "version": self.dialect.version,
-            "redrive_version": __version__,
+            "redrive_version": version(),
             "platform": "Python",
             "cluster_name": "redrive@localhost",
             "capabilities": {

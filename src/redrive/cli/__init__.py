@@ -9,7 +9,7 @@ from importlib import import_module
 
 import click
 
-from redrive.version import __version__
+from redrive.version import version
 
 _HOMES = {
     "admin": "redrive.cli.admin",
@@ -40,7 +40,13 @@ class _Commands(click.Group):
         return command
 
 
+def _tell_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"redrive, version {version()}")
+        ctx.exit()
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="redrive")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Its version.")
 def main() -> None:
     """RabbitMQ messages that survive failure."""

@@ -40,7 +40,7 @@ from redrive.errors import (
 from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff
 from redrive.runtime.ports import Waiter
-from redrive.version import __version__
+from redrive.version import version
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicGet, BasicGetOk
 from redrive.wire.methods.exchange import (
@@ -238,7 +238,7 @@ class Connection:
     def _client_properties(self) -> Table:
         return {
             "product": "redrive",
-            "version": __version__,
+            "version": version(),
             "platform": f"Python {platform.python_version()}",
             "connection_name": self._name,
         }

@@ -28,7 +28,7 @@ from redrive.admin.web import console, monitoring, rest
 from redrive.admin.web.headers import SecurityHeaders
 from redrive.admin.web.problems import Problem, problem_of
 from redrive.errors import RedriveError
-from redrive.version import __version__
+from redrive.version import version
 
 log = logging.getLogger("redrive.admin")
 
@@ -103,7 +103,7 @@ def path_as_sent(scope: Scope) -> str:
 def make_api(office: Office) -> FastAPI:
     api = FastAPI(
         title="Redrive",
-        version=__version__,
+        version=version(),
         description=_DESCRIPTION,
         openapi_url=None,
         docs_url=None,

@@ -31,7 +31,7 @@ from redrive.admin.web.console.links import address_asked_for, links_of
 from redrive.admin.web.identity import office_of
 from redrive.recovery.bodies import visible
 from redrive.runtime.dlq.operation import Kind, State
-from redrive.version import __version__
+from redrive.version import version
 
 THEME = "redrive_theme"
 THEMES = ("auto", "light", "dark")
@@ -93,7 +93,7 @@ def environment() -> Environment:
     made.globals.update(
         {name: getattr(words, name) for name in words.__dict__ if callable(getattr(words, name)) and name[0] != "_"}
     )
-    made.globals.update(Act=Act, Kind=Kind, State=State, version=__version__, trend_of=drawing.trend_of)
+    made.globals.update(Act=Act, Kind=Kind, State=State, version=version(), trend_of=drawing.trend_of)
     return made
 
 
