@@ -6,7 +6,7 @@ PYTEST  := $(PYTHON) -m pytest
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers demo lint test check test-slow test-matrix chaos fuzz bench screenshots openapi pins
+.PHONY: help setup servers demo lint test check test-slow test-matrix chaos fuzz bench screenshots openapi build pins
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ screenshots: setup ## docs/screenshots: every screen of the console, in light an
 
 openapi: setup ## write docs/openapi.json from the code
 	$(PYTHON) tools/write_openapi.py
+
+build: setup ## dist/: the wheel and the source distribution, named after git's tag
+	rm -rf dist
+	$(PYTHON) -m build
 
 pins: ## write constraints.txt from what is installed in .venv
 	echo "# Exact versions of everything in .venv, written by make pins." > constraints.txt
