@@ -1,8 +1,7 @@
 """Run an application's consumers in a test, and wait for what they tell."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -10,47 +9,7 @@ from redrive import App
 from redrive.app import Running
 from redrive.client import Connection
 from redrive.protocol.content import Delivery
-from redrive.runtime.observing import BreakerChanged, Observer, Outcome, Settled
-
-
-class Watcher(Observer):
-    """Remembers what happened, and lets a test wait for it."""
-
-    def __init__(self) -> None:
-        self.events: list[Settled] = []
-        self.breaker_states: list[str] = []
-        self.batches: list[int] = []
-        self.counts: Counter[Outcome] = Counter()
-        self._changed = asyncio.Event()
-
-    def done(self, queue: str, seconds: float) -> None:  # noqa: ARG002
-        self._count(Outcome.DONE)
-
-    def settled(self, event: Settled) -> None:
-        self.events.append(event)
-        self._count(event.outcome)
-
-    def batch(self, queue: str, size: int, seconds: float) -> None:  # noqa: ARG002
-        self.batches.append(size)
-
-    def breaker(self, event: BreakerChanged) -> None:
-        self.breaker_states.append(str(event.state))
-        self._changed.set()
-
-    def _count(self, outcome: Outcome) -> None:
-        self.counts[outcome] += 1
-        self._changed.set()
-
-    async def until(self, condition: Callable[[], bool], within: float = 20) -> None:
-        async with asyncio.timeout(within):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def seen(self, outcome: Outcome, count: int = 1) -> list[Settled]:
-        """Wait until that many messages were settled like this; what was told of them."""
-        await self.until(lambda: self.counts[outcome] >= count)
-        return [event for event in self.events if event.outcome is outcome]
+from redrive.testing.watching import Watcher
 
 
 @asynccontextmanager
