@@ -19,6 +19,7 @@ _HOMES = {
     "demo": "redrive.cli.demo",
     "dlq": "redrive.cli.dlq",
     "doctor": "redrive.cli.doctor",
+    "health": "redrive.cli.health",
     "init": "redrive.cli.init",
     "ops": "redrive.cli.ops",
     "outbox": "redrive.cli.outbox",
