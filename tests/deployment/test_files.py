@@ -290,6 +290,16 @@ def test_the_environment_is_the_same_wherever_it_runs() -> None:
     assert set(COMPOSE["worker"]["environment"]) == {name for name in written if name.startswith("REDRIVE_")}
 
 
+def test_the_builder_of_a_service_of_ones_own_gets_what_its_image_is_made_of() -> None:
+    made = {str(file.path): file.text for file in make_plan(ServiceName("order-desk"), "1.0")}
+    copies = [one.rest.split() for one in read_dockerfile(made["Dockerfile"]) if one.name == "COPY"]
+    sources = {source for words in copies if not words[0].startswith("--from") for source in words[:-1]}
+    everything, *exceptions = [line for line in made[".dockerignore"].splitlines() if line[0] != "#"]
+    assert everything == "*"
+    assert sources == {line[1:] for line in exceptions if line[0] == "!"}
+    assert all(any(path == source or path.startswith(f"{source}/") for path in made) for source in sources)
+
+
 def test_a_service_of_ones_own_gets_the_same_image_and_the_same_commands() -> None:
     """What `redrive init` writes and what is here must not drift apart."""
     made = {str(file.path): file.text for file in make_plan(ServiceName("shop"), "1.0")}

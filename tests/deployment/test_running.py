@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -40,7 +40,7 @@ from e2e.checkouts import clean_environment, copy_tracked, git, need_index
 from e2e.checkouts import run as finish
 from e2e.services import environment_for, run, scaffold
 from redrive.integrations.prometheus import METRICS
-from redrive.testing import Postgres, RabbitMQ, free_port
+from redrive.testing import Postgres, RabbitMQ, ServerFailed, free_port
 from redrive.testing.processes import ServerProcess, tail
 from servers import open_directory, rabbitmq_root
 
@@ -159,11 +159,10 @@ class Running:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def until(self, condition: object) -> None:
-        assert callable(condition)
+    def until(self, condition: Callable[[], bool]) -> None:
         try:
             self.process.wait_until(condition, timeout=WITHIN)
-        except Exception as error:
+        except ServerFailed as error:
             raise AssertionError(f"{self.start.name}: {error}\n{tail(self.log)}") from None
 
     def is_healthy(self) -> bool:
@@ -172,9 +171,10 @@ class Running:
     def _passes(self, check: tuple[str, ...] | Page) -> bool:
         if isinstance(check, Page):
             try:
-                return page(f"http://127.0.0.1:{check.port}{check.path}") is not None
+                page(f"http://127.0.0.1:{check.port}{check.path}")
             except OSError:
                 return False
+            return True
         asked = [sys.executable, "-m", "redrive", *check]
         return subprocess.run(asked, env=self.environment, capture_output=True, check=False).returncode == 0
 
