@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from redrive.admin.access.roles import Act, Principal
+from redrive.admin.errors import NoOutbox, NotAllowed, NotEditable, PlanExpired, TargetUnroutable
 from redrive.admin.jobs import Change, Discard, GoOn, Redrive
 from redrive.admin.office import Office
 from redrive.admin.running import Crew
@@ -48,46 +49,6 @@ _DEPTHS = 2.0  # seconds for which the depths of queues are as good as new
 _WATCHED = 0.5  # seconds for which an operation's progress is
 _EXAMINED = 5.0  # seconds for which the doctor's findings are
 _ALL = ""  # what is seen of no single queue
-
-
-class NotAllowed(RedriveError):
-    """This person may not do that. It is in the audit."""
-
-    def __init__(self, act: Act, who: Principal, queue: str | None = None) -> None:
-        if queue is not None and not who.sees(queue):
-            why = f"{who.name} sees the queues {', '.join(who.queues)}, and nothing else"
-        else:
-            why = f"that needs the role {act.needs}, and {who.name} is {who.role}"
-        super().__init__(f"not allowed: {why}")
-        self.act = act
-
-
-class PlanExpired(RedriveError):
-    """A plan is carried out once, by whoever made it, within a quarter of an hour."""
-
-    def __init__(self) -> None:
-        super().__init__("this plan is not valid any more: it was carried out, or is too old. Plan again")
-
-
-class NotEditable(RedriveError):
-    """Changing messages is switched off."""
-
-    def __init__(self) -> None:
-        super().__init__("messages are not changed here: it is switched off. REDRIVE_ADMIN_EDITING=1 switches it on")
-
-
-class NoOutbox(RedriveError):
-    """There is no application here whose outbox could be shown."""
-
-    def __init__(self) -> None:
-        super().__init__("there is no outbox here: start the server with an application, `redrive serve module:app`")
-
-
-class TargetUnroutable(RedriveError):
-    """Where the messages should go, there is nothing."""
-
-    def __init__(self, target: str) -> None:
-        super().__init__(f"{target} does not exist: nothing can be moved there, and nothing was done")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
+from redrive.errors import RedriveError
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.message import Message
 from redrive.runtime.observing import Observer, Outcome, Settled
@@ -18,6 +19,10 @@ from redrive.topology import Queue
 from redrive.topology.routing import matches_topic
 
 Debt: TypeAlias = "tuple[str, str | None]"  # a queue, and a message's id
+
+
+class Stuck(RedriveError):
+    """Messages of the demo are still under way after two minutes."""
 
 
 class Books(Observer):

@@ -22,6 +22,7 @@ from rich.text import Text
 from redrive.admin.place import Place
 from redrive.admin.service import Service
 from redrive.app import Running
+from redrive.demo.books import Stuck
 from redrive.demo.pipeline import app, books, catalogue, upload
 from redrive.errors import RedriveError
 from redrive.runtime.dlq.operation import Kind, Order
@@ -34,10 +35,6 @@ _AT_A_TIME = 20
 _LOOK = 0.25  # seconds between looks at the queues
 _OUTAGE = (12.0, 8.0)  # seconds that the catalogue is up, and away
 _PATIENCE = 120.0  # seconds for everything that is under way to come to its end
-
-
-class Stuck(RedriveError):
-    """Messages are still under way after two minutes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from redrive.admin.access.origin import is_cross_site
 from redrive.admin.access.refusals import NoRole, Refused
 from redrive.admin.access.roles import Principal
 from redrive.admin.desk import Desk
+from redrive.admin.errors import CrossSite
 from redrive.admin.office import Office
-from redrive.admin.web.problems import CrossSite
 from redrive.errors import AuditUnavailable
 from redrive.runtime.dlq.audit import AuditEntry
 

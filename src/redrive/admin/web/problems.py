@@ -36,7 +36,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from redrive.admin.access.refusals import CannotTell, NoRole, Refused, TooManyAttempts
-from redrive.admin.desk import NoOutbox, NotAllowed, NotEditable, PlanExpired, TargetUnroutable
+from redrive.admin.errors import CrossSite, NoOutbox, NotAllowed, NotEditable, PlanExpired, TargetUnroutable
 from redrive.errors import (
     AuditUnavailable,
     BrokerError,
@@ -56,13 +56,6 @@ from redrive.runtime.dlq.transforming import TransformFailed
 MEDIA_TYPE = "application/problem+json"
 TYPE = "urn:redrive:problem:"
 _SOON = {"Retry-After": "2"}
-
-
-class CrossSite(RedriveError):
-    """A browser was sent here by another site."""
-
-    def __init__(self) -> None:
-        super().__init__("this came from another site, and was not done: open the console itself, and do it there")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from redrive.admin.access.roles import Act
-from redrive.admin.desk import Desk, PlanExpired, Planned, TargetUnroutable
+from redrive.admin.desk import Desk, Planned
+from redrive.admin.errors import PlanExpired, TargetUnroutable
 from redrive.admin.web import models as m
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, or_none, text_of
 from redrive.admin.web.console.links import links_of

@@ -1,0 +1,64 @@
+"""What the admin API and the console do not do, and why. They can be read without the extra that serves them.
+
+A branch of the tree in `redrive.errors`, with who may come in (`access/refusals.py`) beside it:
+
+    RedriveError
+    ├── NotAllowed            this person may not
+    ├── NotEditable           nobody may: changing messages is switched off
+    ├── CrossSite             a browser that another site sent
+    ├── PlanExpired           a plan that was carried out, or is too old
+    ├── TargetUnroutable      there is nothing where the messages should go
+    └── NoOutbox              no application, no outbox
+"""
+
+from __future__ import annotations
+
+from redrive.admin.access.roles import Act, Principal
+from redrive.errors import RedriveError
+
+
+class NotAllowed(RedriveError):
+    """This person may not do that. It is in the audit."""
+
+    def __init__(self, act: Act, who: Principal, queue: str | None = None) -> None:
+        if queue is not None and not who.sees(queue):
+            why = f"{who.name} sees the queues {', '.join(who.queues)}, and nothing else"
+        else:
+            why = f"that needs the role {act.needs}, and {who.name} is {who.role}"
+        super().__init__(f"not allowed: {why}")
+        self.act = act
+
+
+class PlanExpired(RedriveError):
+    """A plan is carried out once, by whoever made it, within a quarter of an hour."""
+
+    def __init__(self) -> None:
+        super().__init__("this plan is not valid any more: it was carried out, or is too old. Plan again")
+
+
+class NotEditable(RedriveError):
+    """Changing messages is switched off."""
+
+    def __init__(self) -> None:
+        super().__init__("messages are not changed here: it is switched off. REDRIVE_ADMIN_EDITING=1 switches it on")
+
+
+class NoOutbox(RedriveError):
+    """There is no application here whose outbox could be shown."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no outbox here: start the server with an application, `redrive serve module:app`")
+
+
+class TargetUnroutable(RedriveError):
+    """Where the messages should go, there is nothing."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(f"{target} does not exist: nothing can be moved there, and nothing was done")
+
+
+class CrossSite(RedriveError):
+    """A browser was sent here by another site."""
+
+    def __init__(self) -> None:
+        super().__init__("this came from another site, and was not done: open the console itself, and do it there")
