@@ -53,7 +53,7 @@ def test_the_server_says_what_it_needs(words: tuple[str, ...], tmp_path: Path) -
     assert "pip install 'redrive[admin]'" in told.stderr
 
 
-@pytest.mark.parametrize("words", [("dlq", "ls"), ("admin", "keys", "ls"), ("ops", "ls"), ("audit",)])
+@pytest.mark.parametrize("words", [("dlq", "ls"), ("admin", "keys", "ls"), ("ops", "ls"), ("audit",), ("explain",)])
 def test_operators_commands_work_without_it(words: tuple[str, ...], tmp_path: Path) -> None:
     told = run(f"import os; os.chdir({str(tmp_path)!r}); from redrive.cli import main; main()", *words)
     assert told.returncode == 0, told.stderr

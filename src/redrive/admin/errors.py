@@ -18,7 +18,12 @@ from redrive.errors import RedriveError
 
 
 class NotAllowed(RedriveError):
-    """This person may not do that. It is in the audit."""
+    """This person may not do that. It is in the audit.
+
+    Whose: whoever gives out roles.
+
+    Do: ask somebody with that role, or have the role or the queue patterns of the key changed.
+    """
 
     def __init__(self, act: Act, who: Principal, queue: str | None = None) -> None:
         if queue is not None and not who.sees(queue):
@@ -30,35 +35,62 @@ class NotAllowed(RedriveError):
 
 
 class PlanExpired(RedriveError):
-    """A plan is carried out once, by whoever made it, within a quarter of an hour."""
+    """A plan is carried out once, by whoever made it, within a quarter of an hour.
+
+    Whose: nobody's.
+
+    Why: the queue may look different by now, so an old plan is not a promise any more.
+
+    Do: plan again and look at what it would do now.
+    """
 
     def __init__(self) -> None:
         super().__init__("this plan is not valid any more: it was carried out, or is too old. Plan again")
 
 
 class NotEditable(RedriveError):
-    """Changing messages is switched off."""
+    """Changing messages is switched off.
+
+    Whose: the server's settings.
+
+    Do: set REDRIVE_ADMIN_EDITING=1 where people may change messages; the audit has every change.
+    """
 
     def __init__(self) -> None:
         super().__init__("messages are not changed here: it is switched off. REDRIVE_ADMIN_EDITING=1 switches it on")
 
 
 class NoOutbox(RedriveError):
-    """There is no application here whose outbox could be shown."""
+    """There is no application here whose outbox could be shown.
+
+    Whose: of how the server was started.
+
+    Do: `redrive serve module:app`.
+    """
 
     def __init__(self) -> None:
         super().__init__("there is no outbox here: start the server with an application, `redrive serve module:app`")
 
 
 class TargetUnroutable(RedriveError):
-    """Where the messages should go, there is nothing."""
+    """Where the messages should go, there is nothing.
+
+    Whose: the topology's.
+
+    Do: make the queue (`redrive topology apply APP`), or name another target.
+    """
 
     def __init__(self, target: str) -> None:
         super().__init__(f"{target} does not exist: nothing can be moved there, and nothing was done")
 
 
 class CrossSite(RedriveError):
-    """A browser was sent here by another site."""
+    """A browser was sent here by another site.
+
+    Whose: the other site's.
+
+    Do: open the console itself, and do it there.
+    """
 
     def __init__(self) -> None:
         super().__init__("this came from another site, and was not done: open the console itself, and do it there")

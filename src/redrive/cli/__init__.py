@@ -19,6 +19,7 @@ _HOMES = {
     "demo": "redrive.cli.demo",
     "dlq": "redrive.cli.dlq",
     "doctor": "redrive.cli.doctor",
+    "explain": "redrive.cli.explain",
     "health": "redrive.cli.health",
     "init": "redrive.cli.init",
     "ops": "redrive.cli.ops",

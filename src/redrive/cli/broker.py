@@ -20,7 +20,8 @@ from redrive.broker.storage.errors import DirectoryInUse, StorageError
 from redrive.broker.storage.journal import Journal
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.storage.sqlite import SQLiteJournal
-from redrive.cli.exits import CONFLICT
+from redrive.cli.exits import CONFLICT, DEFECT
+from redrive.cli.failing import fail
 from redrive.errors import ConfigurationError
 
 
@@ -56,6 +57,10 @@ def broker(
 ) -> None:
     """Run the embedded broker until it is interrupted.
 
+    \b
+    redrive broker                          on 127.0.0.1:5672, kept in .redrive
+    redrive broker --port 5673 --memory     beside a RabbitMQ, and keeping nothing
+
     Any AMQP 0-9-1 client can use it. Durable queues and persistent messages are kept in the data folder and survive
     kill -9. Beyond loopback it wants --user and --password-file.
     """
@@ -70,8 +75,7 @@ def broker(
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     except StorageError as error:
-        click.echo(f"redrive: {error}", err=True)
-        sys.exit(CONFLICT if isinstance(error, DirectoryInUse) else 1)
+        fail(error, CONFLICT if isinstance(error, DirectoryInUse) else DEFECT)
     except OSError as error:
         click.echo(f"redrive: cannot listen on {error.filename or f'{host}:{port}'}: {error.strerror}", err=True)
         sys.exit(CONFLICT)

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from redrive.cli.exits import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACHABLE, USAGE
+from redrive.cli.failing import fail
 from redrive.cli.sources import Source, View, broker_options, chosen, explains_errors, load_source, look, run
 from redrive.client import Connection
 from redrive.client.management import Management
@@ -41,7 +42,7 @@ class _NotThere(Exception):
     """Nobody wants such a queue, or nobody has it."""
 
 
-@click.command()
+@click.command(short_help="Give a queue other arguments, without losing messages.")
 @click.argument("app")
 @click.argument("queue")
 @broker_options
@@ -70,6 +71,10 @@ def migrate(
 ) -> None:
     """Give QUEUE the arguments that APP wants, without losing or reordering its messages.
 
+    \b
+    redrive topology migrate uploads:app q.validator --dry-run     what it would do
+    redrive topology migrate uploads:app q.validator --wait-for-consumers
+
     RabbitMQ cannot change the arguments of a queue, so it is deleted, when it is empty and unused, and declared anew,
     while its messages and the new ones wait beside it. Consumers must be stopped, producers need not. Whatever
     interrupts it: run it again, and it goes on. See docs/migration.md.
@@ -92,9 +97,9 @@ def migrate(
     except _NotThere as error:
         _fail(str(error), NOT_FOUND)
     except MigrationRefused as error:
-        _fail(str(error), CONFLICT)
+        fail(error, CONFLICT)
     except MigrationPaused as error:
-        _fail(str(error), UNREACHABLE if isinstance(error.__cause__, _BROKEN_OFF) else PARTIAL)
+        fail(error, UNREACHABLE if isinstance(error.__cause__, _BROKEN_OFF) else PARTIAL)
     except KeyboardInterrupt:
         _fail(f"interrupted; nothing is lost. To go on: redrive topology migrate {app} {queue}", INTERRUPTED)
     _show_result(result, as_json)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from typing import Any
 
 import click
 
 from redrive.cli.exits import UNREACHABLE
+from redrive.cli.failing import fail
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, RedriveError
 
@@ -24,14 +24,17 @@ from redrive.errors import ConfigurationError, RedriveError
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a sentence.")
 def ping(broker: str, as_json: bool) -> None:
-    """Connect to a broker, say which one it is, and leave."""
+    """Connect to a broker, say which one it is, and leave.
+
+    \b
+    redrive ping --broker amqps://shop:secret@rabbit.example.com/shop
+    """
     try:
         answer = asyncio.run(_ping(broker))
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     except RedriveError as error:
-        click.echo(f"redrive: {error}", err=True)
-        sys.exit(UNREACHABLE)
+        fail(error, UNREACHABLE)
     text = "{product} {version} at {url} answered in {milliseconds} ms".format_map(answer)
     click.echo(json.dumps(answer) if as_json else text)
 

@@ -18,23 +18,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from redrive import environment
 from redrive.app import App
-from redrive.cli.exits import CONFLICT, NOT_ALLOWED, NOT_FOUND, UNREACHABLE, USAGE
+from redrive.cli.exits import UNREACHABLE, exit_code
+from redrive.cli.failing import fail
 from redrive.client import Connection
-from redrive.errors import (
-    AccessRefused,
-    AuditUnavailable,
-    AuthenticationFailed,
-    ConfigurationError,
-    KeyNotFound,
-    LetterNotFound,
-    NotFound,
-    OperationConflict,
-    OperationNotFound,
-    PeekUnsafe,
-    RedriveError,
-    TopologyConflict,
-    TopologyMissing,
-)
+from redrive.errors import ConfigurationError, RedriveError
 from redrive.reach import connect, recognise, survey
 from redrive.recovery.durations import duration
 from redrive.topology import Definitions, Topology, expand
@@ -187,9 +174,7 @@ def explains_errors(command: Callable[P, T]) -> Callable[P, T]:
         try:
             return command(*args, **kwargs)
         except RedriveError as error:
-            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-            click.echo(f"redrive: {error}{notes}", err=True)
-            sys.exit(_exit_code(error))
+            fail(error, exit_code(type(error)))
         except SQLAlchemyError as error:
             click.echo(f"redrive: {_about_the_database(error)}", err=True)
             sys.exit(UNREACHABLE)
@@ -203,17 +188,3 @@ def _about_the_database(error: SQLAlchemyError) -> str:
     if "no such table" in said or "does not exist" in said:
         return f"{said}. Make the tables: redrive db upgrade APP"
     return f"the database: {said}"
-
-
-def _exit_code(error: RedriveError) -> int:
-    match error:
-        case ConfigurationError():
-            return USAGE
-        case NotFound() | OperationNotFound() | LetterNotFound() | KeyNotFound() | TopologyMissing():
-            return NOT_FOUND
-        case TopologyConflict() | OperationConflict():
-            return CONFLICT
-        case AccessRefused() | AuthenticationFailed() | PeekUnsafe() | AuditUnavailable():
-            return NOT_ALLOWED
-        case _:
-            return UNREACHABLE

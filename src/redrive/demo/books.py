@@ -22,7 +22,12 @@ Debt: TypeAlias = "tuple[str, str | None]"  # a queue, and a message's id
 
 
 class Stuck(RedriveError):
-    """Messages of the demo are still under way after two minutes."""
+    """Messages of the demo are still under way after two minutes.
+
+    Whose: the machine's, or a defect.
+
+    Do: try again on a machine that is less busy; with `--data FOLDER` the demo keeps its log there.
+    """
 
 
 class Books(Observer):

@@ -52,7 +52,13 @@ _BOOKS_BEGIN = ("x-redrive-", "x-redriven-", "x-first-death-", "x-last-death-")
 
 
 class EditRefused(ConfigurationError):
-    """An edit that AMQP cannot carry, or that would not do what was meant. Nothing was changed."""
+    """An edit that AMQP cannot carry, or that would not do what was meant. Nothing was changed.
+
+    Why: a header that a re-drive writes itself, a property that cannot be set, a value that AMQP has no form for, more
+    headers than a frame holds, or a body that its content type contradicts.
+
+    Do: the message says which part: leave it out. `--force` is for a body that is called JSON and is none.
+    """
 
 
 class Content(NamedTuple):

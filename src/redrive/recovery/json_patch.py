@@ -37,7 +37,12 @@ Json: TypeAlias = "bool | str | Number | list[Json] | dict[str, Json] | None"
 
 
 class PatchError(ConfigurationError):
-    """A patch that makes no sense, or does not fit the document. Says which operation, from 0, and which path."""
+    """A patch that makes no sense, or does not fit the document. Says which operation, from 0, and which path.
+
+    Why: a path that is not in the document, a `test` that fails, an operation or a member that RFC 6902 does not know.
+
+    Do: `redrive dlq show QUEUE ID` has the body to compare with; mend the operation that the message names.
+    """
 
     def __init__(self, why: str, operation: int | None = None, path: str = "") -> None:
         where = "" if operation is None else f"operation {operation}, path {shown(path)}: "
@@ -51,7 +56,12 @@ class PatchError(ConfigurationError):
 
 
 class NotJson(ConfigurationError):
-    """Bytes that are no JSON document, or one without a single meaning; or a value that JSON has no form for."""
+    """Bytes that are no JSON document, or one without a single meaning; or a value that JSON has no form for.
+
+    Why: the body is something else (another content type, compressed, cut off), or it has a key twice.
+
+    Do: change such a message by a function (`redrive dlq transform --function MODULE:NAME`), which gets the bytes.
+    """
 
 
 # JSON, exactly ----------------------------------------------------------------------------------------

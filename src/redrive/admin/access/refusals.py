@@ -8,7 +8,15 @@ from redrive.errors import RedriveError
 
 
 class Refused(RedriveError):
-    """Who this is was not proven (HTTP: 401). `is_guess`: it may have been one, so it counts towards the throttle."""
+    """Who this is was not proven (HTTP: 401). `is_guess`: it may have been one, so it counts towards the throttle.
+
+    Whose: whoever asks.
+
+    Why: no key or token, one that is revoked, expired or signed by somebody else; or a session that has ended.
+
+    Do: sign in again. An administrator makes keys with `redrive admin keys create NAME --role ROLE`; the server's log
+    says what exactly was wrong.
+    """
 
     def __init__(self, why: str, detail: str = "", *, is_guess: bool = True) -> None:
         super().__init__(why)
@@ -21,14 +29,25 @@ class Refused(RedriveError):
 
 
 class CannotTell(Refused):
-    """Nobody's fault who asks: what proofs are checked with is not to be had at the moment (HTTP: 401, better 503)."""
+    """Nobody's fault who asks: what proofs are checked with is not to be had at the moment (HTTP: 401, better 503).
+
+    Whose: the identity provider's, or the network's to it.
+
+    Do: wait, and ask again. REDRIVE_ADMIN_JWT_JWKS says where the keys are to be had; API keys work meanwhile.
+    """
 
     def __init__(self, why: str, detail: str = "") -> None:
         super().__init__(why, detail, is_guess=False)
 
 
 class NoRole(RedriveError):
-    """It is proven who this is, and they have no role here (HTTP: 403)."""
+    """It is proven who this is, and they have no role here (HTTP: 403).
+
+    Whose: whoever gives out roles.
+
+    Do: give the person the role viewer, operator or admin in the identity provider; REDRIVE_ADMIN_JWT_ROLES names the
+    claim that is read.
+    """
 
     def __init__(self, name: str, detail: str = "") -> None:
         self.why = f"{name} has no role here: viewer, operator or admin"
@@ -41,7 +60,12 @@ class NoRole(RedriveError):
 
 
 class TooManyAttempts(RedriveError):
-    """Nothing was looked at: try again in `wait` seconds (HTTP: 429 with Retry-After)."""
+    """Nothing was looked at: try again in `wait` seconds (HTTP: 429 with Retry-After).
+
+    Whose: whoever guesses.
+
+    Do: wait as long as `Retry-After` says. If nobody guessed, look for a script with an old key.
+    """
 
     def __init__(self, wait: float) -> None:
         self.why = "too many attempts failed: try again later"

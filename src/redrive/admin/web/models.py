@@ -49,6 +49,11 @@ class ProblemOut(Told):
     status: int
     detail: str
     instance: str
+    error: str | None = Field(
+        default=None,
+        description="Which error of Redrive's it comes of, if it does: `redrive explain` knows it by this name.",
+        examples=["operation-conflict"],
+    )
 
 
 # Queues and messages ------------------------------------------------------------------------------------

@@ -1,32 +1,14 @@
 """What went wrong, for programs and for people: RFC 9457 problems, with types that do not change.
 
-| type                    | status | when                                                                          |
-|-------------------------|--------|-------------------------------------------------------------------------------|
-| `unauthenticated`       | 401    | nobody, or nobody who is known                                                |
-| `not-allowed`           | 403    | somebody who may not do that                                                  |
-| `cross-site`            | 403    | a browser was sent here by another site                                       |
-| `not-editable`          | 403    | changing messages is switched off, or this one cannot be changed so           |
-| `not-found`             | 404    | no such page, queue, message or operation                                     |
-| `peek-unsafe`           | 409    | looking could lose messages; says what mends that                             |
-| `operation-in-progress` | 409    | another operation has the queue                                               |
-| `plan-expired`          | 409    | the plan was carried out already, or is too old                               |
-| `target-unroutable`     | 409    | there is nothing where the messages should go                                 |
-| `request-in-progress`   | 409    | a request with this Idempotency-Key is being answered                         |
-| `key-reused`            | 422    | this Idempotency-Key was used for another request                             |
-| `invalid-request`       | 422    | what was asked for makes no sense; says what would                            |
-| `too-many-attempts`     | 429    | too many failed sign-ins; says how long to wait                               |
-| `broker-refused`        | 502    | the broker does not let this server do that                                   |
-| `broker-unavailable`    | 503    | the broker is away; it is being looked for                                    |
-| `database-unavailable`  | 503    | the database is away                                                          |
-| `tokens-unavailable`    | 503    | what tokens are checked with (JWKS) is not to be had                          |
-| `audit-unavailable`     | 503    | what was to be done cannot be recorded, so it was not done                    |
+`kinds.py` lists the types. An answer that comes of an error of Redrive's has its name as `error`, too: `redrive
+explain` knows both.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -37,6 +19,7 @@ from starlette.responses import JSONResponse
 
 from redrive.admin.access.refusals import CannotTell, NoRole, Refused, TooManyAttempts
 from redrive.admin.errors import CrossSite, NoOutbox, NotAllowed, NotEditable, PlanExpired, TargetUnroutable
+from redrive.admin.web.kinds import TYPE
 from redrive.errors import (
     AuditUnavailable,
     BrokerError,
@@ -48,13 +31,13 @@ from redrive.errors import (
     PeekUnsafe,
     RedriveError,
     SearchError,
+    name_of,
 )
 from redrive.recovery.bodies import visible
 from redrive.recovery.editing import EditRefused
 from redrive.runtime.dlq.transforming import TransformFailed
 
 MEDIA_TYPE = "application/problem+json"
-TYPE = "urn:redrive:problem:"
 _SOON = {"Retry-After": "2"}
 
 
@@ -82,6 +65,13 @@ class Problem:
 
 def problem_of(error: Exception) -> Problem | None:
     """None: nobody expected that."""
+    problem = _problem_of(error)
+    if problem is None or not isinstance(error, RedriveError):
+        return problem
+    return replace(problem, more={"error": name_of(type(error)), **problem.more})
+
+
+def _problem_of(error: Exception) -> Problem | None:
     match error:
         case CannotTell():
             return Problem(503, "tokens-unavailable", str(error), _SOON)

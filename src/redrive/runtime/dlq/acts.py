@@ -23,7 +23,13 @@ from redrive.runtime.dlq.transforming import Transform, TransformFailed, transfo
 
 
 class Unresolved(RedriveError):
-    """The connection was lost before it was known what became of some messages. They are still in the queue."""
+    """The connection was lost before it was known what became of some messages. They are still in the queue.
+
+    Whose: nobody's.
+
+    Do: nothing, if the operation goes on by itself; else begin another. What went out already goes out twice, under the
+    same id, so that an inbox knows it; nothing is lost.
+    """
 
 
 class Redriving:

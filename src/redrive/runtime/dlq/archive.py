@@ -49,7 +49,15 @@ _DIGEST = 12
 
 
 class ArchiveError(RedriveError):
-    """An archive cannot be opened, read or trusted. What was not written there must not be acked."""
+    """An archive cannot be opened, read or trusted. What was not written there must not be acked.
+
+    Whose: the disk's, or of who else writes there.
+
+    Why: no permission, no room, or somebody else is writing the same file.
+
+    Do: make room or mend the permissions, then do it again: what was not archived was not taken from its queue.
+    Archives are in `.redrive/archive`, or below REDRIVE_DATA.
+    """
 
 
 @dataclass(frozen=True, slots=True)

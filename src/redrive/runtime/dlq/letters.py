@@ -49,7 +49,13 @@ _RENAMED = {"exchange": "published_exchange", "routing_key": "published_routing_
 
 
 class LetterError(ConfigurationError):
-    """A line that no message can be made of. `line` is its number, from 1."""
+    """A line that no message can be made of. `line` is its number, from 1.
+
+    Why: the file is cut off, was edited, or is no export of Redrive's.
+
+    Do: look at that line. A file is checked as a whole before its first message is published; what comes from stdin is
+    not, and an import that was cut short goes on with `--from-line`.
+    """
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line}: {why}")

@@ -85,7 +85,16 @@ class Act(Protocol):
 
 
 class Hopeless(RedriveError):
-    """Nothing is accepted at the destination any more."""
+    """Nothing is accepted at the destination any more.
+
+    Whose: the destination's.
+
+    Why: it refuses one message after the other: it is full, gone, or not routable any more. So the operation ended
+    itself, as FAILED.
+
+    Do: mend the destination, then begin another operation: everything that was not moved is still in the dead-letter
+    queue.
+    """
 
 
 class Mover:

@@ -68,7 +68,15 @@ _MOST_SAID = 300  # characters of what a receiver answered
 
 
 class NotDelivered(RedriveError):
-    """A notice did not reach its receiver, as far as is known."""
+    """A notice did not reach its receiver, as far as is known.
+
+    Whose: the receiver's, or the network's.
+
+    Why: no answer in time, another status than 2xx, or a command that ended with an error.
+
+    Do: nothing is needed: it is tried again. If that goes on, check the address of `--webhook`, or run the `--command`
+    by hand.
+    """
 
 
 # Notices ----------------------------------------------------------------------------------------------

@@ -33,7 +33,13 @@ _NO_TYPE = ("", "application/octet-stream")
 
 
 class TransformFailed(RedriveError):
-    """One message could not be changed. It stays where it is; others are not affected."""
+    """One message could not be changed. It stays where it is; others are not affected.
+
+    Whose: the patch's or the function's, for this message.
+
+    Do: `redrive ops show ID --items failed` lists what was not changed, and why. Mend the patch, and run it for those
+    that are left.
+    """
 
 
 class Transform(Protocol):

@@ -1,0 +1,138 @@
+"""The kinds of problems that the admin API answers with: names that do not change, and what each is said for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TYPE = "urn:redrive:problem:"
+
+
+class ProblemKind(NamedTuple):
+    name: str
+    status: tuple[int, ...]
+    when: str
+    do: str
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        ProblemKind(
+            "unauthenticated",
+            (401,),
+            "nobody, or nobody who is known",
+            "Send a key or a token: `Authorization: Bearer ...`. `redrive admin keys create` makes keys.",
+        ),
+        ProblemKind(
+            "not-allowed",
+            (403,),
+            "somebody who may not do that",
+            "Ask somebody with the role that the detail names.",
+        ),
+        ProblemKind(
+            "cross-site",
+            (403,),
+            "a browser was sent here by another site",
+            "Open the console itself, and do it there. Programs send no cookie, and are not concerned.",
+        ),
+        ProblemKind(
+            "not-editable",
+            (403, 422),
+            "changing messages is switched off (403), or this one cannot be changed so (422)",
+            "`REDRIVE_ADMIN_EDITING=1` switches it on; else change what the detail names.",
+        ),
+        ProblemKind(
+            "not-found",
+            (404,),
+            "no such page, queue, message or operation",
+            "Ask for the list it was in: it may have been moved meanwhile.",
+        ),
+        ProblemKind(
+            "method-not-allowed", (405,), "the path is there, and not for this method", "See the `Allow` header."
+        ),
+        ProblemKind(
+            "peek-unsafe",
+            (409,),
+            "looking could lose messages",
+            "`fix` says what mends the queue.",
+        ),
+        ProblemKind(
+            "operation-in-progress",
+            (409,),
+            "another operation has the queue",
+            "`holder` says which: wait for it, or cancel it.",
+        ),
+        ProblemKind(
+            "plan-expired",
+            (409,),
+            "the plan was carried out already, or is too old",
+            "Plan again, and look at what it would do now.",
+        ),
+        ProblemKind(
+            "target-unroutable",
+            (409,),
+            "there is nothing where the messages should go",
+            "Make the queue, or name another target.",
+        ),
+        ProblemKind(
+            "request-in-progress",
+            (409,),
+            "a request with this Idempotency-Key is being answered",
+            "Wait, and send the same request with the same key again: it is answered as the first one was.",
+        ),
+        ProblemKind(
+            "key-reused",
+            (422,),
+            "this Idempotency-Key was used for another request",
+            "A new key for each request that is not the same.",
+        ),
+        ProblemKind(
+            "invalid-request",
+            (422,),
+            "what was asked for makes no sense; says what would",
+            "Correct what `detail`, `errors` or `position` point at. The whole API is in docs/openapi.json.",
+        ),
+        ProblemKind(
+            "too-many-attempts",
+            (429,),
+            "too many failed sign-ins",
+            "Wait as long as `Retry-After` says.",
+        ),
+        ProblemKind(
+            "internal-error",
+            (500,),
+            "what nobody expected",
+            "The server's log has the traceback: report it.",
+        ),
+        ProblemKind(
+            "broker-refused",
+            (502,),
+            "the broker does not let this server do that",
+            "Grant the server's user the permission that the detail names.",
+        ),
+        ProblemKind(
+            "broker-unavailable",
+            (503,),
+            "the broker is away; it is being looked for",
+            "Ask again after `Retry-After`. `redrive ping` tries the broker alone.",
+        ),
+        ProblemKind(
+            "database-unavailable",
+            (503,),
+            "the database is away, or lacks its tables",
+            "Bring it back; `redrive db upgrade` makes the tables.",
+        ),
+        ProblemKind(
+            "tokens-unavailable",
+            (503,),
+            "what tokens are checked with (JWKS) is not to be had",
+            "Ask again after `Retry-After`; API keys work meanwhile.",
+        ),
+        ProblemKind(
+            "audit-unavailable",
+            (503,),
+            "what was to be done cannot be recorded, so it was not done",
+            "Bring the database back, then ask again.",
+        ),
+    )
+}
