@@ -1,6 +1,7 @@
 """The `redrive` command: one file for each subcommand. Data goes to stdout, notes to stderr.
 
-A subcommand is imported when it is called for: who runs the embedded broker does not wait for SQLAlchemy.
+A subcommand is imported when it is called for: who runs the embedded broker does not wait for SQLAlchemy. So what the
+tour says of each (`redrive --help`) stands here, and is written for somebody who sees it for the first time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,41 @@ _HOMES = {
     "worker": "redrive.cli.worker",
 }
 
+# By what one wants to do. A command that is not installed here is passed over.
+TOUR = {
+    "Start here": {
+        "demo": "see it at work: failures, retries, dead letters, the console",
+        "init": "begin a service of your own, with its tests",
+        "worker": "handle the messages of an application",
+        "broker": "run the embedded broker, for any AMQP client",
+    },
+    "Look": {
+        "dlq": "dead letters: what failed and why; send it back without loss",
+        "doctor": "find what loses messages, and what mends it",
+        "ping": "connect to a broker, and say which one it is",
+        "audit": "who did what to dead letters",
+        "explain": "what an error or a finding means, and what to do",
+    },
+    "Act": {
+        "ops": "operations on dead letters: watch, slow down, pause, cancel",
+        "outbox": "publish what was committed with the application's data",
+    },
+    "Serve": {
+        "serve": "the admin API and the web console",
+        "admin": "who may come in: API keys",
+    },
+    "Prepare": {
+        "topology": "exchanges and queues as code: plan, apply, check, migrate",
+        "db": "make the tables of outbox, inbox, operations and audit",
+    },
+}
+_STEPS = (
+    ("demo", "redrive demo", "see it fail and recover, on this machine"),
+    ("init", "redrive init shop", "begin a service of your own"),
+    ("worker", "redrive worker shop:app", "handle the messages of an application"),
+    ("dlq", "redrive dlq groups orders.dlq", "see what failed, and why"),
+)
+
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click asks with it
@@ -41,6 +77,23 @@ class _Commands(click.Group):
         command = getattr(import_module(_HOMES[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The tour first: whoever asks for help wants to do something."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        width = max(map(len, _HOMES))
+        for title, commands in TOUR.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), says) for name, says in commands.items() if name in _HOMES])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        steps = [(line, says) for name, line, says in _STEPS if name in _HOMES][:3]
+        with formatter.section("First steps"):
+            formatter.write_dl(steps)
+        formatter.write("\nredrive COMMAND --help shows how each is used, with examples.\n")
 
 
 def _tell_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

@@ -41,8 +41,13 @@ def doctor(
 ) -> None:
     """Look for what loses messages, and say what mends it. Changes nothing.
 
+    \b
+    redrive doctor --management http://guest:guest@localhost:15672     all of a virtual host
+    redrive doctor uploads:app --severity error                        in a pipeline
+
     APP is module:app, or a file: .toml, .yaml, or RabbitMQ's definitions as .json. Without it, everything in the
-    virtual host is examined, through the management API. Every finding has an id, explained in docs/doctor.md.
+    virtual host is examined, through the management API. Every finding has an id, and
+    `redrive explain ID` says more.
     """
     if app is not None and vhost is not None:
         raise click.UsageError("--vhost goes without APP: the virtual host is in its broker's URL")

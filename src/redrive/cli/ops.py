@@ -29,7 +29,7 @@ def ops() -> None:
     """
 
 
-@ops.command("ls")
+@ops.command("ls", short_help="What runs, and what ran: the newest first.")
 @click.option("--queue", help="Only of this queue.")
 @click.option("--running", is_flag=True, help="Only those that are not over.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
@@ -75,7 +75,7 @@ def _state(service: Service, operation: Operation) -> str:
     return f"{operation.state} (interrupted)" if service.is_interrupted(operation) else operation.state
 
 
-@ops.command()
+@ops.command(short_help="One operation: how it goes, and what became of its messages.")
 @click.argument("id")
 @click.option("--items", type=click.Choice([str(outcome) for outcome in Outcome]), help="Messages with this outcome.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="So many messages.")
@@ -186,7 +186,7 @@ def _wish(where: Where, id: str, wish: Wish, told: str) -> None:
     click.echo(f"{operation.id} {told}")
 
 
-@ops.command()
+@ops.command(short_help="Go on with one that is paused, or whose process is gone.")
 @click.argument("id")
 @place_options
 @json_option

@@ -33,7 +33,12 @@ _STATES = {state.name.lower(): state for state in RowState}
 
 @click.group()
 def outbox() -> None:
-    """Messages that were committed with the application's own data. APP is module:app."""
+    """Messages that were committed with the application's own data. APP is module:app.
+
+    \b
+    redrive outbox status shop:app     how many rows wait, how many are parked
+    redrive outbox relay shop:app      publish them
+    """
 
 
 @outbox.command()
@@ -43,6 +48,9 @@ def outbox() -> None:
 @explains_errors
 def relay(app: str, health_port: int | None, health_host: str) -> None:
     """Publish the rows of the outbox until told to stop. Several may run at once on PostgreSQL.
+
+    \b
+    redrive outbox relay shop:app --health-port 8081
 
     Refused with the transport LOCAL (REDRIVE_OUTBOX_TRANSPORT): then the rows are handled by the application's own
     process, within `async with app.listening()`, and are published nowhere.
@@ -90,7 +98,11 @@ class _Relaying:
 @as_json
 @explains_errors
 def status(app: str, as_json: bool) -> None:
-    """How many rows wait, since when, and how many are parked."""
+    """How many rows wait, since when, and how many are parked.
+
+    \b
+    redrive outbox status shop:app
+    """
     found = _claims(app).status()
     age = _age(found["oldest"])
     if as_json:
@@ -111,7 +123,11 @@ def _age(oldest: datetime | None) -> timedelta | None:
 @as_json
 @explains_errors
 def list_(app: str, state: str, limit: int, as_json: bool) -> None:
-    """Show rows, without their bodies."""
+    """Show rows, without their bodies.
+
+    \b
+    redrive outbox ls shop:app --state parked
+    """
     rows = _claims(app).listed(_STATES[state], limit)
     if as_json:
         click.echo(msgspec.json.encode(rows))
@@ -131,7 +147,12 @@ def list_(app: str, state: str, limit: int, as_json: bool) -> None:
 @as_json
 @explains_errors
 def retry(app: str, ids: tuple[int, ...], every: bool, as_json: bool) -> None:
-    """Let parked rows be published again, from their first attempt."""
+    """Let parked rows be published again, from their first attempt.
+
+    \b
+    redrive outbox retry shop:app 17 18
+    redrive outbox retry shop:app --all
+    """
     if every == bool(ids):
         raise click.UsageError("name the rows, or say --all")
     _changed(_claims(app).retry(None if every else ids), "will be tried again", as_json)
@@ -144,7 +165,11 @@ def retry(app: str, ids: tuple[int, ...], every: bool, as_json: bool) -> None:
 @as_json
 @explains_errors
 def discard(app: str, ids: tuple[int, ...], yes: bool, as_json: bool) -> None:
-    """Delete parked rows for good: their messages are never published."""
+    """Delete parked rows for good: their messages are never published.
+
+    \b
+    redrive outbox discard shop:app 17 --yes
+    """
     if not yes and not click.confirm(f"Delete {len(ids)} rows for good?", err=True):
         sys.exit(USAGE)
     _changed(_claims(app).discard(ids), "discarded", as_json)
@@ -157,13 +182,18 @@ def _changed(count: int, what: str, as_json: bool) -> None:
         sys.exit(NOT_FOUND)
 
 
-@outbox.command()
+@outbox.command(short_help="Delete published rows that are old enough.")
 @click.argument("app")
 @click.option("--older-than", help="Older than this, whatever the application keeps.")
 @as_json
 @explains_errors
 def prune(app: str, older_than: str | None, as_json: bool) -> None:
-    """Delete published rows, and forget processed messages, that were kept for as long as the application says."""
+    """Delete published rows, and forget processed messages, that were kept for as long as the application says.
+
+    \b
+    redrive outbox prune shop:app
+    redrive outbox prune shop:app --older-than 7d
+    """
     age = duration(older_than, "--older-than") if older_than is not None else None
     found = load_app(app)
     keep = duration(found.outbox.policy.keep or "0s", "outbox.keep")
@@ -186,7 +216,12 @@ def _claims(app: str) -> Claims:
 
 @click.group()
 def db() -> None:
-    """The tables of the outbox and the inbox, of operations and the audit. APP is module:app."""
+    """The tables of the outbox and the inbox, of operations and the audit. APP is module:app.
+
+    \b
+    redrive db upgrade shop:app     make them, or bring them up to date
+    redrive db sql shop:app         or see the SQL, for whoever runs migrations
+    """
 
 
 @db.command()
@@ -194,6 +229,10 @@ def db() -> None:
 @explains_errors
 def upgrade(app: str | None) -> None:
     """Make the tables, or bring them to this version of Redrive.
+
+    \b
+    redrive db upgrade shop:app
+    redrive db upgrade              those that REDRIVE_DATABASE names, for operators
 
     Without APP, those that operators' commands need, in the database that REDRIVE_DATABASE names, or in .redrive: for
     those who have dead letters and no application of Redrive's, with Celery for one.
@@ -213,7 +252,11 @@ def upgrade(app: str | None) -> None:
 @click.option("--dialect", type=click.Choice(["postgresql", "sqlite"]), help="[default: that of the application]")
 @explains_errors
 def sql(app: str, dialect: str | None) -> None:
-    """Print the SQL that makes the tables."""
+    """Print the SQL that makes the tables.
+
+    \b
+    redrive db sql shop:app > redrive.sql
+    """
     found = load_app(app)
     if not found.schema.outbox.table.isidentifier():
         raise ConfigurationError(f"{found.schema.outbox.table!r} is no name for a table")

@@ -42,6 +42,11 @@ output_option = click.option(
 def topology() -> None:
     """Exchanges, queues, retry and dead-letter queues: as code, and as the broker has them.
 
+    \b
+    redrive topology plan uploads:app              what differs
+    redrive topology apply uploads:app             make what is missing
+    redrive topology draw uploads:app -o map.svg   see it
+
     APP is module:app, or a file: .toml, .yaml, or RabbitMQ's definitions as .json.
     """
 
@@ -59,19 +64,28 @@ topology.add_command(migrate)
 @as_json
 @explains_errors
 def plan(app: str, broker: str | None, management: str | None, everything: bool, as_json: bool) -> None:
-    """Show what `apply` would do. Changes nothing."""
+    """Show what `apply` would do. Changes nothing.
+
+    \b
+    redrive topology plan uploads:app
+    redrive topology plan topology.toml --broker amqp://localhost/ --all
+    """
     found, survey = run(_plan, chosen(load_source(app), broker, management))
     _show(found, survey, everything, as_json)
 
 
-@topology.command()
+@topology.command(short_help="Exit with 9 if the broker differs: for deploy pipelines.")
 @click.argument("app")
 @broker_options
 @click.option("--strict", is_flag=True, help="What nobody asked for is drift too.")
 @as_json
 @explains_errors
 def check(app: str, broker: str | None, management: str | None, strict: bool, as_json: bool) -> None:
-    """Exit with 9 if the broker is not as APP wants it: for deploy pipelines. Changes nothing."""
+    """Exit with 9 if the broker is not as APP wants it: for deploy pipelines. Changes nothing.
+
+    \b
+    redrive topology check uploads:app --strict
+    """
     found, survey = run(_plan, chosen(load_source(app), broker, management))
     _show(found, survey, False, as_json)
     if not found.is_empty or (strict and found.by(Action.EXTRA)):
@@ -89,7 +103,11 @@ async def _plan(source: Source) -> tuple[Plan, Survey]:
 @as_json
 @explains_errors
 def apply(app: str, broker: str | None, management: str | None, as_json: bool) -> None:
-    """Make what is missing. Never deletes or purges; does nothing if anything conflicts."""
+    """Make what is missing. Never deletes or purges; does nothing if anything conflicts.
+
+    \b
+    redrive topology apply uploads:app --broker amqps://deploy:secret@rabbit.example.com/
+    """
     done, survey = run(_apply, chosen(load_source(app), broker, management))
     _show(done, survey, False, as_json, applied=not done.conflicts)
     if done.conflicts:
@@ -180,7 +198,11 @@ def export(
     password_file: Path | None,
     output: Path | None,
 ) -> None:
-    """Write a definitions.json that RabbitMQ loads."""
+    """Write a definitions.json that RabbitMQ loads.
+
+    \b
+    redrive topology export uploads:app -o definitions.json
+    """
     if (user is None) != (password_file is None):
         raise click.UsageError("--user and --password-file go together")
     definitions = expand(load(app), Server.of(version, delayed_exchanges=delayed_exchanges))
@@ -194,7 +216,7 @@ def export(
     _write(str(file), output)
 
 
-@topology.command("import")
+@topology.command("import", short_help="Make a topology file of RabbitMQ's definitions.")
 @click.argument("source", required=False)
 @click.option("--vhost", help="The virtual host, if there are several.")
 @click.option("--management", metavar="URL", help="Take it from a living RabbitMQ instead of a file.")
@@ -219,6 +241,10 @@ def import_(
     output: Path | None,
 ) -> None:
     """Make a topology file of RabbitMQ's definitions, from a file or a living broker.
+
+    \b
+    redrive topology import definitions.json --add-retry 15s --add-dlq -o topology.toml
+    redrive topology import --management http://guest:guest@localhost:15672
 
     With --format json everything in the definitions stays, also what Redrive does not understand.
     """
@@ -257,7 +283,7 @@ def _in_form(definitions: Definitions, file: DefinitionsFile, vhost: str, form: 
 # Drawing ------------------------------------------------------------------------------------------
 
 
-@topology.command("draw")
+@topology.command("draw", short_help="Draw queues, retry loops and dead-letter queues.")
 @click.argument("app", required=False)
 @click.option("--management", metavar="URL", help="Draw a living RabbitMQ instead.")
 @vhost_option
@@ -268,7 +294,12 @@ def _in_form(definitions: Definitions, file: DefinitionsFile, vhost: str, form: 
 def draw_(
     app: str | None, management: str | None, vhost: str, version: str, form: str | None, output: Path | None
 ) -> None:
-    """Draw queues, retry loops with their delays, and dead-letter queues."""
+    """Draw queues, retry loops with their delays, and dead-letter queues.
+
+    \b
+    redrive topology draw uploads:app -o topology.svg
+    redrive topology draw uploads:app --format mermaid
+    """
     if (app is None) == (management is None):
         raise click.UsageError("give APP, or --management")
     definitions = (

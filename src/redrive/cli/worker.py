@@ -69,6 +69,11 @@ def worker(
 ) -> None:
     """Handle the messages of APP (module:app).
 
+    \b
+    redrive worker uploads:app
+    redrive worker uploads:app -q q.thumbnail -p 4     only these queues, in four processes
+    redrive worker uploads:app --reload                while developing
+
     SIGTERM and SIGINT drain: no more messages are taken, what is being handled is finished and settled. A second
     signal quits at once; what was not settled comes back.
 

@@ -180,7 +180,7 @@ def _in_editor(body: bytes) -> bytes | None:
     return None if changed is None else changed.encode()
 
 
-@click.command()
+@click.command(short_help="Change many messages alike, and send them back to work.")
 @click.argument("queue")
 @click.option("--patch", metavar="JSON", help="A JSON Patch (RFC 6902), or @FILE with one.")
 @click.option(

@@ -112,7 +112,7 @@ def _letters(letters: tuple[Summary, ...]) -> None:
         table(columns, rows, right=("#", "TRIES", "RE-DRIVEN"))
 
 
-@click.command()
+@click.command(short_help="What failed in the same way, the largest group first.")
 @click.argument("queue")
 @click.option("--by", type=click.Choice([str(by) for by in By]), default=str(By.FINGERPRINT), show_default=True)
 @query_option
@@ -210,11 +210,16 @@ def _message_row(found: Found, text: str) -> dict[str, Any]:
 
 @click.command()
 def query() -> None:
-    """How to say which messages are meant (-q, --query)."""
+    """How to say which messages are meant (-q, --query).
+
+    \b
+    redrive dlq query
+    redrive dlq peek orders.dlq -q 'error:Timeout since:2h'
+    """
     click.echo(search.__doc__)
 
 
-@click.command()
+@click.command(short_help="Exit with 9 if there are dead letters: for cron, for alerting.")
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.option(
     "--max", "most", type=click.IntRange(0), default=0, show_default=True, help="So many dead letters are fine."

@@ -134,7 +134,7 @@ def print_plan(made: Plan) -> None:
         note(f"       ! {safe(warning)}")
 
 
-@click.command()
+@click.command(short_help="Send messages back to work, without losing any.")
 @click.argument("queue")
 @selection_options
 @redrive_options

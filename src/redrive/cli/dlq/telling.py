@@ -21,7 +21,7 @@ from redrive.recovery.durations import duration
 from redrive.runtime.dlq.notifying import Command, Notifier, Send, Webhook, deliver
 
 
-@click.command()
+@click.command(short_help="Notify of new dead letters, and of operations that stall.")
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.option(
     "--webhook", metavar="URL", help=f"POST each notice there, as JSON. Signed with {environment.WEBHOOK_SECRET}."
