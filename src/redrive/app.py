@@ -67,24 +67,24 @@ class App(Router):
 
     def __init__(
         self,
-        name: str,
+        name: str,  # stands in logs, and in the story of dead letters
         *,
-        broker: str | None = None,
-        management: str | None = None,
-        database: str | None = None,
-        outbox: OutboxNames | None = None,
-        outbox_policy: OutboxPolicy | None = None,
-        inbox_table: InboxNames | str = "redrive_inbox",
-        data: Path | str | None = None,
-        naming: Naming | None = None,
-        queue_type: QueueType | str = QueueType.CLASSIC,
-        delays: bool = False,
-        declare: bool = True,
-        defaults: Mapping[str, Any] | None = None,
-        patience: Duration = "30s",
-        codecs: Mapping[str, Codec] | None = None,
-        observers: Iterable[Observer] = (),
-        clock: Clock | None = None,
+        broker: str | None = None,  # the URL of RabbitMQ; without, the embedded broker
+        management: str | None = None,  # the URL of RabbitMQ's management API, for what plain AMQP cannot tell
+        database: str | None = None,  # the URL of the database; without, SQLite in `data`
+        outbox: OutboxNames | None = None,  # how the outbox's table and columns are called
+        outbox_policy: OutboxPolicy | None = None,  # how rows are tried, kept and carried
+        inbox_table: InboxNames | str = "redrive_inbox",  # how the inbox's table is called
+        data: Path | str | None = None,  # the folder of the embedded broker and database
+        naming: Naming | None = None,  # how retry and dead-letter queues are called
+        queue_type: QueueType | str = QueueType.CLASSIC,  # of all queues that say none: classic, quorum or stream
+        delays: bool = False,  # publish with a delay, even if no queue retries by that route
+        declare: bool = True,  # make what is missing when it connects; if not, that is an error
+        defaults: Mapping[str, Any] | None = None,  # options of all consumers that do not say them themselves
+        patience: Duration = "30s",  # how long a publish waits for a broker that is away, before it is an error
+        codecs: Mapping[str, Codec] | None = None,  # bodies by content type, beside JSON, MessagePack, text and bytes
+        observers: Iterable[Observer] = (),  # who is told of everything that happens
+        clock: Clock | None = None,  # for tests: a clock that is moved by hand
     ) -> None:
         """`declare`: make what is missing of the topology when it connects; if not, a broker that lacks something is an
         error that says what. `defaults`: options of all consumers that do not say them themselves. `patience`: how long

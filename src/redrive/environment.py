@@ -1,28 +1,11 @@
-"""The environment variables that Redrive reads, all of them, and nowhere else.
-
-| variable                       | means                                                                  |
-|--------------------------------|------------------------------------------------------------------------|
-| `REDRIVE_BROKER`               | the broker's URL, where the program does not say one                   |
-| `REDRIVE_MANAGEMENT`           | the URL of RabbitMQ's management API, for what plain AMQP cannot tell  |
-| `REDRIVE_DATABASE`             | the database's URL, where the program does not say one                 |
-| `REDRIVE_DATA`                 | the folder of the embedded broker and database (`.redrive`)            |
-| `REDRIVE_USER`                 | who is acting, in the audit and in the lineage of messages             |
-| `REDRIVE_WEBHOOK_SECRET`       | signs the notices of `redrive dlq watch`                               |
-| `REDRIVE_OUTBOX_TRANSPORT`     | RABBIT or LOCAL, where the program does not say one (RABBIT)           |
-| `REDRIVE_ADMIN_JWT_SECRET`     | the secret that tokens for the admin API are signed with (HS256)       |
-| `REDRIVE_ADMIN_JWT_JWKS`       | or the public keys they are checked with: a file, or an https URL      |
-| `REDRIVE_ADMIN_JWT_ISSUER`     | the `iss` they must have                                               |
-| `REDRIVE_ADMIN_JWT_AUDIENCE`   | the `aud` they must have; wanted with a JWKS                           |
-| `REDRIVE_ADMIN_JWT_ALGORITHMS` | which algorithms do, with commas between: RS256,ES256                  |
-| `REDRIVE_ADMIN_JWT_ROLES`      | the claim with the roles, `realm_access.roles` for one (`roles`)       |
-| `REDRIVE_ADMIN_JWT_QUEUES`     | the claim with patterns of queues; if said, no claim means no queue    |
-| `REDRIVE_ADMIN_EDITING`        | 1: messages may be edited before they are re-driven (0)                |
-"""
+"""The environment variables that Redrive reads, all of them, and nowhere else."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 BROKER = "REDRIVE_BROKER"
 MANAGEMENT = "REDRIVE_MANAGEMENT"
@@ -39,6 +22,33 @@ ADMIN_JWT_ALGORITHMS = "REDRIVE_ADMIN_JWT_ALGORITHMS"
 ADMIN_JWT_ROLES = "REDRIVE_ADMIN_JWT_ROLES"
 ADMIN_JWT_QUEUES = "REDRIVE_ADMIN_JWT_QUEUES"
 ADMIN_EDITING = "REDRIVE_ADMIN_EDITING"
+
+
+class Variable(NamedTuple):
+    meaning: str
+    default: str | None = None
+    setting: str | None = None  # what it stands in for, where the program does not say that
+
+
+VARIABLES: Mapping[str, Variable] = {
+    BROKER: Variable("the broker's URL", setting="App.broker"),
+    MANAGEMENT: Variable(
+        "the URL of RabbitMQ's management API, for what plain AMQP cannot tell", setting="App.management"
+    ),
+    DATABASE: Variable("the database's URL", setting="App.database"),
+    DATA: Variable("the folder of the embedded broker and database", ".redrive", setting="App.data"),
+    USER: Variable("who is acting, in the audit and in the lineage of messages"),
+    WEBHOOK_SECRET: Variable("signs the notices of `redrive dlq watch`"),
+    OUTBOX_TRANSPORT: Variable("RABBIT or LOCAL", "RABBIT", setting="OutboxPolicy.transport"),
+    ADMIN_JWT_SECRET: Variable("the secret that tokens for the admin API are signed with (HS256)"),
+    ADMIN_JWT_JWKS: Variable("or the public keys they are checked with: a file, or an https URL"),
+    ADMIN_JWT_ISSUER: Variable("the `iss` they must have"),
+    ADMIN_JWT_AUDIENCE: Variable("the `aud` they must have; wanted with a JWKS"),
+    ADMIN_JWT_ALGORITHMS: Variable("which algorithms do, with commas between: RS256,ES256"),
+    ADMIN_JWT_ROLES: Variable("the claim with the roles, `realm_access.roles` for one", "roles"),
+    ADMIN_JWT_QUEUES: Variable("the claim with patterns of queues; if said, no claim means no queue"),
+    ADMIN_EDITING: Variable("1: messages may be edited before they are re-driven", "0"),
+}
 
 
 def broker() -> str | None:

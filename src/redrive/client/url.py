@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from redrive.errors import InvalidURL
@@ -38,11 +40,11 @@ class Host:
 class TLS:
     """How the broker proves itself, and how the client does. Verified unless told otherwise."""
 
-    cacertfile: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-    verify: bool = True
-    server_name: str | None = None
+    cacertfile: str | None = None  # the authorities that may sign the broker's certificate (PEM); without, the system's
+    certfile: str | None = None  # the client's certificate (PEM)
+    keyfile: str | None = None  # its key
+    verify: bool = True  # is the broker's certificate checked?
+    server_name: str | None = None  # the name that the certificate must have, if not the host's
 
     def context(self) -> ssl.SSLContext:
         try:
@@ -100,7 +102,7 @@ def _parse(url: str) -> BrokerURL:
         virtual_host=_virtual_host(path),
         tls=options.tls() if secure else None,
         tuning=options.tuning(),
-        connection_timeout=timedelta(milliseconds=options.number("connection_timeout", 10_000, 1, 3_600_000)),
+        connection_timeout=timedelta(milliseconds=options.number("connection_timeout", 1, 3_600_000)),
     )
 
 
@@ -132,7 +134,7 @@ def _within(digits: str, low: int, high: int) -> int | None:
 
 
 def _credentials(userinfo: str, options: _Options) -> Credentials:
-    if options.choice("auth_mechanism", "plain", ("plain", "external")) == "external":
+    if options.choice("auth_mechanism", ("plain", "external")) == "external":
         return External()
     username, _, password = userinfo.partition(":")
     return Plain(unquote(username), unquote(password)) if userinfo else Plain("guest", "guest")
@@ -145,8 +147,24 @@ def _virtual_host(name: str) -> str:
     return unquote(name) or "/"
 
 
-_TLS_OPTIONS = ("cacertfile", "certfile", "keyfile", "verify", "server_name_indication")
-_OPTIONS = ("auth_mechanism", "channel_max", "connection_timeout", "frame_max", "heartbeat", *_TLS_OPTIONS)
+class Parameter(NamedTuple):
+    default: str | None
+    meaning: str
+    for_tls: bool = False
+
+
+PARAMETERS: Mapping[str, Parameter] = {
+    "auth_mechanism": Parameter("plain", "`plain`: name and password. `external`: the client's certificate"),
+    "channel_max": Parameter("2047", "how many channels at most, 1 to 65535"),
+    "connection_timeout": Parameter("10000", "milliseconds for connecting to one host, to an hour"),
+    "frame_max": Parameter("131072", f"bytes of a frame at most; {SMALLEST_FRAME_MAX} or more"),
+    "heartbeat": Parameter(str(DEFAULT_HEARTBEAT), "seconds; a dead peer is noticed within twice this. 0: never"),
+    "cacertfile": Parameter(None, "the authorities that may sign the broker's certificate (PEM)", for_tls=True),
+    "certfile": Parameter(None, "the client's certificate (PEM)", for_tls=True),
+    "keyfile": Parameter(None, "its key (PEM)", for_tls=True),
+    "verify": Parameter("verify_peer", "`verify_none` does not check the broker's certificate", for_tls=True),
+    "server_name_indication": Parameter(None, "the name in the certificate, if not the host's", for_tls=True),
+}
 
 
 class _Options:
@@ -160,30 +178,30 @@ class _Options:
 
     @staticmethod
     def _check_name(name: str, secure: bool) -> None:
-        if name not in _OPTIONS:
-            near = get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_OPTIONS)}"
+        if name not in PARAMETERS:
+            near = get_close_matches(name, PARAMETERS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(PARAMETERS)}"
             raise InvalidURL(f"unknown option {name!r} in a broker URL, {hint}")
-        if name in _TLS_OPTIONS and not secure:
+        if PARAMETERS[name].for_tls and not secure:
             raise InvalidURL(f"option {name!r} needs TLS: begin the broker URL with amqps://")
 
-    def number(self, name: str, default: int, low: int, high: int) -> int:
-        text = self._given.get(name, str(default))
+    def number(self, name: str, low: int, high: int) -> int:
+        text = self._given.get(name, str(PARAMETERS[name].default))
         if (number := _within(text, low, high)) is None:
             raise InvalidURL(f"option {name}={text!r} in a broker URL: want a number from {low} to {high}")
         return number
 
-    def choice(self, name: str, default: str, among: tuple[str, ...]) -> str:
-        value = self._given.get(name, default).lower()
+    def choice(self, name: str, among: tuple[str, ...]) -> str:
+        value = self._given.get(name, str(PARAMETERS[name].default)).lower()
         if value not in among:
             raise InvalidURL(f"option {name}={value!r} in a broker URL: want {' or '.join(among)}")
         return value
 
     def tuning(self) -> Tuning:
         return Tuning(
-            channel_max=self.number("channel_max", 2047, 1, 65535),
-            frame_max=self.number("frame_max", 131072, SMALLEST_FRAME_MAX, (1 << 31) - 1),
-            heartbeat=self.number("heartbeat", DEFAULT_HEARTBEAT, 0, 65535),
+            channel_max=self.number("channel_max", 1, 65535),
+            frame_max=self.number("frame_max", SMALLEST_FRAME_MAX, (1 << 31) - 1),
+            heartbeat=self.number("heartbeat", 0, 65535),
         )
 
     def tls(self) -> TLS:
@@ -191,6 +209,6 @@ class _Options:
             cacertfile=self._given.get("cacertfile"),
             certfile=self._given.get("certfile"),
             keyfile=self._given.get("keyfile"),
-            verify=self.choice("verify", "verify_peer", ("verify_peer", "verify_none")) == "verify_peer",
+            verify=self.choice("verify", ("verify_peer", "verify_none")) == "verify_peer",
             server_name=self._given.get("server_name_indication"),
         )

@@ -39,6 +39,34 @@ Event: TypeAlias = "Settled | BreakerChanged | ConnectionChanged"
 
 _FOUND_BY = ("messageId", "correlationId", "messageType", "routingKey", "fingerprint")
 
+# What the fields of a line of JSON mean.
+FIELDS: Mapping[str, str] = {
+    "time": "when, in UTC",
+    "level": "debug, info, warning, error or critical",
+    "event": "settled, breaker or connection; a record of anything else has none",
+    "app": "the application's name",
+    "outcome": f"what became of the message: {', '.join(Outcome)}",
+    "reason": "of a settled message: why it was settled so; of a connection: why it changed",
+    "queue": "the queue that is consumed",
+    "routingKey": "with which the message was published",
+    "messageType": "the message's `type`",
+    "messageId": "its `message_id`",
+    "correlationId": "its `correlation_id`",
+    "attempt": "which attempt this was, from 1",
+    "maxAttempts": "how many there are in all",
+    "delayMs": "how long it waits before the next attempt, in milliseconds",
+    "error": "type and message of the error, secrets masked",
+    "fingerprint": "the identity of this kind of failure, by which dead letters are grouped",
+    "seconds": "how long the handler took",
+    "name": "the breaker's or the connection's",
+    "state": "the breaker's (closed, open, probing) or the connection's",
+    "failureRate": "the share of the latest calls that failed, from 0 to 1",
+    "reconnects": "how often the connection was made anew",
+    "logger": "who wrote it, if it is no event of Redrive's",
+    "message": "what they wrote",
+    "stack": "the stack that came with it, if one did",
+}
+
 _LEVELS: Mapping[Outcome, int] = {
     Outcome.DONE: logging.INFO,
     Outcome.RETRIED: logging.WARNING,

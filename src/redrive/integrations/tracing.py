@@ -32,11 +32,12 @@ from opentelemetry.trace import INVALID_SPAN, Link, Span, SpanKind, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from redrive.recovery.history import HeaderNames
 from redrive.runtime.observing import Outcome
 from redrive.runtime.publishing import Around
 
 TRACEPARENT = "traceparent"
-ATTEMPT = "x-redrive-trace"  # the context of the attempt that failed before
+ATTEMPT = HeaderNames.TRACE
 
 MOST_LINKS = 128  # of a batch: as many as an SDK keeps unless told otherwise
 

@@ -72,13 +72,13 @@ class BreakerPolicy:
     BreakerPolicy(only=DBAPIError)  and nothing but the database is to blame: other errors say nothing about it
     """
 
-    failure_rate: float = 0.5
-    minimum_calls: int = 20
-    window: int | Duration = 100
-    pause: Duration = "30s"
+    failure_rate: float = 0.5  # trip when this share of the latest calls failed
+    minimum_calls: int = 20  # and there were at least so many
+    window: int | Duration = 100  # the latest calls: a number of them, or a time
+    pause: Duration = "30s"  # how long nothing passes
     factor: float = 2.0  # how much longer a pause is than the one before, if the probes failed
-    ceiling: Duration = "5m"
-    probes: int = 1
+    ceiling: Duration = "5m"  # no pause is longer
+    probes: int = 1  # so many messages pass after a pause, to see
     only: Errors = ()  # the errors that count: a type, several, or a function; all that are retried, if nothing is said
 
     def __post_init__(self) -> None:

@@ -50,27 +50,36 @@ class HeaderNames:
 
     HISTORY: ClassVar = "x-redrive-history"  # the attempts, oldest first
     DROPPED: ClassVar = "x-redrive-attempts-dropped"  # how many are missing from it
-    SNOOZES: ClassVar = "x-redrive-snoozes"
-    CRASHES: ClassVar = "x-redrive-crashes"
-    FIRST_FAILED_AT: ClassVar = "x-redrive-first-failed-at"
-    NOT_BEFORE: ClassVar = "x-redrive-not-before"
+    SNOOZES: ClassVar = "x-redrive-snoozes"  # how often it was put off without using an attempt
+    CRASHES: ClassVar = "x-redrive-crashes"  # how often its worker died with it
+    FIRST_FAILED_AT: ClassVar = "x-redrive-first-failed-at"  # when it failed for the first time
+    NOT_BEFORE: ClassVar = "x-redrive-not-before"  # until when it waits
     EXCHANGE: ClassVar = "x-redrive-exchange"  # where it was first published
-    ROUTING_KEY: ClassVar = "x-redrive-routing-key"
+    ROUTING_KEY: ClassVar = "x-redrive-routing-key"  # by which key
     QUEUE: ClassVar = "x-redrive-queue"  # where it failed
     # Of parked messages alone:
-    ERROR: ClassVar = "x-redrive-error"
-    MESSAGE: ClassVar = "x-redrive-message"
-    STACK: ClassVar = "x-redrive-stack"
-    FINGERPRINT: ClassVar = "x-redrive-fingerprint"
-    HOST: ClassVar = "x-redrive-host"
-    APP: ClassVar = "x-redrive-app"
-    PARKED_AT: ClassVar = "x-redrive-parked-at"
+    ERROR: ClassVar = "x-redrive-error"  # the type of the last error
+    MESSAGE: ClassVar = "x-redrive-message"  # what it said
+    STACK: ClassVar = "x-redrive-stack"  # where it was raised, cut in the middle if it is long
+    FINGERPRINT: ClassVar = "x-redrive-fingerprint"  # the identity of this kind of failure
+    HOST: ClassVar = "x-redrive-host"  # the machine whose worker parked it
+    APP: ClassVar = "x-redrive-app"  # the application
+    PARKED_AT: ClassVar = "x-redrive-parked-at"  # when
     # What cannot stay where it was:
-    USER_ID: ClassVar = "x-redrive-user-id"
-    RAW_PROPERTIES: ClassVar = "x-redrive-raw-properties"
+    USER_ID: ClassVar = "x-redrive-user-id"  # the user_id of the publisher, over which RabbitMQ would close the channel
+    RAW_PROPERTIES: ClassVar = "x-redrive-raw-properties"  # properties that could not be read
     RAW_SIZE: ClassVar = "x-redrive-raw-properties-size"  # of which the header holds the beginning
+    EXPIRATION: ClassVar = "x-redrive-expiration"  # while a queue is migrated: what the message must not expire by
+    ONLY_EXPIRATION: ClassVar = "x-redrive-only-expiration"  # the same, of a message that had no other header
+    TRACE: ClassVar = "x-redrive-trace"  # the trace context of the attempt that failed before
     # Written when a parked message is sent back to work:
-    REDRIVEN: ClassVar = "x-redriven-count"
+    REDRIVEN: ClassVar = "x-redriven-count"  # how often, with this time
+    REDRIVEN_AT: ClassVar = "x-redriven-at"  # when
+    REDRIVEN_BY: ClassVar = "x-redriven-by"  # by whom
+    REDRIVEN_OPERATION: ClassVar = "x-redriven-op"  # in which operation
+    REDRIVEN_FROM: ClassVar = "x-redriven-from"  # out of which dead-letter queue
+    REDRIVEN_REASON: ClassVar = "x-redriven-reason"  # why, in the operator's words
+    REDRIVEN_DEATHS: ClassVar = "x-redriven-deaths"  # its deaths, newest first, in the form of x-death
 
     def __post_init__(self) -> None:
         for which in ("attempts", "reason"):

@@ -67,9 +67,9 @@ def _rung(value: Duration, what: str) -> Rung:
 class Exponential:
     """Waits that grow: `first`, `first * factor`, and so on, up to `ceiling`."""
 
-    first: Duration = "5s"
-    factor: float = 2.0
-    ceiling: Duration = "5m"
+    first: Duration = "5s"  # the first wait
+    factor: float = 2.0  # how many times longer each wait is than the one before
+    ceiling: Duration = "5m"  # no wait is longer
 
     def __post_init__(self) -> None:
         first, ceiling = duration(self.first, "exponential.first"), duration(self.ceiling, "exponential.ceiling")
@@ -103,15 +103,16 @@ class Retry:
     True (retry), False (park) or None (whatever the rest says).
     """
 
-    attempts: int = 0
-    delay: Duration | None = None
-    steps: Sequence[Duration] = ()
-    exponential: Exponential | None = None
-    jitter: float = 0.0
-    max_age: Duration | None = None
-    via: Route | str = Route.REPUBLISH
-    only: Errors = ()
-    never: Errors = ()
+    attempts: int = 0  # tries in all, the first one included; without a word three, or one more than there are `steps`
+    delay: Duration | None = None  # the same wait after each failed attempt; 15s if nothing is said of waits
+    steps: Sequence[Duration] = ()  # one wait after another; the last one is repeated if there are more attempts
+    exponential: Exponential | None = None  # waits that grow
+    jitter: float = 0.0  # chance takes up to this share off each wait, from 0 to below 1
+    max_age: Duration | None = None  # a message whose first failure is longer ago is parked, whatever attempts are left
+    via: Route | str = Route.REPUBLISH  # how it waits: republish, reject, delayed or quorum
+    only: Errors = ()  # retry these errors alone: a type, several, or a function
+    never: Errors = ()  # park these errors at once
+    # looks at an error first: True retries, False parks, None leaves it to the rest
     classify: Callable[[BaseException], bool | None] | None = None
 
     def __post_init__(self) -> None:

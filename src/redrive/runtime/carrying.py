@@ -20,6 +20,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 from redrive.errors import AccessRefused, ConnectionLost, ReplyCode, ResourceLocked
 from redrive.protocol.content import Delivery
+from redrive.recovery.history import HeaderNames
 from redrive.runtime.migration_ports import Deliveries
 from redrive.runtime.operations import Operations
 from redrive.wire.patch import (
@@ -34,8 +35,8 @@ from redrive.wire.patch import (
 )
 
 # The second name also says that the message had no headers, so that it has none again when it is unpacked.
-_EXPIRATION, _ONLY_EXPIRATION = b"x-redrive-expiration", b"x-redrive-only-expiration"
-_USER = b"x-redrive-user-id"
+_EXPIRATION, _ONLY_EXPIRATION = HeaderNames.EXPIRATION.encode(), HeaderNames.ONLY_EXPIRATION.encode()
+_USER = HeaderNames.USER_ID.encode()
 _COUNTERS = (b"x-delivery-count", b"x-acquired-count")
 _HEADERS_FLAG = 0x20
 

@@ -31,10 +31,10 @@ class BatchSpec:
     they arrive, which is faster than handing them around: the number is accepted and changes nothing.
     """
 
-    size: int = 100
-    timeout: Duration = "1s"
-    batchers: int = 1
-    processors: int = 1
+    size: int = 100  # so many messages are a batch
+    timeout: Duration = "1s"  # or as many as came within this time of the first
+    batchers: int = 1  # so many batches are handled at a time
+    processors: int = 1  # accepted, and changes nothing: messages are read as they arrive
     key: Callable[[Any], Any] | None = None  # messages of one batch have one key
     isolate: bool | Errors = True  # when a batch fails (with these errors), find by halves which message it was
 
@@ -52,23 +52,25 @@ class BatchSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSpec:
-    queue: Queue
-    function: Callable[..., Any]
-    concurrency: int = 1
+    queue: Queue  # the queue whose messages are handled
+    function: Callable[..., Any]  # the handler
+    concurrency: int = 1  # so many messages are handled at a time
     prefetch: int = 0  # 0: enough to keep `concurrency` busy
-    timeout: Duration | None = None
-    processes: int = 0
+    timeout: Duration | None = None  # a handler that takes longer has failed
+    processes: int = 0  # heavy work: in so many processes of their own; 0 in this one
+    # publish: with its story, to the dead-letter queue. reject: by the broker, as it came
     park: Literal["publish", "reject"] = "publish"
-    crash_limit: int | None = 5
-    breaker: BreakerPolicy | None = None
+    crash_limit: int | None = 5  # a message that killed its worker so often is parked; None: no guard
+    breaker: BreakerPolicy | None = None  # stop consuming while what the handler depends on fails
     depends_on: str | None = None  # consumers that depend on the same share a breaker
     rate: float | None = None  # messages a second
+    # how the headers are called in which attempts are counted
     headers: HeaderNames = field(default_factory=HeaderNames)
     dead_ends: Mapping[type[BaseException], str] = field(default_factory=dict)  # dead-letter queues by error
-    middleware: Sequence[Middleware] = ()
-    batch: BatchSpec | None = None
+    middleware: Sequence[Middleware] = ()  # context managers around each call of the handler
+    batch: BatchSpec | None = None  # handle many messages at once
     inbox: InboxPolicy | bool | None = None  # process each message once, in one transaction with what it writes
-    for_dead_letters: bool = False
+    for_dead_letters: bool = False  # the queue is one of dead letters: what fails goes back, after a pause
 
     def __post_init__(self) -> None:
         who = f"consumer of {self.queue.name}"

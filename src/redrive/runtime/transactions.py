@@ -47,9 +47,11 @@ class InboxPolicy:
     often as it comes. `keep`: for how long it is remembered.
     """
 
+    # what makes two messages the same, if not the message id: `lambda body, message: body.event_id`
     key: Callable[[Any, Message], str | None] | None = None
+    # a message without an id: park it, take a hash of its body, or process it as often as it comes
     without_id: Literal["park", "hash", "process"] = "park"
-    keep: Duration = "7d"
+    keep: Duration = "7d"  # for how long a message is remembered
 
     def __post_init__(self) -> None:
         if self.without_id not in ("park", "hash", "process"):

@@ -48,10 +48,10 @@ class OutboxPolicy:
     in the application's own process; None asks the environment.
     """
 
-    attempts: int = 10
-    keep: str | None = None
-    largest_body: int = LARGEST_BODY
-    transport: Transport | str | None = None
+    attempts: int = 10  # how often a row that the broker refuses is tried before it is parked
+    keep: str | None = None  # published rows are kept for so long; None deletes them at once
+    largest_body: int = LARGEST_BODY  # bytes; a larger message is refused when it is added
+    transport: Transport | str | None = None  # RABBIT, or LOCAL: handled in the application's own process
 
     def __post_init__(self) -> None:
         if self.transport is not None:

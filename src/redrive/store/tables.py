@@ -44,7 +44,8 @@ class RowState(IntEnum):
 class OutboxNames:
     """`OutboxNames("nfe_outbox_event", {"body": "payload"})`: the table, and columns that have names of their own."""
 
-    table: str = "redrive_outbox"
+    table: str = "redrive_outbox"  # the table
+    # columns that have names of their own: `{"body": "payload"}`
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,8 +59,8 @@ class OutboxNames:
 class InboxNames:
     """`InboxNames("nfe_inbox_processed", {"message_id": "event_id"})`: as those of the outbox."""
 
-    table: str = "redrive_inbox"
-    columns: Mapping[str, str] = field(default_factory=dict)
+    table: str = "redrive_inbox"  # the table
+    columns: Mapping[str, str] = field(default_factory=dict)  # columns that have names of their own
 
     def __post_init__(self) -> None:
         _check_columns("inbox", self.columns, INBOX_COLUMNS)

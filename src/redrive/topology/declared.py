@@ -33,12 +33,12 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    name: str
-    type: str = "direct"
-    durable: bool = True
-    auto_delete: bool = False
-    internal: bool = False
-    arguments: Arguments = field(default_factory=dict)
+    name: str  # as it is called in the broker
+    type: str = "direct"  # direct, topic, fanout, headers, or a plugin's
+    durable: bool = True  # it survives a restart of the broker
+    auto_delete: bool = False  # it goes with its last binding
+    internal: bool = False  # only exchanges publish to it
+    arguments: Arguments = field(default_factory=dict)  # as the broker takes them
 
     def on(self, *routing_keys: str, arguments: Arguments | None = None) -> tuple[Bind, ...]:
         """Bindings for a queue: `events.on("files.*", "orders.#")`; for headers exchanges by `arguments`."""
@@ -59,17 +59,20 @@ class Queue:
     the topology. On quorum queues dead letters are handed over at least once, unless `dead_lettering` says otherwise.
     """
 
-    name: str
-    bind: Sequence[Bind] = ()
+    name: str  # as it is called in the broker
+    bind: Sequence[Bind] = ()  # what it is bound to: `events.on("order.*")`
+    # gives it waiting queues. A consumer's queue has `Retry()` unless told otherwise; None parks at once
     retry: Retry | None = None
+    # has it a dead-letter queue? Yes, unless it is auto-delete or a stream; a consumer may give a table of errors
     dlq: bool | None = None
-    type: QueueType | None = None
-    durable: bool = True
-    auto_delete: bool = False
-    arguments: Arguments = field(default_factory=dict)
-    naming: Naming | None = None
+    type: QueueType | None = None  # classic, quorum or stream; without a word that of the application
+    durable: bool = True  # it survives a restart of the broker
+    auto_delete: bool = False  # it goes with its last consumer
+    arguments: Arguments = field(default_factory=dict)  # more arguments, as the broker takes them
+    naming: Naming | None = None  # how its retry and dead-letter queues are called
+    # at-least-once or at-most-once; quorum queues do the first without a word
     dead_lettering: DeadLettering | None = None
-    delivery_limit: int | None = None
+    delivery_limit: int | None = None  # how often a quorum queue delivers a message before it gives it up
     dead_ends: Sequence[str] = ()  # more dead-letter queues, for failures that somebody wants apart
 
     def __post_init__(self) -> None:

@@ -28,20 +28,20 @@ class RungNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    retry_exchange: str = "retry.{queue}"
-    retry_queue: str = "{queue}.retry"
-    retry_key: str = "retry"
-    rung_queue: str = "{queue}.retry.{delay}"
-    rung_key: str = "retry.{delay}"
+    retry_exchange: str = "retry.{queue}"  # to which retries are published
+    retry_queue: str = "{queue}.retry"  # where they wait, if there is one wait
+    retry_key: str = "retry"  # by which they get there
+    rung_queue: str = "{queue}.retry.{delay}"  # where they wait, if there are several waits
+    rung_key: str = "retry.{delay}"  # by which they get there
     back_exchange: str = ""  # where a retry queue sends what has waited: the default exchange
     back_key: str = "{queue}"  # "": the key they came with
-    dlq_exchange: str = "dlq.{queue}"
-    dlq_queue: str = "{queue}.dlq"
-    dlq_key: str = "parking"
-    delayed_exchange: str = "redrive.delayed"
+    dlq_exchange: str = "dlq.{queue}"  # to which dead letters go
+    dlq_queue: str = "{queue}.dlq"  # where they stay
+    dlq_key: str = "parking"  # by which they get there
+    delayed_exchange: str = "redrive.delayed"  # of messages that are published with a delay
     delayed_key: str = "{queue}"  # "": the key they were published with, where it leads to this queue alone
+    # exceptions by wait: `{"60s": {"key": "video", "back_key": ""}}`
     rungs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Exceptions by delay: {"60s": {"key": "video", "back_key": ""}}."""
 
     def __post_init__(self) -> None:
         for name in (one.name for one in fields(self) if one.name != "rungs"):
