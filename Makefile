@@ -6,7 +6,7 @@ PYTEST  := $(PYTHON) -m pytest
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers demo lint test check test-slow test-matrix chaos fuzz bench screenshots openapi build docs pins
+.PHONY: help setup servers demo lint test check test-slow test-matrix chaos fuzz bench screenshots openapi build docs reference pins
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ openapi: setup ## write docs/openapi.json from the code
 build: setup ## dist/: the wheel and the source distribution, named after git's tag
 	rm -rf dist
 	$(PYTHON) -m build
+
+reference: setup ## write docs/reference from the code
+	$(PYTHON) tools/write_reference.py
 
 docs: setup ## the manual, into site/: open site/index.html; nothing in it comes from a network
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict

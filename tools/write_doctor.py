@@ -1,4 +1,7 @@
-"""Write the table of findings into docs/doctor.md from `redrive.topology.doctor.RULES`."""
+"""Write the table of findings into docs/doctor.md from `redrive.topology.doctor.RULES`.
+
+What happens and what mends it is said once, in the reference (tools/write_reference.py), to which the table leads.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,12 @@ BEGIN, END = "<!-- findings -->\n", "<!-- end of findings -->"
 
 
 def table() -> str:
-    head = ["| id | severity | what it means | what happens | fix |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *map(_row, RULES), ""])
+    return "\n".join(["| id | severity | what it means |", "|---|---|---|", *map(_row, RULES), ""])
 
 
 def _row(rule: Rule) -> str:
     meaning = rule.title[0].upper() + rule.title[1:]
-    return f"| `{rule.id}` | {rule.severity} | {meaning} | {rule.happens} | {rule.remedy} |"
+    return f"| [`{rule.id}`](reference/doctor-findings.md#{rule.id}) | {rule.severity} | {meaning} |"
 
 
 def page(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 
 from admin_api import an_office, asking, bearing
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
+from redrive.admin.access.roles import Role
 from redrive.admin.office import Office
+from redrive.admin.web.rest import ACTS, router
 from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable
@@ -124,6 +128,30 @@ async def test_a_viewer_looks_and_may_not_act(
         (False, "re-drive"),
     ]
     assert (await connection.queue_info(DLQ)).messages == 3
+
+
+async def test_every_operation_needs_the_role_that_its_document_says(
+    client: httpx.AsyncClient, connection: Connection
+) -> None:
+    """Who has the role below it is refused, whatever else there is to say."""
+    await prepare(connection, 2)
+    begun = await client.post(f"{QUEUE}/re-drive", json={"limit": 1}, headers=WAIT)
+    values = {"queue:path": DLQ, "id": begun.json()["id"]}
+    below = {Role.OPERATOR: Role.VIEWER, Role.ADMIN: Role.OPERATOR}
+    bodies_of = {"discard": {"confirm": DLQ}, "edit": {"set_headers": {"a": "b"}}, "steer": {"rate": 5}}
+    tried = set()
+    for route in router.routes:
+        assert isinstance(route, APIRoute)
+        name = str(route.operation_id)
+        if not route.include_in_schema or (needed := ACTS[name].needs) is Role.VIEWER:
+            continue
+        [method] = route.methods
+        path = re.sub(r"{([^}]+)}", lambda found: values[found[1]], route.path.replace("/outbox/{id}", "/outbox/1"))
+        asked = {"json": bodies_of.get(name, {})} if method in ("POST", "PATCH") and name != "import" else {}
+        answer = await client.request(method, path, headers=bearing(below[needed], "bob"), **asked)
+        assert "not allowed" in problem(answer, 403, "not-allowed")["detail"], name
+        tried.add(name)
+    assert tried == {name for name, act in ACTS.items() if act.needs is not Role.VIEWER}
 
 
 async def test_who_has_one_queue_sees_no_other(client: httpx.AsyncClient, connection: Connection) -> None:

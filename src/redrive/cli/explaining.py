@@ -79,16 +79,20 @@ def did_you_mean(name: str) -> str | None:
 
 def kinds_of_errors() -> list[type[RedriveError]]:
     """All of them, each after that from which it hangs, in the order in which they are declared."""
-    for home in HOMES:
-        import_module(home)
-    return list(_branch(RedriveError))
+    declared = [
+        kind
+        for home in HOMES
+        for kind in vars(import_module(home)).values()
+        if inspect.isclass(kind) and issubclass(kind, RedriveError) and kind.__module__ == home
+    ]
+    return list(_branch(RedriveError, declared))
 
 
-def _branch(kind: type[RedriveError]) -> Iterator[type[RedriveError]]:
+def _branch(kind: type[RedriveError], declared: Sequence[type[RedriveError]]) -> Iterator[type[RedriveError]]:
     yield kind
-    for below in kind.__subclasses__():
-        if below.__module__ in HOMES:  # an application may have errors of its own below these
-            yield from _branch(below)
+    for below in declared:
+        if kind in below.__bases__:
+            yield from _branch(below, declared)
 
 
 def of_error(kind: type[RedriveError]) -> Explanation:

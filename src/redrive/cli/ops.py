@@ -32,7 +32,7 @@ def ops() -> None:
 @ops.command("ls", short_help="What runs, and what ran: the newest first.")
 @click.option("--queue", help="Only of this queue.")
 @click.option("--running", is_flag=True, help="Only those that are not over.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
 @place_options
 @json_option
 @explains_errors
@@ -209,8 +209,8 @@ def resume(where: Where, id: str, json: bool) -> None:
 @click.command()
 @click.option("--queue", help="Only of this queue.")
 @click.option("--by", help="Only what this person did.")
-@click.option("--action", help="Only this: re-drive, discard, reveal, ...")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--action", help="Only this: re-drive, discard, reveal and so on.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
 @place_options
 @json_option
 @explains_errors

@@ -118,8 +118,10 @@ def _age(oldest: datetime | None) -> timedelta | None:
 
 @outbox.command("ls")
 @click.argument("app")
-@click.option("--state", type=click.Choice(list(_STATES)), default="parked", show_default=True)
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option(
+    "--state", type=click.Choice(list(_STATES)), default="parked", show_default=True, help="Rows in this state."
+)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
 @as_json
 @explains_errors
 def list_(app: str, state: str, limit: int, as_json: bool) -> None:
@@ -249,7 +251,11 @@ def upgrade(app: str | None) -> None:
 
 @db.command()
 @click.argument("app")
-@click.option("--dialect", type=click.Choice(["postgresql", "sqlite"]), help="[default: that of the application]")
+@click.option(
+    "--dialect",
+    type=click.Choice(["postgresql", "sqlite"]),
+    help="For which database. [default: that of the application]",
+)
 @explains_errors
 def sql(app: str, dialect: str | None) -> None:
     """Print the SQL that makes the tables.

@@ -225,7 +225,9 @@ def export(
 @click.option("--add-dlq", is_flag=True, help="Give queues that lack it a dead-letter queue.")
 @click.option("--queue", "patterns", multiple=True, default=("*",), help="Only to queues that match, like 'orders.*'.")
 @version_option
-@click.option("--format", "form", type=click.Choice(["toml", "json"]), default="toml", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["toml", "json"]), default="toml", show_default=True, help="What to write."
+)
 @output_option
 @explains_errors
 def import_(
@@ -288,7 +290,12 @@ def _in_form(definitions: Definitions, file: DefinitionsFile, vhost: str, form: 
 @click.option("--management", metavar="URL", help="Draw a living RabbitMQ instead.")
 @vhost_option
 @version_option
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="[default: by the file's name, else mermaid]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(FORMATS)),
+    help="What to draw it as. [default: by the file's name, else mermaid]",
+)
 @output_option
 @explains_errors
 def draw_(

@@ -51,7 +51,7 @@ _RESTARTS = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds
     show_default=True,
     help="JSON for machines, text for people; auto looks whether stderr is a terminal.",
 )
-@click.option("--log-level", default="info", show_default=True)
+@click.option("--log-level", default="info", show_default=True, help="debug, info, warning, error or critical.")
 @click.option("--relay", is_flag=True, help="Publish the rows of the outbox, too.")
 @click.option("--reload", is_flag=True, help="Start again when a Python file here changes: for development.")
 @explains_errors

@@ -114,10 +114,22 @@ class HeaderNames:
         return self.wording.format(error=error_type, message=message)
 
 
-_TAKEN = {name for key, name in vars(HeaderNames).items() if key.isupper()} | {
-    *("x-death", "x-delivery-count", "x-acquired-count", "x-delay", "CC", "BCC"),
-    *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")),
+# Headers that others write and give a meaning to.
+FOREIGN: Mapping[str, str] = {
+    "x-death": "the broker's count of deaths, by queue and reason. Counts attempts where rejecting is how a retry goes",
+    "x-delivery-count": "a quorum queue's count of deliveries. Counts attempts where returning is how a retry goes",
+    "x-acquired-count": "a quorum queue's count of how often a message was taken, from RabbitMQ 4 on",
+    "x-delay": "milliseconds that an exchange of the delayed-message plugin keeps it",
+    "CC": "more queues that get a copy; taken out by a re-drive, which is for one queue",
+    "BCC": "as CC, and removed by the broker",
+    **{
+        f"x-{which}-death-{what}": f"the {what} of the {which} death, by the broker"
+        for which in ("first", "last")
+        for what in ("queue", "reason", "exchange")
+    },
 }
+
+_TAKEN = {name for key, name in vars(HeaderNames).items() if key.isupper()} | FOREIGN.keys()
 
 
 @dataclass(frozen=True, slots=True)

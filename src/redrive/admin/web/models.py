@@ -210,7 +210,9 @@ Query = Annotated[str, Field(max_length=_LONG, description="Which messages: `err
 
 class SelectionIn(Asked):
     limit: int | None = Field(None, ge=1, le=2**31 - 1, description="At most so many.")
-    ids: list[Annotated[str, Field(min_length=1, max_length=300)]] = Field(default_factory=list, max_length=_MOST_IDS)
+    ids: list[Annotated[str, Field(min_length=1, max_length=300)]] = Field(
+        default_factory=list, max_length=_MOST_IDS, description="These messages."
+    )
     q: Query = ""
     group: str = Field("", max_length=64, description="A fingerprint, or its beginning.")
     reason: str = Field("", max_length=1000, description="For the audit and the messages' lineage.")
@@ -235,10 +237,10 @@ class OrderIn(SelectionIn):
     ramp: list[Annotated[int, Field(ge=1, le=2**31 - 1)]] | None = Field(
         None, min_length=1, max_length=20, examples=[[1, 5, 20, 100]], description="A canary: so many first."
     )
-    stop_if: StopIf = StopIf(returned_pct=10.0)
+    stop_if: StopIf = Field(StopIf(returned_pct=10.0), description="When a canary stops itself.")
     step_wait: str | None = Field(None, max_length=20, examples=["30s"], description="A canary's wait for failures.")
     most_redrives: int | None = Field(3, ge=1, le=2**31 - 1, description="Re-driven so often: skipped.")
-    keep_counters: bool = False
+    keep_counters: bool = Field(False, description="Go on counting attempts instead of starting anew.")
 
     def order(self, queue: str) -> Order:
         ramp = None
@@ -261,7 +263,7 @@ class OrderIn(SelectionIn):
 
 class RedriveIn(OrderIn):
     plan_token: str | None = Field(None, max_length=64, description="Carry out a plan, and nothing else.")
-    dry_run: bool = False
+    dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
 
 
 class DiscardIn(SelectionIn):
@@ -274,12 +276,12 @@ class DiscardIn(SelectionIn):
 class EditIn(Asked):
     body: str | None = Field(None, description="The new body, as text.")
     patch: list[dict[str, Any]] | None = Field(None, max_length=1000, description="A JSON Patch (RFC 6902).")
-    set_headers: dict[str, str] = Field(default_factory=dict, max_length=100)
-    remove_headers: list[str] = Field(default_factory=list, max_length=100)
+    set_headers: dict[str, str] = Field(default_factory=dict, max_length=100, description="Give it these headers.")
+    remove_headers: list[str] = Field(default_factory=list, max_length=100, description="Take these headers out.")
     force: bool = Field(False, description="Also a body that is called JSON and is none.")
-    to: str = Field("own", min_length=1, max_length=600)
-    reason: str = Field("", max_length=1000)
-    dry_run: bool = False
+    to: str = Field("own", min_length=1, max_length=600, description="Where to: as in a re-drive.")
+    reason: str = Field("", max_length=1000, description="For the audit and the message's lineage.")
+    dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
 
 
 class TargetOut(Told):

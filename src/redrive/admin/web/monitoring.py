@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
@@ -25,6 +27,23 @@ _WITHIN = 5.0  # seconds
 @router.get("/healthz")
 async def healthz() -> Response:
     return PlainTextResponse("ok\n")
+
+
+class Told(NamedTuple):
+    about: str
+    labels: tuple[str, ...] = ()
+
+
+# What `/metrics` tells, each as `redrive_` and its name. Those of the outbox only where there is one.
+GAUGES: Mapping[str, Told] = {
+    "dead_letters": Told("Messages in a dead-letter queue.", ("queue",)),
+    "dead_letters_oldest_seconds": Told("How long ago the first of them died.", ("queue",)),
+    "operations_running": Told("Operations that are not over."),
+    "operations_interrupted": Told("Those of them on which nobody works."),
+    "outbox_pending": Told("Rows that wait to be published."),
+    "outbox_parked": Told("Rows that the broker would not take."),
+    "outbox_oldest_seconds": Told("How long the first of them has waited."),
+}
 
 
 @router.get("/readyz")
@@ -66,24 +85,24 @@ async def metrics(at: At) -> Response:
 async def _told(at: Desk) -> bytes:
     registry = CollectorRegistry()
 
-    def gauge(name: str, about: str, *labels: str) -> Gauge:
-        return Gauge(f"redrive_{name}", about, labels, registry=registry)
+    def gauge(name: str) -> Gauge:
+        known = GAUGES[name]
+        return Gauge(f"redrive_{name}", known.about, known.labels, registry=registry)
 
-    depth = gauge("dead_letters", "Messages in a dead-letter queue.", "queue")
-    age = gauge("dead_letters_oldest_seconds", "How long ago the first of them died.", "queue")
+    depth, age = gauge("dead_letters"), gauge("dead_letters_oldest_seconds")
     now = at.office.clock.now()
     for view in await at.queues():
         depth.labels(view.name).set(view.depth)
         if view.oldest is not None:
             age.labels(view.name).set(max(0.0, (now - view.oldest).total_seconds()))
     running = await asyncio.to_thread(at.service.store.running)
-    gauge("operations_running", "Operations that are not over.").set(len(running))
+    gauge("operations_running").set(len(running))
     stalled = [one for one in running if at.service.is_interrupted(one)]
-    gauge("operations_interrupted", "Those of them on which nobody works.").set(len(stalled))
+    gauge("operations_interrupted").set(len(stalled))
     if at.office.outbox is not None:
         status = await asyncio.to_thread(at.office.outbox.status)
-        gauge("outbox_pending", "Rows that wait to be published.").set(status["pending"])
-        gauge("outbox_parked", "Rows that the broker would not take.").set(status["parked"])
+        gauge("outbox_pending").set(status["pending"])
+        gauge("outbox_parked").set(status["parked"])
         waited = (now - status["oldest"]).total_seconds() if status["oldest"] is not None else 0.0
-        gauge("outbox_oldest_seconds", "How long the first of them has waited.").set(max(0.0, waited))
+        gauge("outbox_oldest_seconds").set(max(0.0, waited))
     return generate_latest(registry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import IO, Annotated, Any, cast
@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response, Security
 from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import AfterValidator
 
@@ -54,11 +55,30 @@ _BEARER = HTTPBearer(auto_error=False, description="A token (JWT), or an API key
 
 router = APIRouter(prefix="/admin", route_class=OnceRoute, responses=_PROBLEMS, dependencies=[Security(_BEARER)])
 
+# What each operation is, and so which role it needs; the document says it (`x-role`). `Desk` is where it is enforced.
+ACTS: Mapping[str, Act] = {
+    **dict.fromkeys(("queues", "queue", "messages", "message", "groups"), Act.LOOK),
+    **dict.fromkeys(("operations", "operation", "items", "events"), Act.LOOK),
+    **dict.fromkeys(("outbox", "topology", "doctor", "me"), Act.LOOK),
+    "plan": Act.PLAN,
+    "redrive": Act.REDRIVE,
+    **dict.fromkeys(("pause", "resume", "cancel", "steer"), Act.STEER),
+    "retry_outbox": Act.RETRY_OUTBOX,
+    "audit": Act.READ_AUDIT,
+    "export": Act.EXPORT,
+    "edit": Act.EDIT,
+    "discard": Act.DISCARD,
+    "import": Act.IMPORT,
+    "discard_outbox": Act.DISCARD_OUTBOX,
+}
+
 # Paths come as they were sent: a name's own / is not one of the path's.
-Named = Annotated[str, Path(max_length=2000), AfterValidator(unquote)]
-Limit = Annotated[int, Query(ge=1, le=m.MOST)]
-Cursor = Annotated[str | None, Query(max_length=200)]
+Named = Annotated[str, Path(max_length=2000, description="Percent-encoded."), AfterValidator(unquote)]
+Limit = Annotated[int, Query(ge=1, le=m.MOST, description="At most so many on a page.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
 Words = Annotated[str, Query(max_length=10_000, description="Which messages: `error:Timeout since:2h`.")]
+GroupedBy = Annotated[By, Query(description="What makes a group.")]
+Became = Annotated[Outcome | None, Query(description="Only those of which this became.")]
 Fresh = Annotated[bool, Query(description="Look again, instead of showing what was seen half a minute ago.")]
 Spend = Annotated[bool, Query(description="Look although that counts towards a delivery limit.")]
 Reveal = Annotated[bool, Query(description="With what looks like a secret. Goes into the audit.")]
@@ -128,7 +148,12 @@ async def message(
     tags=["dead letters"],
 )
 async def groups(
-    at: At, queue: Named, by: By = By.FINGERPRINT, q: Words = "", fresh: Fresh = False, spend_deliveries: Spend = False
+    at: At,
+    queue: Named,
+    by: GroupedBy = By.FINGERPRINT,
+    q: Words = "",
+    fresh: Fresh = False,
+    spend_deliveries: Spend = False,
 ) -> m.GroupsOut:
     return m.GroupsOut.of(await at.groups(queue, by, q, fresh=fresh, spend=spend_deliveries))
 
@@ -374,8 +399,8 @@ async def queue_(at: At, queue: Named) -> m.QueueOut:
 @router.get("/operations", summary="Operations, newest first", operation_id="operations", tags=["operations"])
 async def operations(
     at: At,
-    queue: Annotated[str | None, Query(max_length=300)] = None,
-    state: Annotated[list[State] | None, Query()] = None,
+    queue: Annotated[str | None, Query(max_length=300, description="Only of this queue.")] = None,
+    state: Annotated[list[State] | None, Query(description="Only in one of these states.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> m.OperationsOut:
@@ -393,9 +418,7 @@ async def operation(at: At, id: Named) -> m.OperationOut:
 
 
 @router.get("/operations/{id}/items", summary="What became of its messages", operation_id="items", tags=["operations"])
-async def items(
-    at: At, id: Named, outcome: Outcome | None = None, limit: Limit = 100, cursor: Cursor = None
-) -> m.ItemsOut:
+async def items(at: At, id: Named, outcome: Became = None, limit: Limit = 100, cursor: Cursor = None) -> m.ItemsOut:
     after = int(read_cursor("items", cursor)) if cursor is not None else None
     found = await at.items(id, outcome, limit=limit, after=after)
     return m.ItemsOut(
@@ -473,7 +496,7 @@ async def outbox(at: At, limit: Limit = 50) -> m.OutboxOut:
     return m.OutboxOut.of(await at.outbox(limit))
 
 
-RowId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+RowId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The number of the row.")]
 
 
 @router.post(
@@ -517,9 +540,9 @@ async def doctor(at: At) -> m.DoctorOut:
 @router.get("/audit", summary="Who did what, newest first", operation_id="audit", tags=["audit"])
 async def audit(
     at: At,
-    queue: Annotated[str | None, Query(max_length=300)] = None,
-    by: Annotated[str | None, Query(max_length=300)] = None,
-    action: Annotated[str | None, Query(max_length=100)] = None,
+    queue: Annotated[str | None, Query(max_length=300, description="Only of this queue.")] = None,
+    by: Annotated[str | None, Query(max_length=300, description="Only what this person did.")] = None,
+    action: Annotated[str | None, Query(max_length=100, description="Only this: `re-drive`, `discard`.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> m.AuditsOut:
@@ -542,3 +565,8 @@ async def me(at: At) -> m.MeOut:
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> JSONResponse:
     return JSONResponse(request.app.openapi())
+
+
+for _route in router.routes:
+    if isinstance(_route, APIRoute) and _route.operation_id is not None:
+        _route.openapi_extra = {"x-role": str(ACTS[_route.operation_id].needs)}

@@ -129,8 +129,8 @@ def manner_options(command: F) -> F:
 @click.argument("queue")
 @click.argument("id")
 @click.option("--body", type=click.File("rb"), help="The new body, from a file; - is stdin.")
-@click.option("--set-header", multiple=True, metavar="NAME=VALUE")
-@click.option("--remove-header", multiple=True, metavar="NAME")
+@click.option("--set-header", multiple=True, metavar="NAME=VALUE", help="Give it this header.")
+@click.option("--remove-header", multiple=True, metavar="NAME", help="Take this header out.")
 @click.option("--editor", is_flag=True, help="Change the body in $EDITOR.")
 @redrive_options
 @spend_option

@@ -68,7 +68,7 @@ def _queue_row(view: QueueView) -> dict[str, Any]:
 @click.command()
 @click.argument("queue")
 @query_option
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
 @click.option(
     "--from", "start", type=click.IntRange(1), default=1, help="The position to begin at, as told by the page before."
 )
@@ -114,7 +114,13 @@ def _letters(letters: tuple[Summary, ...]) -> None:
 
 @click.command(short_help="What failed in the same way, the largest group first.")
 @click.argument("queue")
-@click.option("--by", type=click.Choice([str(by) for by in By]), default=str(By.FINGERPRINT), show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice([str(by) for by in By]),
+    default=str(By.FINGERPRINT),
+    show_default=True,
+    help="What makes a group.",
+)
 @query_option
 @spend_option
 @place_options

@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[4] / "docs" / "doctor.md"
 
 
 def test_the_documentation_has_the_findings_of_the_code() -> None:
-    documented = re.findall(r"^\| `([a-z0-9-]+)` \|", DOCS.read_text(), re.MULTILINE)
+    documented = re.findall(r"^\| \[`([a-z0-9-]+)`\]", DOCS.read_text(), re.MULTILINE)
 
     assert documented == [rule.id for rule in RULES]
 

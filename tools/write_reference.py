@@ -1,0 +1,549 @@
+"""Write docs/reference from the code: what can be set, typed, asked, measured, read in logs and headers, and go wrong.
+
+    python tools/write_reference.py
+
+Nothing is told twice: a setting's meaning is the comment behind it, an error's the docstring of its class, a metric's
+the text that Prometheus gets. A fact that is missing here is missing there. tests/docs/test_reference.py fails when a
+page is not what would be written today.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import json
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from redrive import environment
+from redrive.admin.web.kinds import KINDS
+from redrive.admin.web.monitoring import GAUGES
+from redrive.app import App
+from redrive.cli import TOUR, main
+from redrive.cli.exits import EXITS
+from redrive.cli.explaining import Explanation, kinds_of_errors, of_error, of_finding, of_problem
+from redrive.client.url import PARAMETERS
+from redrive.errors import RedriveError
+from redrive.integrations.logs import FIELDS, fields_of
+from redrive.integrations.prometheus import METRICS
+from redrive.recovery.breaker import BreakerPolicy
+from redrive.recovery.history import FOREIGN, HeaderNames
+from redrive.recovery.retry import Exponential, Retry
+from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Outcome, Settled
+from redrive.runtime.specs import BatchSpec, ConsumerSpec
+from redrive.runtime.transactions import InboxPolicy
+from redrive.store.outbox import OutboxPolicy
+from redrive.store.tables import InboxNames, OutboxNames
+from redrive.topology import Exchange, Naming, Queue
+from redrive.topology.doctor import RULES
+
+DOCS = Path(__file__).parents[1] / "docs"
+FOLDER = DOCS / "reference"
+WRITTEN = "Written from the code by `make reference`; do not edit."
+
+
+def pages() -> dict[str, str]:
+    """Every page, by its file's name."""
+    made = {
+        "settings.md": settings(),
+        "cli.md": cli(),
+        "rest.md": rest(json.loads((DOCS / "openapi.json").read_text())),
+        "metrics.md": metrics(),
+        "logs.md": logs(),
+        "headers.md": headers(),
+        "errors.md": errors(),
+        "doctor-findings.md": findings(),
+    }
+    return {"README.md": index(made), **made}
+
+
+def index(made: Mapping[str, str]) -> str:
+    rows = [f"- [{text.partition('# ')[2].partition(chr(10))[0]}]({name})" for name, text in made.items()]
+    return _page("Reference", "What there is, and what it is called. `redrive explain NAME` says the same.", *rows)
+
+
+def _page(title: str, about: str, *parts: str) -> str:
+    return f"# {title}\n\n{about}\n\n{WRITTEN}\n\n" + "\n".join(parts).rstrip() + "\n"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows]
+    return "\n".join([*lines, ""])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+# Settings -------------------------------------------------------------------------------------------------
+
+
+class Setting(NamedTuple):
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+def settings_of(cls: type) -> list[Setting]:
+    """The fields of a dataclass, or what its `__init__` takes by name; each means what the comment at it says."""
+    source = textwrap.dedent(inspect.getsource(cls))
+    comments = _comments(source)
+    body = ast.parse(source).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = list(_fields(body)) or list(_parameters(body))
+    return [Setting(name, kind, default, comments.get(line, "")) for name, kind, default, line in found]
+
+
+def _fields(body: ast.ClassDef) -> Iterator[tuple[str, str, str, int]]:
+    for node in body.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            kind = ast.unparse(node.annotation)
+            if kind != "ClassVar":
+                yield node.target.id, kind, _default(node.value), node.lineno
+
+
+def _parameters(body: ast.ClassDef) -> Iterator[tuple[str, str, str, int]]:
+    made = next(node for node in body.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    arguments = [argument for argument in made.args.args if argument.arg != "self"]
+    defaults = [*[None] * len(arguments), *made.args.kw_defaults]
+    for argument, default in zip([*arguments, *made.args.kwonlyargs], defaults, strict=True):
+        assert argument.annotation is not None
+        yield argument.arg, ast.unparse(argument.annotation), _default(default), argument.lineno
+
+
+def _default(value: ast.expr | None) -> str:
+    match value:
+        case None:
+            return "wanted"
+        case ast.Call(func=ast.Name("field"), keywords=keywords):
+            [factory] = [word.value for word in keywords if word.arg == "default_factory"]
+            made = ast.unparse(factory)
+            return {"dict": "`{}`", "list": "`[]`"}.get(made, f"`{made}()`")
+        case _:
+            return f"`{ast.unparse(value)}`".replace("'", '"')
+
+
+def _comments(source: str) -> dict[int, str]:
+    """By the line that each is said of: behind it, or on the lines before it."""
+    behind, above = {}, {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            text = token.string.removeprefix("#").strip()
+            (behind if token.line[: token.start[1]].strip() else above)[token.start[0]] = text
+    for line in sorted(above, reverse=True):
+        if not above[line].endswith(":") and line + 1 not in above:
+            behind.setdefault(line + 1, above[line])
+    return behind
+
+
+_SETTINGS: Sequence[tuple[str, str, type]] = (
+    ("App", 'What an application says of itself: `App("uploads", broker="amqps://...")`.', App),
+    (
+        "Queue",
+        "Options of a queue, and of the consumer that declares it: `@app.consumer(queue, ...)` takes these, those of "
+        "Consumer, and nothing else.",
+        Queue,
+    ),
+    ("Consumer", "Options of `@app.consumer`, and `App(defaults=...)` for all of them.", ConsumerSpec),
+    ("Batch", "Beside those, options of `@app.batch_consumer`; the time limit of a call is `call_timeout`.", BatchSpec),
+    ("Retry", 'When a message that failed is tried again: `retry=Retry(attempts=3, delay="15s")`.', Retry),
+    ("Exponential", 'Waits that grow: `Retry(exponential=Exponential("5s"))`.', Exponential),
+    ("BreakerPolicy", "When to stop calling what fails: `breaker=BreakerPolicy(...)`.", BreakerPolicy),
+    ("InboxPolicy", "Each message once: `inbox=True`, or `inbox=InboxPolicy(...)`.", InboxPolicy),
+    ("OutboxPolicy", "`App(outbox_policy=...)`.", OutboxPolicy),
+    ("OutboxNames", "`App(outbox=...)`.", OutboxNames),
+    ("InboxNames", "`App(inbox_table=...)`.", InboxNames),
+    ("Exchange", "`app.exchange(name, type, ...)`.", Exchange),
+    ("Naming", "How what belongs to a queue is called; `{queue}` and `{delay}` are filled in.", Naming),
+    ("HeaderNames", "For consumers that count in headers of other names: `headers=HeaderNames(...)`.", HeaderNames),
+)
+# What a consumer's options cannot say: it is said by the decorator itself.
+_NOT_OPTIONS = {("Consumer", name) for name in ("queue", "function", "batch", "for_dead_letters", "dead_ends")}
+_NOT_OPTIONS |= {("Queue", "dead_ends")}
+
+
+def settings() -> str:
+    parts = [_section_of_settings(*each) for each in _SETTINGS]
+    return _page(
+        "Settings",
+        "Every setting is a value that is checked when it is made: a name that is unknown, or a value that makes no "
+        "sense, is an error that says what would do. Durations are texts (`15s`, `2m`, `7d`) or `timedelta`.",
+        _variables(),
+        *parts,
+        _broker_url(),
+    )
+
+
+def _section_of_settings(title: str, about: str, cls: type) -> str:
+    variables = {known.setting: name for name, known in environment.VARIABLES.items()}
+    rows = [
+        (_code(one.name), _code(one.type), _with_variable(one, variables.get(f"{title}.{one.name}")), one.meaning)
+        for one in settings_of(cls)
+        if (title, one.name) not in _NOT_OPTIONS
+    ]
+    return f"## {title}\n\n{about}\n\n" + _table(["setting", "type", "default", "meaning"], rows)
+
+
+def _with_variable(one: Setting, variable: str | None) -> str:
+    if variable is None:
+        return one.default
+    default = environment.VARIABLES[variable].default
+    return f"`{variable}`" + (f", or `{default}`" if default else "")
+
+
+def _variables() -> str:
+    rows = [
+        (_code(name), _code(known.default or ""), known.meaning, _code(known.setting or ""))
+        for name, known in environment.VARIABLES.items()
+    ]
+    return (
+        "## Environment variables\n\nAll that are read. One that stands for a setting is used where the program does "
+        "not say that setting.\n\n" + _table(["variable", "default", "meaning", "stands for"], rows)
+    )
+
+
+def _broker_url() -> str:
+    rows = [
+        (_code(name), _code(known.default or ""), known.meaning + (" (`amqps` alone)" if known.for_tls else ""))
+        for name, known in PARAMETERS.items()
+    ]
+    return (
+        "## Broker URL\n\n`amqps://user:p%40ss@rabbit-1,rabbit-2:5673/orders?heartbeat=10`: several hosts have commas "
+        "between them, an empty path is the virtual host `/`, and what is special within a name or password is "
+        "percent-encoded.\n\n" + _table(["parameter", "default", "meaning"], rows)
+    )
+
+
+# CLI ------------------------------------------------------------------------------------------------------
+
+
+def cli() -> str:
+    context = click.Context(main, info_name="redrive")
+    parts = []
+    for title, commands in TOUR.items():
+        names = [name for name in commands if main.get_command(context, name) is not None]
+        parts.append(f"## {title}\n")
+        for name in names:
+            command = main.get_command(context, name)
+            assert command is not None
+            parts += _command(command, click.Context(command, parent=context, info_name=name))
+    rows = [(str(known.code), known.meaning, known.do) for known in EXITS]
+    parts.append("## Exit codes\n\nThe same for all commands, so that scripts need not read.\n")
+    parts.append(_table(["code", "meaning", "what to do"], rows))
+    return _page(
+        "Command line",
+        "`redrive COMMAND --help` says the same. Data goes to stdout, notes to stderr; `--json` is for scripts.",
+        *parts,
+    )
+
+
+def _command(command: click.Command, context: click.Context) -> Iterator[str]:
+    path = context.command_path
+    yield f"### {path}\n"
+    yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
+    yield _prose(command.help or "")
+    rows = [_option(option, context) for option in command.get_params(context) if isinstance(option, click.Option)]
+    rows = [row for row in rows if row[0] != "`-h`, `--help`"]
+    if rows:
+        yield _table(["option", "default", "meaning"], rows)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _command(below, click.Context(below, parent=context, info_name=name))
+
+
+def _prose(text: str) -> str:
+    """Click's help as Markdown: what must not be wrapped (\\b) is what one types."""
+    parts = []
+    for part in inspect.cleandoc(text).split("\n\n"):
+        if part.startswith("\b"):
+            parts.append(f"```text\n{part.removeprefix(chr(8)).strip(chr(10))}\n```")
+        else:
+            parts.append(" ".join(part.split()))
+    return "\n\n".join(parts) + "\n"
+
+
+def _option(option: click.Option, context: click.Context) -> tuple[str, str, str]:
+    names = ", ".join(_code(name) for name in (*option.opts, *option.secondary_opts))
+    if not option.is_flag:
+        names += f" {_code(option.make_metavar(context))}"
+    default = option.get_default(context)
+    shown = _code(str(default)) if isinstance(default, str | int | float) and default != "" else ""
+    help_, *said = re.split(r"\s*\[default: ([^\]]+)\]", option.help or "", maxsplit=1)
+    if said:  # what a default is made of is said in words
+        shown, help_ = said[0], help_ + said[1]
+    if option.is_flag:
+        shown = ""
+    return names, "wanted" if option.required else shown, help_
+
+
+# REST -----------------------------------------------------------------------------------------------------
+
+_METHODS = ("get", "post", "patch", "put", "delete")
+
+
+def rest(document: Mapping[str, Any]) -> str:
+    schemas = document["components"]["schemas"]
+    parts = ["## Operations\n"]
+    for path, ways in document["paths"].items():
+        for method in _METHODS:
+            if method in ways:
+                parts += _operation(method, path, ways[method], schemas)
+    parts.append("## Problems\n")
+    parts.append(
+        "What went wrong is told as `application/problem+json` (RFC 9457): `type` is `urn:redrive:problem:` and one of "
+        "these names, `detail` is for people, and `error`, if it is there, names the [error](errors.md) behind it.\n"
+    )
+    for kind in KINDS.values():
+        parts += _explained(of_problem(kind))
+    return _page(
+        "REST API",
+        "The admin API of `redrive serve`, for programs ([admin.md](../admin.md) says who may come in). Roles build on "
+        "each other: viewer, operator, admin. The same for machines: [openapi.json](../openapi.json).",
+        *parts,
+    )
+
+
+def _operation(method: str, path: str, what: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[str]:
+    yield f"### {what['summary']}\n"
+    yield f"`{method.upper()} {path}`, for the role **{what['x-role']}**.\n"
+    rows = [
+        (_code(one["name"]), one["in"], _type(one["schema"], schemas), one.get("description", ""))
+        for one in what.get("parameters", ())
+    ]
+    body = what.get("requestBody", {}).get("content", {})
+    for media, content in body.items():
+        rows += _members(content.get("schema", {}), schemas) or [("", media, "", "the body")]
+    if rows:
+        yield _table(["name", "in", "type", "meaning"], rows)
+    answers = [
+        f"{status} ({_gives(answer, schemas)})"
+        for status, answer in what["responses"].items()
+        if status.startswith("2")
+    ]
+    refusals = [status for status in what["responses"] if not status.startswith("2")]
+    yield f"Answers {', '.join(answers)}; or a [problem](#problems): {', '.join(refusals)}.\n"
+
+
+def _members(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """The members of a JSON body."""
+    for choice in (schema, *schema.get("anyOf", ())):
+        name = choice.get("$ref", "").rpartition("/")[2]
+        if name:
+            members = schemas[name].get("properties", {})
+            return [
+                (_code(member), "body", _type(what, schemas), what.get("description", ""))
+                for member, what in members.items()
+            ]
+    return []
+
+
+def _type(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return _type(schemas[name], schemas) if "enum" in schemas[name] else name
+    if "anyOf" in schema:
+        return " or ".join(_type(one, schemas) for one in schema["anyOf"] if one.get("type") != "null")
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}), schemas)}"
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    default = f", default {schema['default']}" if schema.get("default") not in (None, "") else ""
+    return f"{schema.get('type', 'anything')}{default}"
+
+
+def _gives(answer: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    for media, content in answer.get("content", {}).items():
+        schema = content.get("schema", {})
+        return _type(schema, schemas) if schema else media
+    return answer["description"]
+
+
+# Metrics and logs -----------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    worker = [(_code(one.name), _kind(one.kind), _labels(one.labels), one.meaning) for one in METRICS.values()]
+    server = [(_code(f"redrive_{name}"), "gauge", _labels(one.labels), one.about) for name, one in GAUGES.items()]
+    columns = ["name", "type", "labels", "meaning"]
+    return _page(
+        "Metrics",
+        "For Prometheus. Each process tells of itself. No label has as many values as there are messages: what looks "
+        "like no name, or is one too many, is `other`.",
+        "## Of a worker and a relay\n\nAt `/metrics` of `--health-port`, and with `monitor(api, app)` of an API.\n",
+        _table(columns, worker),
+        "## Of the admin server\n\nAt `/metrics` of `redrive serve`, for whoever may look.\n",
+        _table(columns, server),
+    )
+
+
+def _kind(kind: type) -> str:
+    return kind.__name__.removesuffix("MetricFamily").lower()
+
+
+def _labels(labels: Sequence[str]) -> str:
+    return ", ".join(map(_code, labels))
+
+
+_EVENTS = {
+    "settled": (
+        "A message was settled, and not simply done: retried, parked, discarded, snoozed, given back, or a duplicate.",
+        Settled(
+            queue="",
+            outcome=Outcome.RETRIED,
+            reason="",
+            attempt=1,
+            max_attempts=3,
+            delay=timedelta(),
+            error="",
+            message_id="",
+            correlation_id="",
+            message_type="",
+            routing_key="",
+            fingerprint="",
+            seconds=0,
+        ),
+    ),
+    "breaker": (
+        "A breaker opened, probes, or closed.",
+        BreakerChanged(name="", queue="", state=BreakerState.OPEN, failure_rate=0),
+    ),
+    "connection": (
+        "A connection was opened, lost or made anew.",
+        ConnectionChanged(name="", state="", reason=None, reconnects=0),
+    ),
+}
+
+
+def logs() -> str:
+    parts = []
+    for event, (about, example) in _EVENTS.items():
+        names = ["time", "level", *fields_of(example, "")]
+        parts += [
+            f"## {event}\n\n{about}\n",
+            _table(["field", "meaning"], [(_code(one), FIELDS[one]) for one in names]),
+        ]
+    others = [(_code(one), FIELDS[one]) for one in ("time", "level", "logger", "message", "stack")]
+    parts += ["## Anything else\n\nRecords of other loggers, in the same form.\n", _table(["field", "meaning"], others)]
+    return _page(
+        "Logs",
+        "One line of JSON for each thing that did not simply go well: with `--log-format json`, or without a terminal. "
+        "All fields of an event are always there, with null for what is unknown. No payload and no header is told.",
+        *parts,
+    )
+
+
+def _fields_table(names: Iterable[str]) -> str:
+    return _table(["field", "meaning"], [(_code(name), FIELDS[name]) for name in names])
+
+
+# Headers --------------------------------------------------------------------------------------------------
+
+_WRITERS = {
+    "": ("While it is retried", "Written by a worker with every retry, and kept when the message is parked."),
+    "Of parked messages alone:": ("When it is parked", "Written by a worker, beside those above."),
+    "What cannot stay where it was:": (
+        "What cannot stay where it was",
+        "Properties that would do harm on a copy, kept for whoever reads it.",
+    ),
+    "Written when a parked message is sent back to work:": (
+        "When it is sent back to work",
+        "Written by a re-drive, and never removed: nothing counts in them.",
+    ),
+}
+
+
+def headers() -> str:
+    groups: dict[str, list[tuple[str, str]]] = {known: [] for known in _WRITERS}
+    source = textwrap.dedent(inspect.getsource(HeaderNames))
+    group = ""
+    for line in source.splitlines():
+        if re.fullmatch(r"    # .*:", line):
+            group = line.strip().removeprefix("# ")
+        if found := re.fullmatch(r'    \w+: (?:ClassVar|str) = "(x-[^"]+)"  # (.*)', line):
+            groups[group].append((_code(found[1]), found[2]))
+    parts = []
+    for known, (title, about) in _WRITERS.items():
+        parts += [f"## {title}\n\n{about}\n", _table(["header", "meaning"], groups[known])]
+    foreign = [(_code(name), meaning) for name, meaning in FOREIGN.items()]
+    parts += ["## Of others\n\nRead, and never trusted: what is no number counts as 0.\n"]
+    parts.append(_table(["header", "meaning"], foreign))
+    return _page(
+        "Headers",
+        "What Redrive writes into messages. The first two can have other names, for consumers that count in headers of "
+        "their own ([HeaderNames](settings.md#headernames)). All of it fits into one frame: the oldest attempts are "
+        "dropped first, and stacks are cut in the middle.",
+        *parts,
+    )
+
+
+# Errors and findings --------------------------------------------------------------------------------------
+
+
+def errors() -> str:
+    kinds = kinds_of_errors()
+    parts = ["## The tree\n\n```text", *_tree(RedriveError, kinds), "```\n", "## Each of them\n"]
+    for kind in kinds:
+        parts += _explained(of_error(kind))
+    return _page(
+        "Errors",
+        "Everything that Redrive raises on purpose is a `RedriveError`, and says whose fault it is and what to do. "
+        "`redrive explain topology-conflict` prints what is said here; a command that fails names it.",
+        *parts,
+    )
+
+
+def _tree(
+    kind: type[RedriveError], known: Sequence[type[RedriveError]], before: str = "", below: str = ""
+) -> Iterator[str]:
+    yield f"{before}{kind.__name__}"
+    under = [one for one in known if kind in one.__bases__]
+    for one in under:
+        last = one is under[-1]
+        yield from _tree(one, known, f"{below}{'└── ' if last else '├── '}", f"{below}{'    ' if last else '│   '}")
+
+
+def findings() -> str:
+    parts = []
+    for rule in RULES:
+        parts += _explained(of_finding(rule), level=2)
+    return _page(
+        "Findings of the doctor",
+        "What [`redrive doctor`](../doctor.md) can find, the worst first. An **error** loses messages, or cannot work, "
+        "as things are; a **warning** loses messages when something else goes wrong, or with the next version of "
+        "RabbitMQ. `redrive explain ID` prints one of them.",
+        *parts,
+    )
+
+
+def _explained(one: Explanation, level: int = 3) -> Iterator[str]:
+    """Under its name: a heading's anchor is its text, here as in other people's renderers."""
+    yield f"{'#' * level} {one.name}\n"
+    yield f"`{one.title}`: {one.meaning}\n" if one.title != one.name else f"{one.meaning}\n"
+    yield "\n".join(f"- **{label}:** {fact}" for label, fact in one.facts) + "\n"
+
+
+def main_() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)
+    print(f"{FOLDER}: {len(pages())} pages")
+
+
+if __name__ == "__main__":
+    main_()
