@@ -10,6 +10,7 @@ page is not what would be written today.
 from __future__ import annotations
 
 import ast
+import html
 import inspect
 import io
 import json
@@ -85,6 +86,9 @@ def _cell(text: str) -> str:
 
 
 def _code(text: str) -> str:
+    """A pipe within code would end its cell, and renderers do not agree on how to escape it there."""
+    if "|" in text:
+        return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
     return f"`{text}`" if text else ""
 
 

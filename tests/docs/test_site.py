@@ -129,7 +129,7 @@ class Reader:
         page.on("request", lambda request: self.asked.append(request.url))
         page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)  # a busy machine is no reason to fail
 
     def search(self, words: str) -> str:
         """What the first result is called."""
