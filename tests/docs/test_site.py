@@ -134,7 +134,10 @@ class Reader:
     def search(self, words: str) -> str:
         """What the first result is called."""
         self.page.goto(f"{self.base}/index.html")
-        self.page.locator(".md-search__input").fill(words)
+        # From the disk the index comes when the search is opened, and what is typed before it is there is not heard.
+        self.page.locator(".md-search__input").click()
+        self.page.locator(".md-search-result__meta", has_text="Type to start").wait_for(state="attached")
+        self.page.locator(".md-search__input").press_sequentially(words)
         first = self.page.locator(".md-search-result__item h1, .md-search-result__item h2").first
         first.wait_for(state="attached")
         return str(first.text_content())
