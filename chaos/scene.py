@@ -34,6 +34,7 @@ from redrive.testing.processes import ServerProcess, tail
 
 WORKERS = 2
 _LOOK = 0.05  # seconds
+_LATE = 2_000  # rows: more are never under way
 _QUIET = 45.0  # seconds without anything done: nothing will be
 _LONGEST = 420.0  # seconds for a run
 _ROOT = Path(__file__).parent.parent
@@ -71,6 +72,7 @@ class Scene:
         self.books = Books()
         self.workers: list[ServerProcess] = []
         self._read: Counter[str] = Counter()  # how far into the files we are
+        self._last_row, self._late = 0, set[int]()  # how far into the table, and what we know of its end
         self._network: FaultProxy | None = None
         self.producer: ServerProcess | None = None
 
@@ -133,7 +135,7 @@ class Scene:
         url = self.postgres.dsn_for(name).replace("postgresql://", "postgresql+psycopg://")
         self._engine = sa.create_engine(url, pool_pre_ping=True)
         with self._engine.begin() as connection:
-            connection.exec_driver_sql("CREATE TABLE effects (number integer NOT NULL)")
+            connection.exec_driver_sql("CREATE TABLE effects (id bigserial PRIMARY KEY, number integer NOT NULL)")
         return url
 
     async def disturb(self, messages: int, chance: Random) -> list[float]:
@@ -304,8 +306,15 @@ class Scene:
         self.books.read_effects(self._added(self.job.effects))
         if self._uses_database:
             with suppress(sa.exc.OperationalError), self._engine.connect() as connection:
-                rows = connection.exec_driver_sql("SELECT number, count(*) FROM effects GROUP BY number").all()
-                self.books.done = Counter(dict(row._t for row in rows))
+                self._read_rows(connection, after=self._last_row - _LATE)
+
+    def _read_rows(self, connection: sa.Connection, after: int) -> None:
+        """Rows become visible when they are committed, not when they are numbered: a few are looked at again."""
+        rows = connection.execute(sa.text("SELECT id, number FROM effects WHERE id > :after"), {"after": after}).all()
+        self.books.done.update(number for row, number in rows if row not in self._late)
+        self._late |= {row for row, _ in rows}
+        self._last_row = max(self._late, default=0)
+        self._late = {row for row in self._late if row > self._last_row - _LATE}
 
     def _added(self, path: Path) -> list[bytes]:
         """Whole lines that were not there before."""

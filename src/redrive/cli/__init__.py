@@ -31,7 +31,7 @@ _HOMES = {
     "worker": "redrive.cli.worker",
 }
 
-# By what one wants to do. A command that is not installed here is passed over.
+# By what one wants to do.
 TOUR = {
     "Start here": {
         "demo": "see it at work: failures, retries, dead letters, the console",
@@ -43,6 +43,7 @@ TOUR = {
         "dlq": "dead letters: what failed and why; send it back without loss",
         "doctor": "find what loses messages, and what mends it",
         "ping": "connect to a broker, and say which one it is",
+        "health": "ask a worker, relay or server whether it is ready",
         "audit": "who did what to dead letters",
         "explain": "what an error or a finding means, and what to do",
     },
@@ -60,10 +61,9 @@ TOUR = {
     },
 }
 _STEPS = (
-    ("demo", "redrive demo", "see it fail and recover, on this machine"),
-    ("init", "redrive init shop", "begin a service of your own"),
-    ("worker", "redrive worker shop:app", "handle the messages of an application"),
-    ("dlq", "redrive dlq groups orders.dlq", "see what failed, and why"),
+    ("redrive demo", "see it fail and recover, on this machine"),
+    ("redrive init shop", "begin a service of your own"),
+    ("redrive dlq groups orders.dlq", "see what failed, and why"),
 )
 
 
@@ -87,12 +87,11 @@ class _Commands(click.Group):
         width = max(map(len, _HOMES))
         for title, commands in TOUR.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), says) for name, says in commands.items() if name in _HOMES])
+                formatter.write_dl([(name.ljust(width), says) for name, says in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        steps = [(line, says) for name, line, says in _STEPS if name in _HOMES][:3]
         with formatter.section("First steps"):
-            formatter.write_dl(steps)
+            formatter.write_dl(_STEPS)
         formatter.write("\nredrive COMMAND --help shows how each is used, with examples.\n")
 
 

@@ -80,7 +80,7 @@ def test_no_package_that_redrive_needs_can_be_hidden() -> None:
 
 def _is_a_peers(requirement: str) -> bool:
     """Development's own: nobody who runs a service imports it."""
-    return bool(re.search(r"""extra == ['"](dev|bench|peers)['"]""", requirement))
+    return bool(re.search(r"""extra == ['"](dev|bench|docs|peers)['"]""", requirement))
 
 
 # Files --------------------------------------------------------------------------------------------
