@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from docs.markdown import Unreadable
 
@@ -106,10 +107,10 @@ class Command:
         return (found[1], found[2]) if found else None
 
 
-def adapted(command: Command, port: int) -> str:
+def adapted(command: Command, port: int, root: Path) -> str:
     """As it is run here: several pages run at a time, so nobody has a port that others know; and nothing is built."""
     if command.words[:1] == ("make",):
-        return re.sub(r"\bmake\b", "make -n", command.text, count=1)
+        return re.sub(r"\bmake\b", f"make -n -C {root}", command.text, count=1)
     return f"{command.text.split(' #')[0]} --port {port}" if usual_port(command) is not None else command.text
 
 

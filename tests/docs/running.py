@@ -11,13 +11,13 @@
 | `sql`                  | executed: on the page's PostgreSQL, or on the SQLite in `.redrive` if it needs none      |
 | `mermaid`, `text`      | a picture: nothing                                                                       |
 
-Each page has a folder of its own, in which `examples` is that of the repository, an environment without `REDRIVE_*`, and
-no more time than it needs: what only looks is asked again until it says what is shown, at most for `WITHIN`.
+Each page has a folder of its own, in which `examples` is that of the repository, an environment without `REDRIVE_*`,
+and no more time than it needs: what only looks is asked again until it says what is shown, at most for `WITHIN`.
 
 **Programs that go on** (a worker, a server) are started at a terminal, unless the page says `<!-- page: piped -->`, are
 waited for until they have said what is shown, and are ended by SIGTERM at the page's end, without a traceback. One that
-is started again is ended first; `kill %1`, in a hidden block, ends the page's first. They listen where nobody else does,
-and later commands are told where that is.
+is started again is ended first; `kill %1`, in a hidden block, ends the page's first. They listen where nobody else
+does, and later commands are told where that is.
 
 **Servers.** Where a page says that it needs them (`<!-- page: rabbitmq postgres -->`), addresses at `localhost` and
 `example.com` are those of private ones.
@@ -256,7 +256,7 @@ class Reader:
         if command.not_run is not None:
             return
         port = free_port()
-        text = self.stand.translate(self.servers.stand_in(adapted(command, port)))
+        text = self.stand.translate(self.servers.stand_in(adapted(command, port, ROOT)))
         if (usual := usual_port(command)) is not None:
             self.stand.put(f"127.0.0.1:{usual}", f"127.0.0.1:{port}")
         if command.exported is not None:

@@ -1,9 +1,13 @@
 """What stands in a console block, and what is done with it."""
 
+from pathlib import Path
+
 import pytest
 
 from docs.commands import Command, adapted, split, usual_port
 from docs.markdown import Unreadable
+
+ROOT = Path("/repository")
 
 
 def test_a_command_goes_with_what_it_says() -> None:
@@ -74,15 +78,15 @@ def test_what_changes_something_is_done_once(text: str) -> None:
 
 
 def test_whoever_listens_does_so_where_nobody_else_does() -> None:
-    assert adapted(Command("redrive serve shop:app"), 4711) == "redrive serve shop:app --port 4711"
-    assert adapted(Command("redrive serve --port 9000"), 4711) == "redrive serve --port 9000"
-    assert adapted(Command("redrive worker shop:app"), 4711) == "redrive worker shop:app"
+    assert adapted(Command("redrive serve shop:app"), 4711, ROOT) == "redrive serve shop:app --port 4711"
+    assert adapted(Command("redrive serve --port 9000"), 4711, ROOT) == "redrive serve --port 9000"
+    assert adapted(Command("redrive worker shop:app"), 4711, ROOT) == "redrive worker shop:app"
     assert usual_port(Command("redrive broker")) == 5672
     assert usual_port(Command("redrive dlq ls")) is None
 
 
 def test_make_is_asked_what_it_would_do() -> None:
-    assert adapted(Command("make demo"), 1) == "make -n demo"
+    assert adapted(Command("make demo"), 1, ROOT) == "make -n -C /repository demo"
 
 
 def test_variables_last() -> None:
