@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import click
@@ -33,6 +34,7 @@ NOT_RUN: dict[str, list[str]] = {
         "StorageAway('the storage has no originals: is it mounted?')",
         "examples/video/README.md: $ redrive dlq redrive video_dlq -q error:StorageAway --yes",
     ],
+    "tests/infrastructure has it": ["docs/howto/test-without-a-broker.md: from redrive.testing import RabbitMQ"],
     "it would tell somebody else": [
         "docs/dead-letters.md: $ redrive dlq watch --webhook https://chat.example.com/hooks/1",
     ],
@@ -50,7 +52,8 @@ def _parameters() -> list[object]:
     """Pages that need a server are marked as tests that do."""
     found = []
     for page in PAGES:
-        needs = read(page.read_text()).needs & {"rabbitmq", "postgres"}
+        wanted = read(page.read_text()).needs
+        needs = {"rabbitmq" if need == "tls" else need for need in wanted & {"rabbitmq", "tls", "postgres"}}
         found.append(pytest.param(page, id=_name(page), marks=[getattr(pytest.mark, need) for need in sorted(needs)]))
     return found
 
@@ -70,6 +73,11 @@ def test_what_the_page_says_is_so(page: Path, tmp_path: Path, request: pytest.Fi
 
 def _servers(needs: frozenset[str], request: pytest.FixtureRequest) -> Servers:
     broker = management = database = None
+    if "tls" in needs:
+        secured: Endpoint = request.getfixturevalue("tls_rabbitmq")
+        assert secured.tls is not None
+        shutil.copy(secured.tls.ca, request.getfixturevalue("tmp_path") / "ca.pem")
+        broker = secured.tls_url
     if "rabbitmq" in needs:
         broker = request.getfixturevalue("amqp_url")
         node: Endpoint = request.getfixturevalue("rabbitmq")
