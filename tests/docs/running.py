@@ -206,7 +206,7 @@ class Reader:
     # Python -------------------------------------------------------------------------------------------
 
     def _run_python(self, block: Block) -> None:
-        text = self.servers.stand_in(block.text)
+        text = self.stand.addresses(self.servers.stand_in(block.text))
         if block.file is None:
             self.printed = self._ask(do="execute", text=text, where=f"{self.name}:{block.line}")
             return
@@ -265,7 +265,7 @@ class Reader:
             done = self._bash(f"printf %s {value}")
             self.environment[name] = done.stdout
         elif ended := re.fullmatch(r"kill %(\d+)", command.text):
-            self._end(self.every[int(ended[1]) - 1])
+            self._end(self.every[int(ended[1]) - 1], signal.SIGTERM)
         elif command.ready is not None and not status:
             self._start(command, text, port)
         elif command.looks and command.shown:
@@ -311,9 +311,9 @@ class Reader:
             if (as_shown and status in (None, done.returncode)) or time.monotonic() > until:
                 return self._check(command, done, status)
 
-    def _end(self, program: Lasting) -> None:
+    def _end(self, program: Lasting, how: signal.Signals = signal.SIGINT) -> None:
         self.lasting.remove(program)
-        program.end(signal.SIGINT)
+        program.end(how)
 
     def _start(self, command: Command, text: str, port: int) -> None:
         for program in [one for one in self.lasting if one.command.text == command.text]:

@@ -49,6 +49,13 @@ class Stand:
             command = command.replace(shown, self.real[shown])
         return re.sub(r"(?<![\w./:-])[0-9a-z_-]{4,}(?![\w./:-])", self._whole, command)
 
+    def addresses(self, text: str) -> str:
+        """The text with the addresses that are really there, and nothing else changed."""
+        for shown, real in self.real.items():
+            if shown.startswith("127.0.0.1:"):
+                text = text.replace(shown, real)
+        return text
+
     def _whole(self, word: re.Match[str]) -> str:
         if word[0] in self.real.values():
             return word[0]

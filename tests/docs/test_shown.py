@@ -80,5 +80,10 @@ def test_an_address_is_the_one_of_whoever_spoke_last() -> None:
     assert stand.translate("curl http://127.0.0.1:8000/") == "curl http://127.0.0.1:2222/"
 
 
+def test_in_code_only_addresses_are_others() -> None:
+    stand = Stand({"127.0.0.1:5672": "127.0.0.1:4711", "9b3a7d0c52e84f16": "0123456789abcdef"})
+    assert stand.addresses("amqp://127.0.0.1:5672/ 9b3a7d0c52e84f16") == "amqp://127.0.0.1:4711/ 9b3a7d0c52e84f16"
+
+
 def test_colours_and_what_was_overwritten_are_not_seen() -> None:
     assert plain("\x1b[31mred\x1b[0m  \r\nhalf\rwhole\n") == "red\nwhole\n"
