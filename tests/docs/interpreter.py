@@ -13,6 +13,7 @@ import inspect
 import io
 import json
 import linecache
+import os
 import sys
 import traceback
 import warnings
@@ -46,8 +47,10 @@ class Interpreter:
 
 
 def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr
-    sys.path.insert(0, "")
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the code does not print, but writes
+    os.dup2(1, 2)
+    sys.path[0] = ""
     warnings.simplefilter("error", DeprecationWarning)
     interpreter = Interpreter()
     for line in sys.stdin:

@@ -1,34 +1,62 @@
-"""The `redrive` command, ready to be one: most of the time of a short command goes into imports; this has done them.
+"""Programs, ready to be started: most of the time of a short one goes into imports, and this has done them.
 
-Asked by lines of JSON on stdin, it forks for each command. The child is a process of its own, with the folder, the
-environment and the outputs it is told, and does what `redrive` does; the answer is its exit status. One that takes
-longer than `LIMIT` seconds is ended.
+It is asked by packets of JSON on a socket, with the three files that the new program is to have. It forks, and the
+child becomes the program: a process of its own, with the folder, the environment and the files it is told, that does
+what `redrive`, `python` or `interpreter.py` do, and ends as those do. Whoever asked may wait for it, or look whether it
+has ended. When nobody is left to ask, what still runs is killed.
+
+| order                                                               | answer     |
+|---------------------------------------------------------------------|------------|
+| `start`, with `words`, `folder`, `environment`, `terminal`, 3 files | its pid    |
+| `wait`, `poll`, with `pid`                                          | its status |
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import pkgutil
+import runpy
+import shlex
 import signal
+import socket
 import sys
-import traceback
-from typing import Any, NoReturn
+from typing import Any
 
-LIMIT = 60
-_WITHOUT = ("redrive.testing", "redrive.demo", "redrive.integrations", "redrive.__main__", "redrive.admin.web")
+_LARGEST = 1 << 18
+_WITHOUT = ("redrive.testing", "redrive.demo", "redrive.integrations.celery", "redrive.__main__")
 
 
 def main() -> None:
+    sys.path.pop(0)  # the folder of this file, which programs do not know
     _import_everything()
-    answers = os.fdopen(os.dup(1), "w")
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            _become(json.loads(line))
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
+    asked = socket.socket(fileno=int(sys.argv[1]))
+    living: set[int] = set()
+    while True:
+        packet, files, _, _ = socket.recv_fds(asked, _LARGEST, 3)
+        if not packet:
+            break
+        order = json.loads(packet)
+        if order["do"] == "start":
+            pid = os.fork()
+            if pid == 0:
+                asked.close()
+                _become(order, files)
+                return
+            for file in files:
+                os.close(file)
+            living.add(pid)
+            answer: Any = pid
+        else:
+            ended, status = os.waitpid(order["pid"], os.WNOHANG if order["do"] == "poll" else 0)
+            answer = os.waitstatus_to_exitcode(status) if ended else None
+            living -= {ended}
+        asked.send(json.dumps(answer).encode())
+    for pid in living:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def _import_everything() -> None:
@@ -37,34 +65,58 @@ def _import_everything() -> None:
     for found in pkgutil.walk_packages(redrive.__path__, "redrive."):
         if not found.name.startswith(_WITHOUT):
             importlib.import_module(found.name)
-    for more in ("alembic.command", "sqlalchemy.dialects.postgresql.psycopg", "psycopg", "aiosqlite"):
+    for more in (
+        "alembic.command",
+        "psycopg",
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "aiosqlite",
+        "uvicorn",
+        "httpx",
+    ):
         importlib.import_module(more)
 
 
-def _become(order: dict[str, Any]) -> NoReturn:
-    """The command, and nothing else: what was here before does not go on."""
-    from redrive.cli import main as redrive
+def _become(order: dict[str, Any], files: list[int]) -> None:
+    """The program, and nothing else of what was here before."""
+    os.setsid()
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    words = order["words"]
+    if order["terminal"]:
+        from terminal import at_terminal
 
-    status = 1
-    try:
-        os.chdir(order["folder"])
-        os.environ.clear()
-        os.environ.update(order["environment"])
-        output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        signal.alarm(LIMIT)
-        sys.argv = ["redrive", *order["words"]]
-        redrive(order["words"], prog_name="redrive")
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+        at_terminal(lambda: _run(words))
+    else:
+        _run(words)
+
+
+def _run(words: list[str]) -> None:
+    match words:
+        case ["redrive", *arguments]:
+            sys.argv = words
+            from redrive.cli import main as redrive
+
+            redrive(arguments, prog_name="redrive")
+        case ["python", "-m", module, *arguments]:
+            sys.argv = [module, *arguments]
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case ["python", "-c", code, *arguments]:
+            sys.argv = ["-c", *arguments]
+            sys.path.insert(0, "")
+            exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+        case ["python", file, *arguments]:
+            sys.argv = [file, *arguments]
+            sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
+            runpy.run_path(file, run_name="__main__")
+        case _:
+            raise LookupError(f"nobody is prepared for {shlex.join(words)}")
 
 
 if __name__ == "__main__":
+    sys.modules.setdefault("terminal", importlib.import_module("terminal"))
     main()

@@ -25,20 +25,17 @@ does, and later commands are told where that is.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -48,6 +45,7 @@ import yaml
 
 from docs.commands import Command, adapted, split, usual_port
 from docs.markdown import Block, Page
+from docs.nursery import Child, nursery, words_of
 from docs.shown import Stand, matches, plain, says
 from redrive.testing.ports import free_port, is_open
 from redrive.testing.processes import ServerFailed, ServerProcess
@@ -108,7 +106,7 @@ class Lasting:
     """A program that goes on, and what it says."""
 
     command: Command
-    process: ServerProcess
+    process: ServerProcess | Child
     log: Path
 
     @property
@@ -127,6 +125,33 @@ class Lasting:
             raise Untrue(f"`{self.command.text}` said:\n{self.said}")
 
 
+class Interpreter:
+    """Our end of `interpreter.py`."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        theirs, ours = os.pipe()
+        answers, said = os.pipe()
+        words = ["python", str(HERE / "interpreter.py")]
+        self._child = nursery().start(words, folder, environment, (theirs, said, said))
+        os.close(theirs)
+        os.close(said)
+        self._questions, self._answers = os.fdopen(ours, "w"), os.fdopen(answers)
+
+    def ask(self, question: Mapping[str, str]) -> dict[str, Any]:
+        self._questions.write(json.dumps(question) + "\n")
+        self._questions.flush()
+        line = self._answers.readline()
+        if not line:
+            raise Untrue("the code ended its process")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        self._questions.close()
+        self._child.ended_within(WITHIN)
+        self._child.stop()
+        self._answers.close()
+
+
 @dataclass
 class Reader:
     """Somebody who does what a page says."""
@@ -143,8 +168,7 @@ class Reader:
         self.every: list[Lasting] = []
         self.status = 0
         self.printed = ""
-        self._python: subprocess.Popen[str] | None = None
-        self._stack = ExitStack()
+        self._python: Interpreter | None = None
 
     def __enter__(self) -> Self:
         (self.folder / "examples").symlink_to(ROOT / "examples")
@@ -153,9 +177,7 @@ class Reader:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._python is not None:
-            self._python.stdin.close()  # type: ignore[union-attr]
-            self._python.wait(30)
-            self._python.stdout.close()  # type: ignore[union-attr]
+            self._python.close()
         failures = []
         for program in reversed(self.lasting):
             try:
@@ -222,19 +244,8 @@ class Reader:
 
     def _ask(self, **question: str) -> str:
         if self._python is None:
-            self._python = subprocess.Popen(
-                [sys.executable, str(HERE / "interpreter.py")],
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        assert self._python.stdin is not None
-        assert self._python.stdout is not None
-        self._python.stdin.write(json.dumps(question) + "\n")
-        self._python.stdin.flush()
-        answer = json.loads(self._python.stdout.readline())
+            self._python = Interpreter(self.folder, self.environment)
+        answer = self._python.ask(question)
         if answer["failure"]:
             raise Untrue(f"the code fails:\n{answer['printed']}{answer['failure']}")
         return str(answer["printed"])
@@ -275,9 +286,8 @@ class Reader:
             self._check(command, done, status)
 
     def _bash(self, text: str) -> subprocess.CompletedProcess[str]:
-        if re.match(r"redrive [^|<>&;`$*]*$", text):
-            words = shlex.split(text, comments=True)
-            return _prepared().run(words[1:], self.folder, self.environment)
+        if (words := words_of(text)) is not None:
+            return nursery().run(words, self.folder, self.environment, within=WITHIN * 2)
         return subprocess.run(
             ["bash", "-c", f"(exit {self.status}); {text}"],
             cwd=self.folder,
@@ -319,9 +329,7 @@ class Reader:
         for program in [one for one in self.lasting if one.command.text == command.text]:
             self._end(program)
         log = self.folder / f"program-{len(self.every)}.log"
-        terminal = [] if "piped" in self.page.needs else [sys.executable, str(HERE / "terminal.py")]
-        process = ServerProcess([*terminal, "bash", "-c", f"exec {_env(text)}"], environment=self.environment, log=log)
-        program = Lasting(command, process, log)
+        program = Lasting(command, self._process(text, log), log)
         self.every.append(program)
         self.lasting.append(program)
         self._wait_until_ready(program, port)
@@ -329,6 +337,16 @@ class Reader:
             self._end(program)
             if not says(command.afterwards, program.said, self.stand):
                 raise _different(command.afterwards, program.said, f"`{command.text}`, interrupted,")
+
+    def _process(self, text: str, log: Path) -> ServerProcess | Child:
+        """At a terminal, if it is one of those that are prepared."""
+        words = words_of(text)
+        if words is None:
+            return ServerProcess(["bash", "-c", f"exec {_env(text)}"], environment=self.environment, log=log)
+        with open(os.devnull) as nothing, log.open("ab") as said:
+            files = (nothing.fileno(), said.fileno(), said.fileno())
+            terminal = "piped" not in self.page.needs
+            return nursery().start(words, self.folder, self.environment, files, terminal=terminal)
 
     def _wait_until_ready(self, program: Lasting, port: int) -> None:
         command = program.command
@@ -361,7 +379,7 @@ class Reader:
     def _quoted(block: Block, source: Path) -> None:
         text = source.read_text()
         for part in re.split(r"(?m)^ *(?:\.\.\.|…)\n", block.text):
-            if part.strip("\n") not in text:
+            if not any(textwrap.indent(part.strip("\n"), " " * depth) in text for depth in (0, 4, 8)):
                 raise Untrue(f"this is not in {source.relative_to(ROOT)}:\n{part}")
 
     # Data ---------------------------------------------------------------------------------------------
@@ -393,40 +411,6 @@ class Reader:
         with engine.connect() as connection:
             raw: Any = connection.connection.driver_connection
             (raw.executescript if url.startswith("sqlite") else raw.execute)(block.text)
-
-
-class _Prepared:
-    """Our end of `prepared.py`."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "prepared.py")],
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        atexit.register(self._close)
-
-    def run(self, words: list[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        output = folder / ".said"
-        order = {"words": words, "folder": str(folder), "environment": dict(environment), "output": str(output)}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        status = int(self._process.stdout.readline())
-        return subprocess.CompletedProcess(words, status, output.read_text(errors="replace"))
-
-    def _close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
-@cache
-def _prepared() -> _Prepared:
-    return _Prepared()
 
 
 def _env(text: str) -> str:

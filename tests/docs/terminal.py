@@ -1,8 +1,6 @@
-"""Run a command at a terminal of its own, as a person would, and write what it says to stdout.
+"""Have a function run at a terminal of its own, as a person would see it, and write what it says to stdout.
 
-    python terminal.py redrive worker shop:app
-
-Signals are passed on, and the exit status is the command's.
+Signals are passed on, and the exit status is the function's.
 """
 
 import fcntl
@@ -12,15 +10,18 @@ import signal
 import struct
 import sys
 import termios
+from collections.abc import Callable
 from types import FrameType
 
 _ROWS, _COLUMNS = 50, 200
 
 
-def main() -> None:
+def at_terminal(run: Callable[[], None]) -> None:
+    """Gives control to the function in a child, and ends as that does."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execvp(sys.argv[1], sys.argv[1:])
+        run()
+        return
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -29,8 +30,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, pass_on)
     while said := _read(terminal):
-        sys.stdout.buffer.write(said)
-        sys.stdout.buffer.flush()
+        os.write(1, said)
     _, status = os.waitpid(pid, 0)
     sys.exit(os.waitstatus_to_exitcode(status) % 256)
 
@@ -40,7 +40,3 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # Linux says EIO when the last process at a terminal has ended
         return b""
-
-
-if __name__ == "__main__":
-    main()
