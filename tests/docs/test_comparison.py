@@ -1,8 +1,11 @@
 """The table in the README that compares Redrive to its peers is true of the versions that are installed.
 
-Each row is checked for each peer, by running it on a broker or by looking into its code; `CHECKS` says by which test.
-What cannot be found out like that, because it is about something that is not there, is checked by looking where it
-would be. "As you write it" of aio-pika needs no check: it is a client, and decides nothing.
+`CHECKS` says which tests are responsible for a row. Retries, failures and publishing are tried on a broker. What is
+there or is not (schedules, batches, an outbox) is looked for in the code, where it would be: that finds a name that has
+appeared, and would not find a thing under another name. "Comes again, for ever" follows from two facts: an
+unacknowledged message comes again, and nobody reads a count of deliveries; no worker is killed here. "As you write it"
+of aio-pika needs no check: it is a client, and decides nothing. Redrive's own cells beyond those rows are what the rest
+of the test suite is about.
 """
 
 from __future__ import annotations
