@@ -38,8 +38,23 @@ NOT_RUN: dict[str, list[str]] = {
     "it would tell somebody else": [
         "docs/dead-letters.md: $ redrive dlq watch --webhook https://chat.example.com/hooks/1",
     ],
+    "it makes a tag": ['docs/releasing.md: $ git tag --annotate v0.2.0 --message "Redrive 0.2.0"'],
+    "needs a cluster": [
+        "docs/howto/kubernetes.md: $ docker build --file deploy/Dockerfile --tag registry.example.org/shop:0.1.0 . "
+        "&& docker push registry.example.org/shop:0.1.0",
+        "docs/howto/kubernetes.md: $ sed -i 's/newTag: .*/newTag: 0.2.0/' kustomization.yaml",
+        "docs/howto/kubernetes.md: $ kubectl apply -f secret.yaml && kubectl rollout restart deployment",
+    ],
     "needs a container engine": [
+        "docs/howto/docker-compose.md: $ cp .env.example .env",
+        "docs/howto/docker-compose.md: $ docker compose build",
+        "docs/howto/docker-compose.md: $ docker compose up --detach --scale worker=3",
         "examples/nfe/README.md: $ docker run -d --name rabbit -p 5672:5672 -p 15672:15672 rabbitmq:3-management",
+    ],
+    "needs kubectl": ["docs/howto/kubernetes.md: $ kubectl kustomize deploy/kubernetes"],
+    "needs systemd": [
+        "docs/howto/systemd.md: $ useradd --system --home-dir /var/lib/shop shop",
+        "docs/howto/systemd.md: $ /opt/shop/venv/bin/pip install --upgrade ./shop",
     ],
 }
 
