@@ -1,16 +1,17 @@
-"""Fuzz the frame reader, the conversation of either side and the decoders of messages.
+"""Fuzz everything that reads what strangers write.
 
-    python tools/fuzz.py --inputs 1000000                       both sides and all decoders
-    python tools/fuzz.py --side server --seconds 60 --jobs 2    for a minute, on two cores
+    python tools/fuzz.py                                        every target, for as long as `make fuzz` takes
+    python tools/fuzz.py --list                                 what there is
+    python tools/fuzz.py queries bodies --inputs 100000         two targets
+    python tools/fuzz.py protocol --seconds 60 --jobs 2         for a minute, on two cores
     python tools/fuzz.py --replay tests/fuzz/findings/*.bin     what was found, again
-    python tools/fuzz.py --inputs 1000000 --grow                keep the inputs that showed something new
-    python tools/fuzz.py --make-corpus                          write the valid conversations anew
+    python tools/fuzz.py frames --grow                          keep the inputs that showed something new
+    python tools/fuzz.py --make-corpus                          write the inputs to begin with anew
 
-Inputs are mutations of those in tests/fuzz/corpus and of the ones that have shown a target something new since.
-Every input must lead to events and complaints about the peer, never to another exception; within bounded time;
-leaving a conversation that holds no more than it was told, says only what its peer can read, and is silent after
-the peer broke the rules. What does not is saved, with the command that repeats it. The same seed tries the same
-inputs.
+Inputs are mutations of those in tests/fuzz/corpus and of the ones that have shown a target something new since. What
+each target promises stands at the head of its module in tools/fuzzing; none may answer an input with an exception that
+is not the sender's to hear, nor take more than bounded time and memory. What does is saved, with the command that
+repeats it. The same seed tries the same inputs.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from fuzzing import corpus
-from fuzzing.mutation import Mutator
-from fuzzing.targets import ConversationTarget, Target, target_named, targets
-from redrive.wire.method import Sender
+ROOT = Path(__file__).parents[1]
+# Targets that need a server use those of the tests, and processes that they start need the package.
+sys.path[1:1] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-FINDINGS = Path(__file__).parents[1] / "tests" / "fuzz" / "findings"
-TIME_LIMIT = 1.0  # seconds of processor time for one input; a typical one takes a thousandth of it
+from fuzzing import corpus  # noqa: E402
+from fuzzing.families import FAMILIES, target_named  # noqa: E402
+from fuzzing.mutation import Mutator  # noqa: E402
+from fuzzing.targets import Target  # noqa: E402
+
+FINDINGS = ROOT / "tests" / "fuzz" / "findings"
 MEMORY_LIMIT = 240  # megabytes that the process may grow by
 ENOUGH = 10  # findings, after which a run ends
 
@@ -57,6 +61,7 @@ class Finding:
 
 @dataclass
 class Report:
+    what: str
     seed: int
     inputs: int = 0
     seconds: float = 0.0
@@ -71,7 +76,7 @@ class Report:
 
     def __str__(self) -> str:
         return (
-            f"inputs={self.inputs} seconds={self.seconds:.0f} crashes={len(self.findings)} "
+            f"{self.what:<12} inputs={self.inputs} seconds={self.seconds:.0f} findings={len(self.findings)} "
             f"peak_rss={self.peak_rss}MiB seed={self.seed}"
         )
 
@@ -84,7 +89,7 @@ def time_limit() -> Iterator[None]:
     """Have `Hang` raised wherever an input is when its time is up. Processor time: a busy machine is no hang."""
 
     def ring(*_: object) -> None:
-        raise Hang(f"took more than {TIME_LIMIT} s")
+        raise Hang("took more processor time than an input may")
 
     before = signal.signal(signal.SIGVTALRM, ring)
     try:
@@ -95,7 +100,7 @@ def time_limit() -> Iterator[None]:
 
 def try_input(target: Target, data: bytes) -> set[str] | Finding:
     """What the target saw, or how it failed. To be called within `time_limit`."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, TIME_LIMIT)
+    signal.setitimer(signal.ITIMER_VIRTUAL, target.seconds)
     try:
         return target.run(data)
     except (Exception, Hang):
@@ -119,10 +124,7 @@ class Pool:
         self._known: set[str] = set()
 
     def next(self, chance: Random, mutator: Mutator) -> bytes:
-        data = chance.choice(self.inputs)
-        if isinstance(self.target, ConversationTarget):
-            return mutator.stream(data, self.inputs)
-        return mutator.payload(data, self.inputs)
+        return self.target.mutate(mutator, chance.choice(self.inputs), self.inputs)
 
     def learn(self, data: bytes, words: set[str], *, is_seed: bool = False) -> None:
         if words <= self._known:
@@ -134,12 +136,12 @@ class Pool:
 
 
 class Run:
-    """A seeded number of inputs, target after target."""
+    """A seeded number of inputs for the targets of one family, one after the other."""
 
-    def __init__(self, sides: tuple[Sender, ...], seed: int) -> None:
-        self.report = Report(seed)
+    def __init__(self, family: str, seed: int) -> None:
+        self.report = Report(family, seed)
         stored = corpus.load()
-        self.pools = [Pool(target, corpus.seeds_for(target, stored)) for target in targets(sides)]
+        self.pools = [Pool(target, corpus.seeds_for(target, stored)) for target in FAMILIES[family].make()]
         self._chance = Random(seed)
         self._mutator = Mutator(self._chance)
         self._kinds: set[str] = set()
@@ -147,7 +149,9 @@ class Run:
 
     def go(self, inputs: int, seconds: float | None = None) -> Report:
         start = time.monotonic()
-        with time_limit():
+        with ExitStack() as servers, time_limit():
+            for pool in self.pools:
+                servers.enter_context(pool.target)
             self._replay_seeds()
             while self.report.inputs < inputs and len(self.report.findings) < ENOUGH:
                 if seconds is not None and time.monotonic() - start > seconds:
@@ -168,9 +172,12 @@ class Run:
         result = try_input(pool.target, data)
         if not isinstance(result, Finding):
             pool.learn(data, result, is_seed=is_seed)
-        elif result.kind not in self._kinds:
+            return
+        if result.kind not in self._kinds:
             self._kinds.add(result.kind)
             self.report.findings.append(result)
+        pool.target.__exit__()
+        pool.target.__enter__()
 
     def _check_memory(self) -> None:
         self.report.peak_rss = _peak_rss()
@@ -187,64 +194,87 @@ def _peak_rss() -> int:
 
 # The command ----------------------------------------------------------------------------------------------------------
 
-SIDES = {"client": (Sender.CLIENT,), "server": (Sender.SERVER,), "both": (Sender.CLIENT, Sender.SERVER)}
-
 
 def main() -> int:
     options = arguments()
-    if options.make_corpus:
-        corpus.make()
+    if options.list:
+        print(*(f"{family.name:<12} {family.what}" for family in FAMILIES.values()), sep="\n")
         return 0
-    report = replay(options.replay) if options.replay else fuzz(options)
-    for finding in report.findings:
-        tell(finding)
-    print(report)
-    return 1 if report.findings else 0
+    if options.make_corpus:
+        corpus.make(target for family in FAMILIES.values() for target in family.make())
+        return 0
+    reports = [replay(options.replay)] if options.replay else fuzz(options)
+    found = False
+    for report in reports:
+        for finding in report.findings:
+            tell(finding)
+            found = True
+        print(report, flush=True)
+    return 1 if found else 0
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=100_000, help="how many to try at least (%(default)s)")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="which to fuzz (all; see --list)")
+    parser.add_argument("--inputs", type=int, help="how many to try of each at least (each has its own number)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed tries the same inputs (%(default)s)")
-    parser.add_argument("--side", choices=SIDES, default="both", help="whose conversation (%(default)s)")
-    parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--seconds", type=float, help="stop with each target after this time")
     parser.add_argument("--jobs", type=int, default=1, help="processes to share the work (%(default)s)")
     parser.add_argument("--grow", action="store_true", help="add the inputs that showed something new to the corpus")
-    parser.add_argument("--make-corpus", action="store_true", help="write the valid conversations of the corpus")
+    parser.add_argument("--make-corpus", action="store_true", help="write the corpus' inputs to begin with")
+    parser.add_argument("--list", action="store_true", help="the targets there are")
     parser.add_argument("--replay", nargs="+", type=Path, metavar="FILE", help="try these files instead")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if unknown := set(options.targets) - FAMILIES.keys():
+        parser.error(f"no target {', '.join(sorted(unknown))}: there are {', '.join(FAMILIES)}")
+    return options
 
 
-def fuzz(options: argparse.Namespace) -> Report:
-    share = -(-options.inputs // options.jobs)
-    work = [(options.side, options.seed + job, share, options.seconds, options.grow) for job in range(options.jobs)]
-    report = Report(options.seed)
-    if options.jobs == 1:
+def fuzz(options: argparse.Namespace) -> Iterator[Report]:
+    for name in options.targets or FAMILIES:
+        inputs = options.inputs or FAMILIES[name].inputs
+        share = -(-inputs // options.jobs)
+        work = [(name, options.seed + job, share, options.seconds, options.grow) for job in range(options.jobs)]
+        yield _shared(Report(name, options.seed), work)
+
+
+def _shared(report: Report, work: list[tuple[str, int, int, float | None, bool]]) -> Report:
+    if len(work) == 1:
         report.add(run_share(*work[0]))
         return report
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as workers:
+    with multiprocessing.get_context("spawn").Pool(len(work)) as workers:
         for part in workers.starmap(run_share, work):
             report.add(part)
     return report
 
 
-def run_share(side: str, seed: int, inputs: int, seconds: float | None, grow: bool) -> Report:
+def run_share(family: str, seed: int, inputs: int, seconds: float | None, grow: bool) -> Report:
     """What one process does."""
-    run = Run(SIDES[side], seed)
+    run = Run(family, seed)
     report = run.go(inputs, seconds)
-    if grow:
-        corpus.grow([(pool.target, data) for pool in run.pools for data in pool.news])
+    targets = [pool.target for pool in run.pools if pool.target.grows]
+    if grow and targets:
+        news = [(pool.target, data) for pool in run.pools if pool.target.grows for data in pool.news]
+        corpus.grow(news, targets)
     return report
 
 
 def replay(paths: Sequence[Path]) -> Report:
-    report = Report(seed=0)
-    with time_limit():
-        for path in paths:
-            report.inputs += 1
-            result = try_input(target_named(corpus.target_name(path)), path.read_bytes())
-            if isinstance(result, Finding):
-                report.findings.append(result)
+    report = Report("replay", seed=0)
+    start = time.monotonic()
+    by_target: dict[str, list[Path]] = {}
+    for path in paths:
+        by_target.setdefault(corpus.target_name(path), []).append(path)
+    for name, group in by_target.items():
+        with target_named(name) as target, time_limit():
+            for path in group:
+                report.inputs += 1
+                result = try_input(target, path.read_bytes())
+                if isinstance(result, Finding):
+                    report.findings.append(result)
+                    target.__exit__()
+                    target.__enter__()
+    report.seconds, report.peak_rss = time.monotonic() - start, _peak_rss()
     return report
 
 

@@ -1,9 +1,11 @@
 """The parts of `tools/fuzz.py`.
 
-| module      | what                                                                                    |
-|-------------|-----------------------------------------------------------------------------------------|
-| `targets`   | what is fuzzed: a conversation of either side in several states, and the lazy decoders   |
-| `playing`   | the application behind a conversation: it answers, and looks at everything it is given   |
-| `mutation`  | inputs from inputs, knowing what a frame, a length and a field table are                 |
-| `corpus`    | inputs on disk, and how the first of them are made                                      |
+| module          | what                                                                                    |
+|-----------------|-----------------------------------------------------------------------------------------|
+| `families`      | what there is, by the names under which it is chosen                                     |
+| `targets`       | what a target is                                                                         |
+| `conversations` | a conversation of either side in several states, and the lazy decoders                   |
+| `playing`       | the application behind a conversation: it answers, and looks at everything it is given   |
+| `mutation`      | inputs from inputs, knowing what a frame, a length and a field table are                 |
+| `corpus`        | inputs on disk, and how the first of them are made                                      |
 """

@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from fuzzing.targets import LARGEST_MESSAGE, Target, new_pair, opened, target_named
+from fuzzing.conversations import LARGEST_MESSAGE, new_pair, opened
+from fuzzing.targets import Target
 from redrive.protocol.conversation import Event
 from redrive.testing.pair import ConnectionPair, frame_by_frame
 from redrive.wire.frames import HEADER, METHOD
@@ -99,9 +100,9 @@ _PARTS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 # Grown --------------------------------------------------------------------------------------------------------------
 
 
-def grow(news: list[tuple[Target, bytes]], folder: Path = FOLDER) -> None:
+def grow(news: list[tuple[Target, bytes]], targets: Iterable[Target], folder: Path = FOLDER) -> None:
     """Keep the inputs that show something which no stored input of that side or decoder shows, as small as can be."""
-    known = {(family(target), word) for target, data in _stored(folder) for word in target.run(data)}
+    known = {(family(target), word) for target, data in _stored(targets, folder) for word in target.run(data)}
     for target, data in sorted(news, key=lambda item: len(item[1])):
         fresh = {word for word in target.run(data) if (family(target), word) not in known}
         if fresh:
@@ -118,10 +119,9 @@ def family(target: Target) -> str:
     return target.name.split("-")[0]
 
 
-def _stored(folder: Path) -> Iterator[tuple[Target, bytes]]:
-    for name, inputs in load(folder).items():
-        target = target_named(name)
-        yield from ((target, data) for data in inputs)
+def _stored(targets: Iterable[Target], folder: Path) -> Iterator[tuple[Target, bytes]]:
+    stored = load(folder)
+    return ((target, data) for target in targets for data in stored.get(target.name, []))
 
 
 def shrunk(data: bytes, still: Callable[[bytes], bool]) -> bytes:
@@ -160,9 +160,10 @@ class Recording(ConnectionPair):
         return super().tell_client(data)
 
 
-def make(folder: Path = FOLDER) -> None:
+def make(targets: Iterable[Target], folder: Path = FOLDER) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in _made().items():
+    made = _made() | {f"{target.name}.{name}": data for target in targets for name, data in target.made().items()}
+    for name, data in made.items():
         (folder / f"{name}.bin").write_bytes(data)
 
 

@@ -1,0 +1,51 @@
+"""The targets that `tools/fuzz.py` knows, by the names under which they are chosen.
+
+`inputs` is what `make fuzz` tries of each, and `few` what `make test` does. Those that need a server take longer for
+an input than the others for a thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fuzzing.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: str
+    what: str
+    make: Callable[[], list[Target]]  # imports what it needs, and nobody else does
+    inputs: int
+    few: int
+
+
+def _frames() -> list[Target]:
+    from fuzzing.conversations import decoders
+
+    return decoders()
+
+
+def _protocol() -> list[Target]:
+    from fuzzing.conversations import conversations
+
+    return conversations()
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("frames", "the decoders of methods, tables, properties, messages", _frames, 500_000, 2_000),
+        Family("protocol", "the conversation of either side, in every state", _protocol, 500_000, 2_000),
+    )
+}
+
+
+def target_named(name: str) -> Target:
+    """As corpus files call it."""
+    for family in FAMILIES.values():
+        for target in family.make():
+            if target.name == name:
+                return target
+    raise LookupError(f"there is no target {name}: there are {', '.join(FAMILIES)}")
