@@ -33,11 +33,25 @@ def _protocol() -> list[Target]:
     return conversations()
 
 
+def _queries() -> list[Target]:
+    from fuzzing.queries import QueryTarget
+
+    return [QueryTarget("queries")]
+
+
+def _bodies() -> list[Target]:
+    from fuzzing.bodies import BodyTarget
+
+    return [BodyTarget("bodies")]
+
+
 FAMILIES = {
     family.name: family
     for family in (
         Family("frames", "the decoders of methods, tables, properties, messages", _frames, 500_000, 2_000),
         Family("protocol", "the conversation of either side, in every state", _protocol, 500_000, 2_000),
+        Family("queries", "the language in which dead letters are searched", _queries, 300_000, 1_000),
+        Family("bodies", "what handlers get of a body, and what people are shown of it", _bodies, 100_000, 1_000),
     )
 }
 

@@ -2,12 +2,16 @@
 
 `Mutator.stream` knows frames: it drops, repeats, swaps and borrows them, lies in their heads, and changes their
 payloads with the length put right. `Mutator.payload` knows what stands in payloads: lengths, flags, tables.
+`Mutator.text` knows words, and `Mutator.value` what JSON is made of.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from random import Random
+from typing import Any
 
 from redrive.testing.pair import frame, frame_by_frame
 from redrive.wire.frames import END, HEAD, OVERHEAD, PROTOCOL_HEADER
@@ -17,12 +21,13 @@ from redrive.wire.method import METHODS
 _TELLING_BYTES = (0, 1, 2, 3, 4, 8, 0x10, 0x3C, 0x7F, 0x80, 0xCE, 0xFE, 0xFF, *b"tbBsuIilLfdDSxAFTV")
 _TELLING_NUMBERS = (0, 1, 2, 3, 4, 7, 8, 14, 20, 127, 128, 255, 256, 4088, 4089, 4096, 65535, 0x7FFFFFFF, 0xFFFFFFFF)
 _METHOD_IDS = tuple(METHODS)
+_TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 _LARGEST = 20_000  # an input beyond this is cut: it would only take longer
 
 
 class Mutator:
     def __init__(self, chance: Random) -> None:
-        self._chance = chance
+        self.chance = self._chance = chance
         self._frame_edits: tuple[Callable[[list[bytes], int, Sequence[bytes]], None], ...] = (
             self._drop, self._repeat, self._swap, self._borrow, self._head, self._end, self._inside, self._inside,
             self._inside, self._join,
@@ -49,6 +54,57 @@ class Mutator:
             edit = self._chance.choice(self._edits)
             edit(mutated, self._chance.randrange(len(mutated) + 1), others)
         return bytes(mutated[:_LARGEST])
+
+    def text(self, data: bytes, others: Sequence[bytes], words: Sequence[str]) -> bytes:
+        """What somebody might write instead of this, with some of these words."""
+        if self._chance.random() < 0.2:
+            return self.payload(data, others)
+        tokens = _TOKEN.findall(data.decode("utf-8", "surrogateescape")) or [""]
+        for _ in range(self._how_many()):
+            at = self._chance.randrange(len(tokens) + 1)
+            word = self._chance.choice(words)
+            match self._chance.randrange(6):
+                case 0:
+                    tokens[at:at] = [word]
+                case 1 | 2:
+                    tokens[at : at + 1] = [word]
+                case 3:
+                    del tokens[at : at + self._chance.choice((1, 2, 8))]
+                case 4:
+                    start = self._chance.randrange(len(tokens) + 1)
+                    tokens[at:at] = tokens[start : start + self._chance.choice((1, 3, 20))]
+                case _:
+                    other = _TOKEN.findall(self._chance.choice(others).decode("utf-8", "surrogateescape"))
+                    start = self._chance.randrange(len(other) + 1)
+                    tokens[at:at] = other[start : start + self._chance.choice((1, 3, 20))]
+        return "".join(tokens).encode("utf-8", "surrogatepass" if self._chance.random() < 0.1 else "replace")
+
+    def value(self, value: Any, hostile: Sequence[Any]) -> Any:
+        """What a document might hold instead of this: a few of its places with something hostile in them."""
+        value = deepcopy(value)
+        for _ in range(self._how_many()):
+            value = self._somewhere(value, hostile)
+        return value
+
+    def _somewhere(self, value: Any, hostile: Sequence[Any]) -> Any:
+        """Walk down to some place, and change it there."""
+        chance = self._chance
+        if not isinstance(value, dict | list) or not value or chance.random() < 0.15:
+            return deepcopy(chance.choice(hostile))
+        places = list(value) if isinstance(value, dict) else list(range(len(value)))
+        place = chance.choice(places)
+        edit = chance.random()
+        if edit < 0.08:
+            del value[place]
+        elif edit < 0.16 and isinstance(value, list):
+            value.append(deepcopy(value[place]))
+        elif edit < 0.16:
+            value[str(chance.choice(hostile))[:300]] = value[place]
+        elif edit < 0.2 and isinstance(value, dict):
+            value[place], value[places[0]] = value[places[0]], value[place]
+        else:
+            value[place] = self._somewhere(value[place], hostile)
+        return value
 
     def _how_many(self) -> int:
         return self._chance.choice((1, 1, 1, 2, 2, 3, 5))
