@@ -32,3 +32,10 @@ def test_a_template_that_means_nothing_is_refused(options: dict[str, object], co
     with pytest.raises(ConfigurationError) as caught:
         Naming(**options)  # type: ignore[arg-type]
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("template", ["{queue:>999999999}", "{queue!r}", "{delay:d}"])
+def test_a_template_changes_nothing_about_what_it_holds(template: str) -> None:
+    """A width of a gigabyte is a template like any other to `str.format`."""
+    with pytest.raises(ConfigurationError, match="stand as they are"):
+        Naming(dlq_queue=template)
