@@ -24,6 +24,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any, TypeAlias, TypeVar
 
 from redrive.errors import ConfigurationError, TopologyError
@@ -31,9 +32,14 @@ from redrive.recovery.retry import Exponential, Retry
 from redrive.topology.declared import Bind, Exchange, Queue, Topology
 from redrive.topology.definitions import BindingDefinition
 from redrive.topology.naming import Naming
+from redrive.wire.values import shown
 
 # What no file can say: code, and what was taken from elsewhere as it is.
 _UNSAYABLE = {"others", "only", "never", "classify"}
+
+_MOST_VALUES = 200_000
+_MOST_DEPTH = 40  # arguments begin at the fourth, and AMQP knows 32
+_MOST_WORDS = 300
 
 _Table: TypeAlias = "Mapping[str, Any]"
 T = TypeVar("T")
@@ -42,8 +48,10 @@ T = TypeVar("T")
 def parse_toml(text: str) -> Topology:
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"not TOML: {error}") from None
+    except ValueError as error:  # also for numbers of thousands of digits
+        raise ConfigurationError(f"not TOML: {_brief(error)}") from None
+    except RecursionError:
+        raise ConfigurationError("not TOML that can be read: it is nested too deep") from None
     return read_topology(raw)
 
 
@@ -54,20 +62,90 @@ def parse_yaml(text: str) -> Topology:
         raise ConfigurationError("reading YAML needs PyYAML: pip install 'redrive[yaml]', or use TOML") from None
     try:
         raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"not YAML: {error}") from None
+    except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
+        # What is no date, no number or no text, though it looks like one, PyYAML leaves to Python to say.
+        raise ConfigurationError(f"not YAML: {_brief(error)}") from None
+    except RecursionError:
+        raise ConfigurationError("not YAML that can be read: it is nested too deep") from None
     return read_topology(raw if raw is not None else {})
+
+
+def _brief(error: Exception) -> str:
+    said = str(error)
+    return said if len(said) <= _MOST_WORDS else f"{said[:_MOST_WORDS]}…"
 
 
 # Reading ------------------------------------------------------------------------------------------
 
 
 def read_topology(raw: object) -> Topology:
+    if odd := next(_oddities(raw), None):
+        raise TopologyError([odd])
     reader = _Reader()
     topology = reader.topology(raw)
     if reader.problems or topology is None:
         raise TopologyError(reader.problems)
     return topology
+
+
+def _oddities(raw: object) -> Iterator[str]:
+    """What no topology has in it. Everything counts as often as it is said: with the aliases of YAML a few lines can be
+    more than any memory holds, or go on for ever.
+    """
+    seen, level = 0, [("topology", raw)]
+    for _ in range(_MOST_DEPTH):
+        if not level:
+            return
+        below: list[tuple[str, object]] = []
+        for where, value in level:
+            seen += 1
+            if seen > _MOST_VALUES:
+                yield f"topology: more than {_MOST_VALUES} values, counting each as often as it is said"
+            yield from _oddity(where, value)
+            below += _inside(where, value)
+        level = below
+    yield f"topology: nested more than {_MOST_DEPTH} deep, at {level[0][0]}"
+
+
+def _inside(where: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        yield from ((f"{where}.{name}" if where != "topology" else name, one) for name, one in value.items())
+    elif isinstance(value, list):
+        yield from ((f"{where}[{number}]", one) for number, one in enumerate(value))
+
+
+def _oddity(where: str, value: object) -> Iterator[str]:
+    where = where if len(where) <= _MOST_WORDS else f"{where[:_MOST_WORDS]}…"
+    match value:
+        case Mapping():
+            for name in value:
+                if not isinstance(name, str):
+                    yield f"topology: {where}: {shown(name)} is no name: put it in quotes"
+                elif not _is_text(name):
+                    yield f"topology: {where}: {shown(name)} is no text: half of a character"
+        case str():
+            if not _is_text(value):
+                yield f"topology: {where} {shown(value)}: want a text, and this has half of a character in it"
+        case bool() | list():
+            pass
+        case int():
+            if not -(2**63) <= value < 2**63:
+                yield f"topology: {where} {shown(value)}: want a number of at most 64 bits"
+        case float():
+            if not isfinite(value):
+                yield f"topology: {where} {value}: want a number"
+        case None:
+            yield f"topology: {where} is nothing: leave it out instead"
+        case _:
+            yield f"topology: {where} {shown(value)}: want a text (in quotes), a number, a truth, a list or a table"
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _Reader:
@@ -98,7 +176,7 @@ class _Reader:
 
     def _queue(self, raw: object, where: str) -> Queue | None:
         if isinstance(raw, Mapping) and isinstance(raw.get("name"), str):
-            where = f"queue {raw['name']}"
+            where = f"queue {raw['name'][:_MOST_WORDS]}"
         return self._make(
             Queue,
             raw,
@@ -123,7 +201,7 @@ class _Reader:
     def _texts(self, raw: object, where: str) -> list[str]:
         if isinstance(raw, list) and all(isinstance(one, str) for one in raw):
             return raw
-        self.problems.append(f"{where}: {raw!r}: want routing keys, like ['orders.*']")
+        self.problems.append(f"{where}: {shown(raw)}: want routing keys, like ['orders.*']")
         return []
 
     def _each(self, raw: object, where: str, make: Callable[[object, str], T | None]) -> list[T]:
@@ -135,7 +213,7 @@ class _Reader:
 
     def _make(self, kind: type[T], raw: object, where: str, **special: Callable[[Any], Any]) -> T | None:
         if not isinstance(raw, Mapping):
-            self.problems.append(f"{where}: {raw!r}: want a table")
+            self.problems.append(f"{where}: {shown(raw)}: want a table")
             return None
         found = len(self.problems)
         values = self._values(kind, raw, where, special)
@@ -157,13 +235,13 @@ class _Reader:
         values = {}
         for name, value in raw.items():
             if name not in known:
-                close = get_close_matches(str(name), known, 1)
+                close = get_close_matches(name, known, 1)
                 hint = f", did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
-                self.problems.append(f"{where}: unknown option {name}{hint}")
+                self.problems.append(f"{where}: unknown option {name[:_MOST_WORDS]}{hint}")
             elif name in special:
                 values[name] = special[name](value)
             elif problem := _misfit(str(known[name].type), value):
-                self.problems.append(f"{where}: {name} {value!r}: want {problem}")
+                self.problems.append(f"{where}: {name} {shown(value)}: want {problem}")
             else:
                 values[name] = value
         for name, field in known.items():

@@ -142,3 +142,46 @@ def test_a_file_of_the_wrong_shape_is_refused(yaml: str) -> None:
 
 def test_an_empty_file_is_an_empty_topology() -> None:
     assert parse_yaml("") == parse_toml("") == Topology()
+
+
+# What somebody wrote to do harm ---------------------------------------------------------------------------------
+
+LAUGHS = "a: &a [x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [*{before}, *{before}, *{before}, *{before}]\n"
+    for before, name in zip("abcdefghijklmno", "bcdefghijklmnop", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "complaint"),
+    [
+        (LAUGHS + "queues: *p", "topology: more than 200000 values"),
+        (LAUGHS + "queues: [{name: q, arguments: {x: *p}}]", "topology: more than 200000 values"),
+        ("queues:\n- name: q\n  arguments: &a {x: *a}", "topology: nested more than 40 deep, at queues[0].arguments.x"),
+        ("queues: " + "[" * 2_000, "nested too deep"),
+        ("queues: [{name: q, arguments: {x: 2001-99-99}}]", "not YAML: month must be in 1..12"),
+        ("queues: [{name: q, arguments: {x: 2001-12-14}}]", "topology: queues[0].arguments.x datetime.date"),
+        ("queues: [{name: q, arguments: {x: .nan}}]", "topology: queues[0].arguments.x nan: want a number"),
+        ("queues: [{name: q, arguments: {1: x}}]", "topology: queues[0].arguments: 1 is no name"),
+        ("queues: [{name: q, retry: null}]", "topology: queues[0].retry is nothing: leave it out"),
+        ('queues: [{name: "\\ud800"}]', "topology: queues[0].name '\\ud800': want a text"),
+        ("queues: [{name: q, arguments: {x: 99999999999999999999}}]", "want a number of at most 64 bits"),
+    ],
+)
+def test_a_document_that_no_topology_is_made_of_is_refused_by_its_place(yaml: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_yaml(yaml)
+    assert complaint in str(refused.value)
+    assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize("toml", [f"x = {'9' * 5_000}", "x = " + "[" * 3_000])
+def test_toml_that_python_cannot_read_is_not_toml(toml: str) -> None:
+    with pytest.raises(ConfigurationError, match="not TOML"):
+        parse_toml(toml)
+
+
+def test_what_is_quoted_of_a_file_is_short() -> None:
+    with pytest.raises(TopologyError) as refused:
+        parse_toml(f'queues = "{"x" * 100_000}"\nqueue_types = 1\n[[exchanges]]\nname = ["{"y" * 100_000}"]')
+    assert [len(problem) < 200 for problem in refused.value.problems] == [True] * 3
