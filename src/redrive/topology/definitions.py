@@ -8,13 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import json
+
+from redrive.wire.values import MAX_DEPTH, shown
 
 Arguments: TypeAlias = "Mapping[str, Any]"
 
 DEFAULT_EXCHANGE = ""
+
+# Arguments of a queue that have one type, and no broker takes another: numbers with the least and the most of them.
+WHOLE_NUMBERS: Mapping[str, tuple[int, int | None]] = {
+    "x-message-ttl": (0, 2**32 - 1),
+    "x-expires": (1, 2**32 - 1),
+    "x-max-priority": (0, 255),
+    "x-max-length": (0, None),
+    "x-max-length-bytes": (0, None),
+    "x-delivery-limit": (-1, None),
+}
+TEXTS = frozenset(
+    ("x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow", "x-queue-type")
+)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +65,16 @@ class QueueDefinition:
     @property
     def ttl(self) -> int | None:
         """How many milliseconds a message may wait in it."""
-        return self.arguments.get("x-message-ttl")
+        return _if_is(int, self.arguments.get("x-message-ttl"))
 
     @property
     def dead_letter_exchange(self) -> str | None:
-        return self.arguments.get("x-dead-letter-exchange")
+        return _if_is(str, self.arguments.get("x-dead-letter-exchange"))
 
     @property
     def dead_letter_key(self) -> str | None:
         """The routing key of what it dead-letters; None: the message's own."""
-        return self.arguments.get("x-dead-letter-routing-key")
+        return _if_is(str, self.arguments.get("x-dead-letter-routing-key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +154,41 @@ class Definitions:
     def __repr__(self) -> str:
         sizes = f"exchanges={len(self.exchanges)} queues={len(self.queues)} bindings={len(self.bindings)}"
         return f"<Definitions {sizes}>"
+
+
+def misfits(arguments: Arguments) -> Iterator[str]:
+    """What no broker could have said about these arguments."""
+    for name, value in arguments.items():
+        if name in TEXTS and not isinstance(value, str):
+            yield f"{name} {shown(value)}: want a text"
+        elif name in WHOLE_NUMBERS and not _is_within(value, *WHOLE_NUMBERS[name]):
+            least, most = WHOLE_NUMBERS[name]
+            yield f"{name} {shown(value)}: want a number from {least}" + (f" to {most}" if most else "")
+        elif _depth(value) > MAX_DEPTH:
+            yield f"{shown(name)} is nested more than {MAX_DEPTH} deep"
+
+
+def _is_within(value: object, least: int, most: int | None) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return False
+    return value >= least and (most is None or value <= most)
+
+
+def _depth(value: object) -> int:
+    """Of lists and tables in each other; not much more than is allowed is looked at."""
+    depth, level = 0, [value]
+    while level and depth <= MAX_DEPTH:
+        level = [part for one in level for part in _parts(one)]
+        depth += 1
+    return depth
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _if_is(kind: type[T], value: object) -> T | None:
+    """What is of another type means nothing here; `misfits` says so."""
+    return value if isinstance(value, kind) else None

@@ -22,9 +22,12 @@ from redrive.topology.definitions import (
     Definitions,
     ExchangeDefinition,
     QueueDefinition,
+    misfits,
 )
+from redrive.wire.values import shown
 
 _Row: TypeAlias = "dict[str, Any]"
+_SECTIONS = ("exchanges", "queues", "bindings", "vhosts", "users", "permissions")
 D = TypeVar("D", ExchangeDefinition, QueueDefinition, BindingDefinition)
 
 
@@ -38,11 +41,13 @@ class DefinitionsFile:
     def parse(cls, text: str | bytes) -> DefinitionsFile:
         try:
             raw = msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"definitions.json is not JSON: {error}") from None
+        except RecursionError:
+            raise ConfigurationError("definitions.json is nested too deep to be read") from None
         if not isinstance(raw, dict):
             raise ConfigurationError("definitions.json: want an object with queues, exchanges and bindings")
-        for section in ("exchanges", "queues", "bindings"):
+        for section in _SECTIONS:
             rows = raw.get(section, [])
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ConfigurationError(f"definitions.json: {section} is not a list of objects")
@@ -51,8 +56,13 @@ class DefinitionsFile:
     @property
     def vhosts(self) -> tuple[str, ...]:
         """The virtual hosts that it speaks of; a file exported from one of them may leave out which."""
-        named = {row["vhost"] for section in ("exchanges", "queues") for row in self._rows(section) if "vhost" in row}
-        listed = {row["name"] for row in self._rows("vhosts") if "name" in row}
+        named = {
+            _text(row, "vhost", section)
+            for section in ("exchanges", "queues")
+            for row in self._rows(section)
+            if "vhost" in row
+        }
+        listed = {_text(row, "name", "vhosts") for row in self._rows("vhosts") if "name" in row}
         return tuple(sorted(named | listed)) or ("/",)
 
     def definitions(self, vhost: str = "/") -> Definitions:
@@ -127,42 +137,62 @@ def _identity(definition: Definition) -> object:
 
 
 def _read_exchange(row: _Row) -> ExchangeDefinition:
+    name = _text(row, "name", "exchange")
+    who = f"exchange {shown(name)}"
     return ExchangeDefinition(
-        _field(row, "name", "exchange"),
-        _field(row, "type", "exchange"),
-        row.get("durable", True),
-        row.get("auto_delete", False),
-        row.get("internal", False),
-        row.get("arguments") or {},
+        name,
+        _text(row, "type", who),
+        _flag(row, "durable", True, who),
+        _flag(row, "auto_delete", False, who),
+        _flag(row, "internal", False, who),
+        _arguments(row, who),
     )
 
 
 def _read_queue(row: _Row) -> QueueDefinition:
+    name = _text(row, "name", "queue")
+    who = f"queue {shown(name)}"
     return QueueDefinition(
-        _field(row, "name", "queue"),
-        row.get("durable", True),
-        row.get("auto_delete", False),
-        row.get("arguments") or {},
+        name, _flag(row, "durable", True, who), _flag(row, "auto_delete", False, who), _arguments(row, who)
     )
 
 
 def _read_binding(row: _Row) -> BindingDefinition:
     kind = row.get("destination_type", "queue")
     if kind not in ("queue", "exchange"):
-        raise ConfigurationError(f"definitions.json: a binding leads to a {kind!r}: want queue or exchange")
-    return BindingDefinition(
-        _field(row, "source", "binding"),
-        _field(row, "destination", "binding"),
-        row.get("routing_key", ""),
-        kind,
-        row.get("arguments") or {},
-    )
+        raise ConfigurationError(f"definitions.json: a binding leads to a {shown(kind)}: want queue or exchange")
+    source, destination = _text(row, "source", "binding"), _text(row, "destination", "binding")
+    who = f"binding {shown(source)} → {shown(destination)}"
+    return BindingDefinition(source, destination, _text(row, "routing_key", who, ""), kind, _arguments(row, who))
 
 
-def _field(row: _Row, name: str, kind: str) -> str:
-    value = row.get(name)
+# Fields of rows, which somebody may have written by hand.
+
+
+def _text(row: _Row, name: str, who: str, otherwise: str | None = None) -> str:
+    value = row.get(name, otherwise)
+    if value is None:
+        raise ConfigurationError(f"definitions.json: {who} {shown(row.get('name', row))} has no {name}")
     if not isinstance(value, str):
-        raise ConfigurationError(f"definitions.json: {kind} {row.get('name', row)!r} has no {name}")
+        raise ConfigurationError(f"definitions.json: {who}: {name} {shown(value)}: want a text")
+    return value
+
+
+def _flag(row: _Row, name: str, otherwise: bool, who: str) -> bool:
+    value = row.get(name, otherwise)
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"definitions.json: {who}: {name} {shown(value)}: want true or false")
+    return value
+
+
+def _arguments(row: _Row, who: str) -> dict[str, Any]:
+    value = row.get("arguments")
+    if value is None or value == []:  # which is how some of RabbitMQ's own tools write an empty object
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"definitions.json: {who}: arguments {shown(value)}: want an object")
+    if problem := next(misfits(value), None):
+        raise ConfigurationError(f"definitions.json: {who}: {problem}")
     return value
 
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
-from redrive.topology.declared import Bind, Exchange, Queue, QueueType, Topology
+from redrive.topology.declared import Bind, Exchange, Queue, Topology, queue_type
 from redrive.topology.definitions import Definitions, QueueDefinition
 from redrive.topology.expansion import expand
 from redrive.topology.naming import Naming
@@ -52,7 +52,7 @@ def _said(queue: QueueDefinition, retry: Retry | None) -> Queue:
         queue.name,
         retry=retry,
         dlq=True,
-        type=QueueType(queue.type),
+        type=queue_type(queue.type, str(queue)),
         durable=queue.durable,
         auto_delete=queue.auto_delete,
         arguments=arguments,
@@ -79,7 +79,7 @@ def _plainly(queue: QueueDefinition, definitions: Definitions) -> Queue:
         queue.name,
         [Bind(bind.source, bind.routing_key, bind.arguments) for bind in definitions.bindings_to(queue.name)],
         dlq=False,
-        type=QueueType(queue.type),
+        type=queue_type(queue.type, str(queue)),
         durable=queue.durable,
         auto_delete=queue.auto_delete,
         arguments={name: value for name, value in queue.arguments.items() if name != "x-queue-type"},

@@ -8,24 +8,20 @@ from difflib import get_close_matches
 from redrive.recovery.retry import Retry, Route
 from redrive.topology import ladder
 from redrive.topology.declared import Queue, QueueType
-from redrive.topology.definitions import Definitions, QueueDefinition
+from redrive.topology.definitions import TEXTS, WHOLE_NUMBERS, Definitions, QueueDefinition, misfits
 from redrive.topology.routing import dead_letter_targets
 from redrive.topology.server import Server
+from redrive.wire.values import shown
 
 LONGEST_NAME = 255
-_LARGEST = {"x-message-ttl": 2**32 - 1, "x-expires": 2**32 - 1, "x-max-priority": 255}
-_WHOLE_NUMBERS = {*_LARGEST, "x-max-length", "x-max-length-bytes", "x-delivery-limit"}
 _OVERFLOWS = {"drop-head", "reject-publish", "reject-publish-dlx"}
 _KNOWN_TYPES = {"direct", "fanout", "topic", "headers", "x-delayed-message", "x-consistent-hash"}
 _OURS = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 
 KNOWN_ARGUMENTS = {
-    *_WHOLE_NUMBERS,
-    *_OURS,
-    "x-queue-type",
-    "x-overflow",
+    *WHOLE_NUMBERS,
+    *TEXTS,
     "x-single-active-consumer",
-    "x-dead-letter-strategy",
     "x-quorum-initial-group-size",
     "x-queue-leader-locator",
     "x-queue-mode",
@@ -165,15 +161,12 @@ def _names(definitions: Definitions) -> Iterator[str]:
 
 
 def _arguments(queue: QueueDefinition) -> Iterator[str]:
-    for name, value in queue.arguments.items():
-        if name in _WHOLE_NUMBERS:
-            least = -1 if name == "x-delivery-limit" else 1 if name == "x-expires" else 0
-            most = _LARGEST.get(name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or value < least or (most is not None and value > most):
-                yield f"{queue}: {name} {value!r}: want a number from {least}" + (f" to {most}" if most else "")
+    problems = [f"{queue}: {problem}" for problem in misfits(queue.arguments)]
+    yield from problems
+    if problems:
+        return  # what is of another type cannot be judged
     if queue.arguments.get("x-overflow", "drop-head") not in _OVERFLOWS:
-        yield f"{queue}: x-overflow {queue.arguments['x-overflow']!r}: want one of {', '.join(sorted(_OVERFLOWS))}"
+        yield f"{queue}: x-overflow {shown(queue.arguments['x-overflow'])}: want one of {', '.join(sorted(_OVERFLOWS))}"
     for refused, why in _REFUSED.get(queue.type, {}).items():
         if refused in queue.arguments:
             yield f"{queue}: {queue.type} queues refuse {refused}: {why}"

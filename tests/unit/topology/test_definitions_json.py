@@ -112,3 +112,48 @@ def test_a_password_is_written_as_rabbitmq_hashes_it() -> None:
 def test_what_is_no_definitions_file_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         DefinitionsFile.parse(text).definitions()
+
+
+# What somebody wrote by hand, or to do harm ---------------------------------------------------------------------
+
+DEEP: object = "bottom"
+for _ in range(40):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"queues": [' + "[" * 5_000, "definitions.json is nested too deep"),
+        (b'{"queues": "\xff"}', "definitions.json is not JSON"),
+        ({"vhosts": [7]}, "definitions.json: vhosts is not a list of objects"),
+        ({"users": {}}, "definitions.json: users is not a list of objects"),
+        ({"queues": [{"name": "q", "vhost": 7}]}, "definitions.json: queues: vhost 7: want a text"),
+        ({"vhosts": [{"name": []}]}, "definitions.json: vhosts: name []: want a text"),
+        ({"queues": [{"name": "q", "durable": "yes"}]}, "queue 'q': durable 'yes': want true or false"),
+        ({"queues": [{"name": "q", "arguments": [1]}]}, "queue 'q': arguments [1]: want an object"),
+        ({"queues": [{"name": "q", "arguments": {"x-dead-letter-exchange": {}}}]}, "x-dead-letter-exchange {}: want a"),
+        ({"queues": [{"name": "q", "arguments": {"x-message-ttl": "9"}}]}, "x-message-ttl '9': want a number from 0"),
+        ({"queues": [{"name": "q", "arguments": {"deep": DEEP}}]}, "'deep' is nested more than 32 deep"),
+        ({"exchanges": [{"name": "e", "type": 5}]}, "exchange 'e': type 5: want a text"),
+        ({"bindings": [{"source": "e", "destination": "q", "routing_key": True}]}, "routing_key True: want a text"),
+        ({"bindings": [{"source": "e", "destination": "q", "destination_type": {}}]}, "a binding leads to a {}"),
+        ({"bindings": [{"source": "e", "destination": "q", "arguments": "x"}]}, "arguments 'x': want an object"),
+    ],
+)
+def test_a_row_that_is_none_is_refused_by_its_place(text: object, complaint: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        read_all(text if isinstance(text, str | bytes) else json.dumps(text))
+    assert complaint in str(refused.value)
+
+
+def read_all(text: str | bytes) -> None:
+    file = DefinitionsFile.parse(text)
+    for vhost in file.vhosts:
+        file.definitions(vhost)
+
+
+def test_what_is_quoted_of_a_file_is_short() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        read_all(json.dumps({"queues": [{"name": ["x" * 1_000_000]}]}))
+    assert len(str(refused.value)) < 200

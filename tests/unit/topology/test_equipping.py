@@ -56,3 +56,11 @@ def test_definitions_become_a_file_that_makes_the_same_definitions(name: str, ve
     server = Server.of(version)
     definitions = expand(system(name), server)
     assert expand(parse_toml(to_toml(as_topology(definitions))), server) == definitions
+
+
+def test_a_type_that_nobody_knows_is_refused_by_the_name_of_its_queue() -> None:
+    definitions = Definitions.of(queues=[QueueDefinition("orders", arguments={"x-queue-type": "odd"})])
+    with pytest.raises(ConfigurationError, match="queue orders: queue type 'odd'"):
+        as_topology(definitions)
+    with pytest.raises(ConfigurationError, match="queue orders: queue type 'odd'"):
+        equip(definitions, Retry(delay="15s"), V43, Naming())

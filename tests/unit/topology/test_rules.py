@@ -69,6 +69,7 @@ def test_a_combination_that_works_passes(queue: Queue) -> None:
         ({"x-message-ttl": "15s"}, "x-message-ttl '15s': want a number from 0"),
         ({"x-message-ttl": True}, "x-message-ttl True"),
         ({"x-expires": 0}, "x-expires 0: want a number from 1"),
+        ({"x-dead-letter-exchange": [], "x-message-ttl": 1}, "x-dead-letter-exchange []: want a text"),
         ({"x-overflow": "drop"}, "x-overflow 'drop': want one of drop-head"),
         ({"x-queue-type": "quorum", "x-max-priority": 5}, "quorum queues refuse x-max-priority"),
         ({"x-delivery-limit": 5}, "classic queues refuse x-delivery-limit"),
