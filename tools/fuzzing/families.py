@@ -45,6 +45,13 @@ def _bodies() -> list[Target]:
     return [BodyTarget("bodies")]
 
 
+def _definitions() -> list[Target]:
+    from fuzzing.definitions import DefinitionsTarget, TopologyTarget
+    from redrive.topology.files import parse_toml, parse_yaml
+
+    return [DefinitionsTarget("definitions"), TopologyTarget("toml", parse_toml), TopologyTarget("yaml", parse_yaml)]
+
+
 FAMILIES = {
     family.name: family
     for family in (
@@ -52,6 +59,7 @@ FAMILIES = {
         Family("protocol", "the conversation of either side, in every state", _protocol, 500_000, 2_000),
         Family("queries", "the language in which dead letters are searched", _queries, 300_000, 1_000),
         Family("bodies", "what handlers get of a body, and what people are shown of it", _bodies, 100_000, 1_000),
+        Family("definitions", "definitions.json, and topologies as TOML and YAML", _definitions, 60_000, 600),
     )
 }
 
