@@ -11,6 +11,7 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
 from redrive.topology.definitions import Arguments, BindingDefinition, Definitions, ExchangeDefinition
 from redrive.topology.naming import Naming
+from redrive.wire.values import shown
 
 
 class QueueType(StrEnum):
@@ -122,4 +123,4 @@ def queue_type(value: str, what: str) -> QueueType:
     try:
         return QueueType(value)
     except ValueError:
-        raise ConfigurationError(f"{what}: queue type {value!r}: want one of {', '.join(QueueType)}") from None
+        raise ConfigurationError(f"{what}: queue type {shown(value)}: want one of {', '.join(QueueType)}") from None

@@ -36,6 +36,8 @@ from redrive.topology.server import Server
 # on every version: 4.x has this default, 3.x has none.
 DELIVERY_LIMIT = 20
 
+_MOST_WORDS = 1_000  # characters of a problem
+
 
 def expand(topology: Topology, server: Server) -> Definitions:
     """All it takes on that server. Raises `TopologyError` with every problem there is."""
@@ -54,8 +56,13 @@ def expand(topology: Topology, server: Server) -> Definitions:
     definitions = collected.definitions()
     problems = [*collected.problems, *problems_of_definitions(definitions)]
     if problems:
-        raise TopologyError(list(dict.fromkeys(problems)))
+        raise TopologyError([_cut(problem) for problem in dict.fromkeys(problems)])
     return definitions
+
+
+def _cut(problem: str) -> str:
+    """Names can be as long as somebody likes; a sentence that nobody reads to its end says nothing."""
+    return problem if len(problem) <= _MOST_WORDS else f"{problem[:_MOST_WORDS]}…"
 
 
 @dataclass(slots=True)

@@ -222,7 +222,7 @@ class _Reader:
         try:
             return kind(**values)
         except ConfigurationError as error:
-            said = str(error)
+            said = _brief(error)
             self.problems.append(said if said.startswith(where) else f"{where}: {said}")
         except TypeError as error:
             self.problems.append(f"{where}: {error}")

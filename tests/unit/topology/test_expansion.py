@@ -305,3 +305,9 @@ def test_everything_wrong_is_told_at_once() -> None:
     ):
         assert complaint in said
     assert len(caught.value.problems) == 9
+
+
+def test_a_problem_with_a_name_of_a_megabyte_can_be_read_all_the_same() -> None:
+    with pytest.raises(TopologyError) as refused:
+        expand(Topology(queues=[Queue("q" * 1_000_000, type=QueueType.STREAM, dlq=True)]), Server())
+    assert [len(problem) <= 1_001 for problem in refused.value.problems] == [True] * len(refused.value.problems)

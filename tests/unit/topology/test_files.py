@@ -185,3 +185,9 @@ def test_what_is_quoted_of_a_file_is_short() -> None:
     with pytest.raises(TopologyError) as refused:
         parse_toml(f'queues = "{"x" * 100_000}"\nqueue_types = 1\n[[exchanges]]\nname = ["{"y" * 100_000}"]')
     assert [len(problem) < 200 for problem in refused.value.problems] == [True] * 3
+
+
+def test_what_a_value_itself_complains_about_is_quoted_in_short_too() -> None:
+    with pytest.raises(TopologyError) as refused:
+        parse_toml(f'queue_type = "{"x" * 100_000}"')
+    assert len(str(refused.value)) < 500

@@ -30,6 +30,8 @@ def visible(name: str) -> str:
 
 def shortened(name: str, most: int = LONGEST) -> str:
     """What is shown of a name: all of it, or both its ends."""
+    if len(name) > 4 * most:  # of more nothing is seen but the ends, and a letter with its accents is one
+        name = name[: 2 * most] + name[-2 * most :]
     text = visible(name)
     if cells(text) <= most:
         return text

@@ -79,3 +79,8 @@ def test_a_narrow_letter_takes_less_room_than_a_broad_one() -> None:
         < Style.REASON.width("NNNN")
         < Style.REASON.width("WWWW")
     )
+
+
+def test_of_a_megabyte_only_the_ends_are_looked_at() -> None:
+    assert shortened("a" * 1_000_000 + "z" * 1_000_000, 9) == "aaaa…zzzz"
+    assert shortened("\0" * 10_000, 9) == shortened("\0" * 100, 9)
