@@ -1,7 +1,7 @@
 """How the operators' commands print: tables for people, JSON for scripts, progress for whoever watches.
 
-Everything that comes out of messages goes through `safe`: nothing in it moves a cursor, turns the direction of writing
-or hides.
+Everything that comes out of messages goes through `safe`, or through `printable` if it is JSON: nothing in it moves a
+cursor, turns the direction of writing or hides.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rich.text import Text
 from redrive.recovery.bodies import visible
 from redrive.recovery.durations import roughly
 from redrive.runtime.dlq.canary import how_many
+from redrive.runtime.dlq.letters import printable
 from redrive.runtime.dlq.operation import Operation, State
 
 # A narrow space groups digits in every language, and a script never sees it.
@@ -36,7 +37,7 @@ def note(text: str) -> None:
 
 
 def as_json(value: Any) -> None:
-    click.echo(msgspec.json.encode(_by_name(value)))
+    click.echo(printable(msgspec.json.encode(_by_name(value)).decode()))
 
 
 def _by_name(value: Any) -> Any:

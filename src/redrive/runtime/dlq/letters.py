@@ -106,7 +106,7 @@ def encode_letter(delivery: Delivered, letter: Letter, *, redaction: Redaction |
     if redaction is None:
         line["properties"] = b64encode(delivery.raw_properties).decode()
     line |= _exact("body", delivery.body if redaction is None else _hidden_body(delivery.body, redaction))
-    return _printable(msgspec.json.encode(line).decode()).encode() + b"\n"
+    return printable(msgspec.json.encode(line).decode()).encode() + b"\n"
 
 
 def _exact(name: str, data: bytes) -> dict[str, object]:
@@ -188,7 +188,7 @@ def _with_integers(value: object) -> object:
 _UNCOMMON = re.compile(r"[^ -~]")
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """JSON in which whatever acts is an escape. It stands in strings only, so that is what it means there, too."""
     return text if text.isprintable() else _UNCOMMON.sub(_escaped, text)
 

@@ -1,0 +1,19 @@
+"""What the operators' commands print."""
+
+import json
+
+import pytest
+
+from redrive.cli.printing import as_json
+
+
+def test_json_holds_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    """Found by fuzzing: JSON itself escapes no more than what is below a space."""
+    told = {"type": "\u202ereversed", "error": "\x9b2J", "host": "\u200b\x7f", "name": "zoë"}
+
+    as_json(told)
+
+    printed = capsys.readouterr().out
+    assert printed.rstrip("\n").isprintable()
+    assert json.loads(printed) == told
+    assert "zoë" in printed
