@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import resource
 import signal
 import sys
@@ -32,6 +33,7 @@ from random import Random
 ROOT = Path(__file__).parents[1]
 # Targets that need a server use those of the tests, and processes that they start need the package.
 sys.path[1:1] = [str(ROOT / "src"), str(ROOT / "tests")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
 
 from fuzzing import corpus  # noqa: E402
 from fuzzing.families import FAMILIES, target_named  # noqa: E402

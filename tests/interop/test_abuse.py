@@ -12,8 +12,8 @@ from threading import Lock
 
 import pytest
 
+from fuzzing.listening import Input, inputs, tell
 from interop.embedded import EmbeddedBroker, eventually
-from interop.fuzzing_socket import Input, inputs, tell
 from interop.neighbour import Neighbour
 from interop.raw import OPEN, START_OK, RawClient, tune_ok
 from redrive.broker import session

@@ -52,6 +52,24 @@ def _definitions() -> list[Target]:
     return [DefinitionsTarget("definitions"), TopologyTarget("toml", parse_toml), TopologyTarget("yaml", parse_yaml)]
 
 
+def _socket() -> list[Target]:
+    from fuzzing.listening import SocketTarget
+
+    return [SocketTarget("socket")]
+
+
+def _deliveries() -> list[Target]:
+    from fuzzing.deliveries import DeliveryTarget
+
+    return [DeliveryTarget("deliveries")]
+
+
+def _rabbitmq() -> list[Target]:
+    from fuzzing.deliveries import RabbitMQTarget
+
+    return [RabbitMQTarget("rabbitmq")]
+
+
 FAMILIES = {
     family.name: family
     for family in (
@@ -60,6 +78,9 @@ FAMILIES = {
         Family("queries", "the language in which dead letters are searched", _queries, 300_000, 1_000),
         Family("bodies", "what handlers get of a body, and what people are shown of it", _bodies, 100_000, 1_000),
         Family("definitions", "definitions.json, and topologies as TOML and YAML", _definitions, 60_000, 600),
+        Family("socket", "a listening broker, and clients that talk nonsense", _socket, 50_000, 200),
+        Family("deliveries", "hostile messages for a worker, and as dead letters", _deliveries, 1_000, 12),
+        Family("rabbitmq", "the same on RabbitMQ, if it is installed", _rabbitmq, 300, 0),
     )
 }
 
