@@ -768,3 +768,38 @@ async def test_rejections_are_not_taken_for_crashes(amqp_url: str, cleanliness: 
 
     assert handled == [1] * 7
     assert "exhausted" in str(event)
+
+
+FORGED: list[Any] = [
+    {"k": [1]},
+    [[[1]]],
+    "rejected",
+    [{"queue": "orders", "reason": "rejected", "count": "1"}],
+    [{"queue": "orders", "reason": "rejected", "count": -(2**63)}],
+    [{"queue": "orders", "reason": "rejected"}] * 3,
+]
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+async def test_a_forged_x_death_neither_loops_nor_harms_its_queue(
+    amqp_url: str,
+    cleanliness: None,  # noqa: ARG001
+    queue_type: str,
+) -> None:
+    """Found by fuzzing: 3.10 does not count in some of these, and over others a queue's process ends."""
+    app = App("shop", broker=amqp_url, queue_type=queue_type)
+    handled: Counter[int] = Counter()
+
+    @app.consumer("orders", retry=Retry(attempts=2, delay="20ms", via=Route.REJECT))
+    async def handle(order: Order) -> None:
+        handled[order.id] += 1
+        raise OSError("busy")
+
+    async with working(app) as (_, watcher), Connection(amqp_url) as connection:
+        for number, forged in enumerate(FORGED):
+            body = b'{"id": %d}' % number
+            await connection.publish("", "orders", body, Properties(delivery_mode=2, headers={"x-death": forged}))
+        await watcher.seen(Outcome.PARKED, len(FORGED))
+        assert await depth(connection, "orders.dlq") == len(FORGED)
+
+    assert handled == {0: 2, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1}  # the last three say that they were rejected before

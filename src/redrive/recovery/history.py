@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from string import Formatter
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.fingerprint import legible
@@ -238,6 +238,37 @@ def _first_publish(
     oldest = next((death for death in deaths if (death.get("queue"), death.get("reason")) == first), deaths[-1])
     exchange, keys = read_name(oldest.get("exchange")), oldest.get("routing-keys")
     return exchange, read_name(keys[0]) if isinstance(keys, list | tuple) and keys else None
+
+
+def broker_can_count(headers: Mapping[str, object]) -> bool:
+    """Can a broker count one more rejection in the x-death of this message?
+
+    In one that is no list of tables, or has counts that are no numbers, RabbitMQ 3.10 does not: it leaves what is no
+    list as it is, so that such a message would be retried for ever, and over the rest its queue's process ends, and
+    may take the message with it. Nor does a count below zero get anywhere soon, and of one that is there twice nobody
+    knows which goes on.
+    """
+    value = headers.get("x-death")
+    if value is None:
+        return "x-death" not in headers
+    if not isinstance(value, list | tuple):
+        return False
+    kinds = [(death.get("queue"), death.get("reason")) for death in value if _is_death(death)]
+    return len(kinds) == len(value) == len(set(kinds))
+
+
+def _is_death(death: object) -> TypeGuard[Mapping[object, object]]:
+    if not isinstance(death, Mapping):
+        return False
+    count, keys = death.get("count"), death.get("routing-keys", [])
+    return (
+        isinstance(death.get("queue"), str)
+        and isinstance(death.get("reason"), str)
+        and isinstance(count, int)
+        and not isinstance(count, bool)
+        and count >= 0
+        and isinstance(keys, list | tuple)
+    )
 
 
 # Attempts -------------------------------------------------------------------------------------------

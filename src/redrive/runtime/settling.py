@@ -29,7 +29,7 @@ from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff, Spell
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure
-from redrive.recovery.history import HeaderNames, History
+from redrive.recovery.history import HeaderNames, History, broker_can_count
 from redrive.recovery.retry import Route
 from redrive.recovery.story import Origin, ParkReason, countable, parking, retrying
 from redrive.recovery.verdict import Again, Bury, Drop, Verdict
@@ -47,6 +47,7 @@ log = logging.getLogger("redrive.runtime")
 _PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=30), jitter=0.2)
 _NOWHERE = timedelta(0)
 _CRASHES = HeaderNames.CRASHES.encode()
+_X_DEATH = b"x-death"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Settlement:
         if route is Route.QUORUM:
             case.delivery.reject(requeue=True) if verdict.counts else case.delivery.nack(requeue=True)
             self._observer.settled(event)
-        elif route is Route.REJECT and verdict.counts and verdict.not_before is None and not self._counts_itself(case):
+        elif route is Route.REJECT and verdict.counts and verdict.not_before is None and self._broker_counts(case):
             case.delivery.reject(requeue=False)
             self._observer.settled(event)
         elif not countable(case.delivery.raw_properties, names=self._spec.headers, budget=self._budget()):
@@ -140,11 +141,12 @@ class Settlement:
         else:
             self._hand_over(case, self._waiting_place(case, verdict), self._retried(case, verdict), event)
 
-    def _counts_itself(self, case: Case) -> bool:
-        """Does the message carry a count of ours? With the copy that brought it (a snooze, a crash) the broker's count
-        began anew, so from then on only ours goes on.
+    def _broker_counts(self, case: Case) -> bool:
+        """Not if the message carries a count of ours: with the copy that brought it (a snooze, a crash) the broker's
+        began anew, so from then on only ours goes on. Nor if somebody wrote an x-death in which none can count.
         """
-        return self._spec.headers.attempts.encode() in case.delivery.raw_properties
+        delivery = case.delivery
+        return self._spec.headers.attempts.encode() not in delivery.raw_properties and _has_sound_deaths(delivery)
 
     def _waiting_place(self, case: Case, verdict: Again) -> Destination:
         if self._spec.retry.via is Route.DELAYED:
@@ -211,7 +213,7 @@ class Settlement:
         if not self._names.has_dlq and self._spec.rejects_to_retry:
             case.delivery.ack()  # there is no place for it, and a reject would be one more retry
             self._observer.settled(event)
-        elif self._spec.park == "reject" or not self._names.has_dlq:
+        elif not self._names.has_dlq or (self._spec.park == "reject" and _has_sound_deaths(case.delivery)):
             case.delivery.reject(requeue=False)
             self._observer.settled(event)
         else:
@@ -406,6 +408,14 @@ class HandOver:
     def over(self) -> None:
         if self._end is not None and not self._end.done():
             self._end.set_result(None)
+
+
+def _has_sound_deaths(delivery: Delivery) -> bool:
+    """May it be rejected? Over an x-death that nobody can read a queue's process ends (RabbitMQ 3.10)."""
+    if _X_DEATH not in delivery.raw_properties:
+        return True
+    properties = _readable_properties(delivery)
+    return properties is not None and broker_can_count(properties.headers or {})
 
 
 def _readable_properties(delivery: Delivery) -> Properties | None:

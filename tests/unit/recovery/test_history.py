@@ -19,6 +19,7 @@ from redrive.recovery.history import (
     Attempt,
     HeaderNames,
     History,
+    broker_can_count,
     read_count,
     read_history,
     read_moment,
@@ -413,3 +414,26 @@ def test_words_that_cannot_be_are_refused_when_they_are_made(wording: Any) -> No
 def test_two_headers_need_two_names() -> None:
     with pytest.raises(ConfigurationError, match="give them two"):
         HeaderNames(attempts="x-retry", reason="x-retry")
+
+
+# Whether a broker can count on --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"x-death": []}, {"x-death": [death()]}, {"x-death": [death(), death(reason="expired", count=2**40)]}],
+)
+def test_in_an_x_death_of_its_own_a_broker_counts_on(headers: dict[str, object]) -> None:
+    assert broker_can_count(headers)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        None, "rejected", 7, {"k": []}, [[[7]]], [7], [None], [{}], [death(count="1")], [death(count=None)],
+        [death(count=1.5)], [death(count=True)], [death(count=-(2**63))], [death(queue=7)], [death(reason=[])],
+        [death(), death()], [death(), "x"], [death(**{"routing-keys": "k"})],
+    ],
+)  # fmt: skip
+def test_in_one_that_somebody_forged_it_does_not(forged: object) -> None:
+    assert not broker_can_count({"x-death": forged})

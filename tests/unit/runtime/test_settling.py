@@ -313,6 +313,29 @@ async def test_once_the_worker_has_counted_it_goes_on_counting(broker: Broker) -
     assert headers(broker)[NAMES.attempts] == 2
 
 
+FORGED = Properties(headers={"x-death": {"k": [1]}})
+
+
+async def test_what_the_broker_could_not_count_is_counted_in_the_message(broker: Broker) -> None:
+    """RabbitMQ 3.10 leaves an x-death that is no list as it is: the message would be retried for ever."""
+    await settle(walk_of(broker, retry=BY_REJECT), broker.delivers(FORGED))
+
+    assert broker.told == ["publish", "ack"]
+    assert broker.published[0][:2] == ("retry.orders", "retry")
+    assert headers(broker)[NAMES.attempts] == 1
+    assert "x-death" not in headers(broker)
+
+
+async def test_what_no_broker_could_dead_letter_is_parked_by_publishing(broker: Broker) -> None:
+    """Over some an x-death the process of its queue ends, and the message with it."""
+    walk = walk_of(broker, retry=None, park="reject")
+
+    await settle(walk, broker.delivers(Properties(headers={"x-death": [[7]]})), broker.delivers())
+
+    assert broker.told == ["publish", "reject requeue=False", "ack"]
+    assert broker.published[0][:2] == ("dlq.orders", "parking")
+
+
 async def test_the_last_attempt_of_a_queue_without_dead_letters_is_the_end(broker: Broker) -> None:
     """A reject would lead back into the loop."""
     last = Properties(headers={"x-death": [{"queue": "orders", "reason": "rejected", "count": 2}]})
