@@ -47,7 +47,9 @@ def _by_name(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _by_name(each) for name, each in value._asdict().items()}
     if isinstance(value, Mapping):
-        return {name: _by_name(each) for name, each in value.items()}
+        return {_by_name(name): _by_name(each) for name, each in value.items()}
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()  # what was no text in a message is none in JSON
     return [_by_name(each) for each in value] if isinstance(value, list | tuple) else value
 
 

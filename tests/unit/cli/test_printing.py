@@ -17,3 +17,10 @@ def test_json_holds_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[
     assert printed.rstrip("\n").isprintable()
     assert json.loads(printed) == told
     assert "zoë" in printed
+
+
+def test_what_was_no_text_in_a_message_is_an_escape_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Found by fuzzing: a name that is not UTF-8 ended `redrive dlq peek --json` with a traceback."""
+    as_json([{"exchange": b"\xff".decode("utf-8", "surrogateescape"), "\udcfe": 1}])
+
+    assert json.loads(capsys.readouterr().out) == [{"exchange": "\\udcff", "\\udcfe": 1}]
