@@ -172,6 +172,20 @@ async def test_a_plan_is_carried_out_as_it_was_made(connection: Connection, serv
     assert await service.operations(DLQ, [State.RUNNING]) == []
 
 
+async def test_a_message_that_came_from_no_name_at_all_is_planned_with_the_others(
+    connection: Connection, service: Service
+) -> None:
+    """Found by fuzzing: half of a character is no name of an exchange, and ended the plan of the whole queue."""
+    await prepare(connection, 1)
+    forged = {"x-redrive-exchange": b"\xff\xfe"}
+    await connection.publish_many([dead_letter(7, **forged)])
+    await until_depth(connection, DLQ, 2)
+
+    made = await service.plan(an_order(to=Destination(Way.ORIGINAL)))
+
+    assert [(target.count, target.exists) for target in made.targets] == [(1, False), (1, False)]
+
+
 async def test_the_audit_has_who_did_what(connection: Connection, service: Service) -> None:
     await prepare(connection, 2)
     over = await service.run(await service.begin(an_order(selection=Selection(limit=1), by="")))

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 from redrive.admin.place import View
 from redrive.errors import (
     ConfigurationError,
+    EncodingError,
     LetterNotFound,
     NotFound,
     OperationConflict,
@@ -221,11 +222,11 @@ class Service:
 
     async def _target(self, view: View, route: tuple[str, str], count: int) -> Target:
         exchange, key = route
-        if exchange:
-            return Target(exchange, key, count, await view.connection.exchange_exists(exchange))
         try:
+            if exchange:
+                return Target(exchange, key, count, await view.connection.exchange_exists(exchange))
             info = await view.connection.queue_info(key)
-        except NotFound:
+        except (NotFound, EncodingError):  # or it is no name: messages say what they like about where they came from
             return Target(exchange, key, count, False)
         except RedriveError:
             return Target(exchange, key, count)
