@@ -59,6 +59,7 @@ def serve(
         import uvicorn
 
         from redrive.admin.web.application import Admin
+        from redrive.admin.web.listening import Impatient
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"there is no module {error.name}: the admin server needs more. pip install 'redrive[admin]'"
@@ -75,6 +76,7 @@ def serve(
         Admin(office),
         host=host,
         port=port,
+        http=Impatient,
         root_path=root_path.rstrip("/"),
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,

@@ -25,6 +25,7 @@ from starlette.responses import Response
 
 from redrive.admin.office import Office
 from redrive.admin.web import console, monitoring, rest
+from redrive.admin.web.bounds import BodyBounds
 from redrive.admin.web.headers import SecurityHeaders
 from redrive.admin.web.problems import Problem, problem_of
 from redrive.errors import RedriveError
@@ -50,7 +51,7 @@ class Admin:
     def __init__(self, office: Office) -> None:
         self.office = office
         self.api = make_api(office)
-        self._app = SecurityHeaders(self.api)
+        self._app = SecurityHeaders(BodyBounds(self.api))
         self._opening: asyncio.Task[Office] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -50,6 +50,13 @@ KINDS = {
         ProblemKind(
             "method-not-allowed", (405,), "the path is there, and not for this method", "See the `Allow` header."
         ),
+        ProblemKind("too-slow", (408,), "the rest of a request did not come", "Send it whole, and at once."),
+        ProblemKind(
+            "too-large",
+            (413,),
+            "the body of a request is larger than any that makes sense here",
+            "Send less: what many messages are to become is said once, not for each of them.",
+        ),
         ProblemKind(
             "peek-unsafe",
             (409,),

@@ -135,7 +135,10 @@ def _about_the_request(error: RequestValidationError) -> str:
     return "; ".join(f"{one['where']}: {one['what']}" for one in _mistakes(error)[:3])
 
 
+_KINDS = {404: "not-found", 405: "method-not-allowed", 408: "too-slow", 413: "too-large"}
+
+
 def _of_http(error: HTTPException) -> Problem:
     status = HTTPStatus(422 if error.status_code == 400 else error.status_code)  # a body that cannot be read
-    kind = {404: "not-found", 405: "method-not-allowed"}.get(status, "invalid-request")
+    kind = _KINDS.get(status, "invalid-request")
     return Problem(status, kind, str(error.detail or status.phrase), dict(error.headers or {}))

@@ -1,0 +1,119 @@
+"""How much a request may send, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+from fastapi import HTTPException
+
+from redrive.admin.web import bounds
+from redrive.admin.web.bounds import MOST_BYTES, MOST_IMPORTED_ONCE, BodyBounds, limit_of
+
+MB = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "once", "most"),
+    [
+        ("POST", "/admin/dlq/queues/q/re-drive", False, MOST_BYTES),
+        ("GET", "/admin/dlq/queues/q/import", False, MOST_BYTES),
+        ("POST", "/admin/dlq/queues/q/import", True, MOST_IMPORTED_ONCE),
+        ("POST", "/admin/dlq/queues/q/import", False, None),
+        ("POST", "/queues/q/import", False, None),
+    ],
+)
+def test_only_imports_may_send_more(method: str, path: str, once: bool, most: int | None) -> None:
+    assert limit_of(method, path, once=once) == most
+
+
+async def read(parts: Iterable[bytes], headers: dict[bytes, bytes] | None = None, path: str = "/x") -> int:
+    """How much an application gets of a request."""
+    got = 0
+    messages: AsyncIterator[dict[str, Any]] = _messages(parts)
+
+    async def application(_: Any, receive: Any, __: Any) -> None:
+        nonlocal got
+        more = True
+        while more:
+            message = await receive()
+            got += len(message.get("body", b""))
+            more = message.get("more_body", False)
+
+    async def send(_: Any) -> None: ...
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": list((headers or {}).items())}
+    await BodyBounds(application)(scope, messages.__anext__, send)
+    return got
+
+
+async def _messages(parts: Iterable[bytes]) -> AsyncIterator[dict[str, Any]]:
+    for part in parts:
+        yield {"type": "http.request", "body": part, "more_body": True}
+    yield {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def test_what_is_small_enough_passes() -> None:
+    assert await read([bytes(MB)] * 8) == MOST_BYTES
+
+
+async def test_what_is_too_large_is_refused_when_it_is() -> None:
+    with pytest.raises(HTTPException) as refused:
+        await read([bytes(MB)] * 9)
+    assert refused.value.status_code == 413
+
+
+async def test_what_is_announced_as_too_large_is_not_even_read() -> None:
+    with pytest.raises(HTTPException) as refused:
+        await read([], {b"content-length": b"99999999999999"})
+    assert refused.value.status_code == 413
+
+
+async def test_a_length_that_is_none_is_left_to_the_server() -> None:
+    assert await read([b"x"], {b"content-length": b"-1"}) == 1
+
+
+async def test_an_import_has_a_limit_of_its_own() -> None:
+    assert await read([bytes(MB)] * 20, path="/admin/dlq/queues/q/import") == 20 * MB
+
+
+async def test_a_body_that_does_not_go_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "PAUSE", 0.01)
+
+    async def never(_: Any, receive: Any, __: Any) -> None:
+        await receive()
+
+    async def silence() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+    with pytest.raises(HTTPException) as refused:
+        await BodyBounds(never)(scope, silence, silence)  # type: ignore[arg-type]
+    assert refused.value.status_code == 408
+
+
+async def test_who_waits_for_the_end_of_a_connection_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As answers do that go on for long: the body is complete, and nothing is late."""
+    monkeypatch.setattr(bounds, "PAUSE", 0.01)
+    gone = asyncio.Event()
+    told = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        for message in told:
+            return message
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def application(_: Any, receive: Any, __: Any) -> None:
+        await receive()
+        ending = asyncio.create_task(receive())
+        await asyncio.sleep(0.05)
+        assert not ending.done()
+        gone.set()
+        assert (await ending)["type"] == "http.disconnect"
+
+    scope = {"type": "http", "method": "GET", "path": "/x", "headers": []}
+    await BodyBounds(application)(scope, receive, receive)  # type: ignore[arg-type]
