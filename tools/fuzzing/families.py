@@ -70,6 +70,12 @@ def _rabbitmq() -> list[Target]:
     return [RabbitMQTarget("rabbitmq")]
 
 
+def _rest() -> list[Target]:
+    from fuzzing.rest import RestTarget
+
+    return [RestTarget("rest")]
+
+
 FAMILIES = {
     family.name: family
     for family in (
@@ -81,6 +87,7 @@ FAMILIES = {
         Family("socket", "a listening broker, and clients that talk nonsense", _socket, 50_000, 200),
         Family("deliveries", "hostile messages for a worker, and as dead letters", _deliveries, 1_000, 12),
         Family("rabbitmq", "the same on RabbitMQ, if it is installed", _rabbitmq, 300, 0),
+        Family("rest", "requests for the admin server that no client would send", _rest, 20_000, 250),
     )
 }
 
