@@ -6,7 +6,7 @@ PYTEST  := $(PYTHON) -m pytest
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers demo lint test check test-slow test-matrix chaos fuzz bench screenshots openapi build docs reference pins
+.PHONY: help setup servers demo lint test check test-slow test-matrix chaos fuzz bench screenshots openapi build docs reference audit pins
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,8 +22,11 @@ demo: setup ## see it at work: failures, retries, dead letters, the console; unt
 test: setup servers lint ## everything but the slow proofs: style, types, layers, tests
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow"
 
-check: setup lint ## the quick part, without servers
+check: setup lint audit ## the quick part, without servers
 	$(PYTEST) -n auto -m "not slow" $(wildcard tests/unit tests/properties)
+
+audit: setup ## known vulnerabilities in what constraints.txt pins, where that can be asked
+	@$(PYTHON) tools/audit_dependencies.py
 
 lint: setup
 	$(PYTHON) -m ruff check
