@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 
 import fuzz
 from fuzz import FINDINGS, Finding, Run, replay, time_limit, try_input
-from fuzzing import corpus
+from fuzzing import corpus, deliveries
+from fuzzing.bodies import BodyTarget
 from fuzzing.conversations import ConversationTarget, DecoderTarget
+from fuzzing.definitions import DefinitionsTarget
+from fuzzing.deliveries import DeliveryTarget, RabbitMQTarget
 from fuzzing.families import FAMILIES
-from fuzzing.targets import Target
-from redrive.errors import RemoteProtocolError
+from fuzzing.hostile import MARK
+from fuzzing.queries import QueryTarget
+from fuzzing.rest import check_answer
+from fuzzing.targets import Broken, Target
+from redrive.errors import ConfigurationError, RemoteProtocolError
 from redrive.protocol.conversation import Conversation
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.recovery.search import Query
+from redrive.runtime.settling import Settlement
 from redrive.testing.pair import frame
 from redrive.wire.frames import BODY, METHOD
 from redrive.wire.method import Sender
@@ -41,7 +50,7 @@ def test_nothing_that_was_ever_found_is_left_unrepaired() -> None:
     assert replay(sorted(FINDINGS.glob("*.bin"))).findings == []
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family.name for family in FAMILIES.values() if family.few])
 def test_a_few_inputs_find_nothing(family: str) -> None:
     few = FAMILIES[family].few
 
@@ -49,6 +58,13 @@ def test_a_few_inputs_find_nothing(family: str) -> None:
 
     assert report.inputs >= few
     assert report.findings == []
+
+
+def test_hostile_deliveries_find_nothing_on_rabbitmq(amqp_url: str) -> None:
+    """The same as on the embedded broker; the node is that of all tests."""
+    with RabbitMQTarget("rabbitmq", amqp_url) as target, time_limit():
+        for path in sorted(corpus.FOLDER.glob("deliveries.*.bin")):
+            assert not isinstance(try_input(target, path.read_bytes()), Finding), path
 
 
 # The fuzzer -------------------------------------------------------------------------------------------------------
@@ -155,3 +171,65 @@ def test_a_finding_is_saved_and_can_be_repeated(
     [saved] = tmp_path.iterdir()
     assert f"repeat it with: python tools/fuzz.py --replay {saved}" in capsys.readouterr().out
     assert [again.kind for again in replay([saved]).findings] == [finding.kind]
+
+
+# Each of the targets would find what it seeks -------------------------------------------------------------------------
+
+
+def test_a_query_that_is_written_as_another_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Query, "__str__", lambda query: " ".join(term.value for term in query.terms))
+
+    assert "came back as" in found(attempt(QueryTarget("queries"), b"error:Timeout"))
+
+
+def test_a_control_character_that_is_shown_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.recovery.bodies.visible", lambda text: text)
+
+    assert "is shown as it is" in found(attempt(BodyTarget("bodies"), b"text/plain\n\x1b[2J"))
+
+
+@pytest.mark.parametrize(
+    ("planted", "story"),
+    [(KeyError("queues"), "KeyError"), (ConfigurationError("something is wrong"), "names no place")],
+)
+def test_a_file_that_is_refused_without_a_place_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, planted: Exception, story: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise planted
+
+    monkeypatch.setattr("fuzzing.definitions.DefinitionsFile.parse", refuse)
+
+    assert story in found(attempt(DefinitionsTarget("definitions"), b"{}"))
+
+
+def hostile() -> bytes:
+    return min((path.read_bytes() for path in corpus.FOLDER.glob("deliveries.*.bin")), key=len)
+
+
+def test_a_message_that_is_lost_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settlement, "_bury", lambda _, case, __: case.delivery.ack())
+    monkeypatch.setattr(deliveries, "PATIENCE", 3.0)
+    with DeliveryTarget("deliveries") as target:
+        assert "are settled" in found(attempt(target, hostile()))
+
+
+def test_markup_out_of_a_message_on_a_page_is_a_finding() -> None:
+    page = httpx.Response(200, html=f"<td>{MARK}</td>")
+
+    with pytest.raises(Broken, match="markup out of a message"):
+        deliveries.check_page("/", page)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 500 Oops\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\nTraceback (most recent call last)",
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-security-policy: default-src 'none'\r\n\r\n<zz>",
+    ],
+)
+def test_an_answer_that_no_server_should_give_is_a_finding(said: bytes) -> None:
+    with pytest.raises(Broken):
+        check_answer(said)

@@ -225,6 +225,7 @@ class DeliveryTarget(Target):
         for queue in self._queues:
             await self._connection.purge_queue(f"{queue}.dlq")
         await self._open_stack.aclose()
+        await self._app.database.close()
 
     # One input ------------------------------------------------------------------------------------------------------
 

@@ -83,11 +83,11 @@ FAMILIES = {
         Family("protocol", "the conversation of either side, in every state", _protocol, 500_000, 2_000),
         Family("queries", "the language in which dead letters are searched", _queries, 300_000, 1_000),
         Family("bodies", "what handlers get of a body, and what people are shown of it", _bodies, 100_000, 1_000),
-        Family("definitions", "definitions.json, and topologies as TOML and YAML", _definitions, 60_000, 600),
+        Family("definitions", "definitions.json, and topologies as TOML and YAML", _definitions, 60_000, 200),
         Family("socket", "a listening broker, and clients that talk nonsense", _socket, 50_000, 200),
-        Family("deliveries", "hostile messages for a worker, and as dead letters", _deliveries, 1_000, 12),
-        Family("rabbitmq", "the same on RabbitMQ, if it is installed", _rabbitmq, 300, 0),
-        Family("rest", "requests for the admin server that no client would send", _rest, 20_000, 250),
+        Family("deliveries", "hostile messages for a worker, and as dead letters", _deliveries, 500, 10),
+        Family("rabbitmq", "the same on RabbitMQ, if it is installed", _rabbitmq, 100, 0),
+        Family("rest", "requests for the admin server that no client would send", _rest, 10_000, 150),
     )
 }
 

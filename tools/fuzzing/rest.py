@@ -136,7 +136,7 @@ class RestTarget(Target):
         said = self._ask(self._filled_in(data))
         words = {f"{data[:12]!r} {code.decode()}" for code in _STATUS.findall(said)}
         self._check_log()
-        self._check_answer(said)
+        check_answer(said)
         if self._tried % HEALTH == 0:
             self._check_health()
         return words
@@ -169,22 +169,6 @@ class RestTarget(Target):
         if "Traceback" in new or " failed" in new:
             raise Broken(new[-3_000:])
 
-    def _check_answer(self, said: bytes) -> None:
-        for code in _STATUS.findall(said):
-            if code >= b"500":
-                raise Broken(f"answered with {said[:1_000]!r}")
-        head, _, body = said.partition(b"\r\n\r\n")
-        if b"Traceback" in body:
-            raise Broken(f"answered with a stack: {body[:1_000]!r}")
-        if not head or body == b"Invalid HTTP request received.":
-            return
-        if b"content-security-policy: default-src 'none'" not in head.lower():
-            raise Broken(f"an answer without a policy: {head!r}")
-        if b"text/html" in head and (b"<zz" in body or b"javascript:" in body.lower()):
-            raise Broken(f"a page holds markup of ours: {body[:2_000]!r}")
-        if b"\nx-injected" in head.lower():
-            raise Broken(f"a header out of a request: {head!r}")
-
     def _check_health(self) -> None:
         with httpx.Client(base_url=self._server.address, timeout=20) as client:
             for path in ("/healthz", "/readyz"):
@@ -211,6 +195,23 @@ class RestTarget(Target):
 
     def made(self) -> dict[str, bytes]:
         return dict(_requests())
+
+
+def check_answer(said: bytes) -> None:
+    for code in _STATUS.findall(said):
+        if code >= b"500":
+            raise Broken(f"answered with {said[:1_000]!r}")
+    head, _, body = said.partition(b"\r\n\r\n")
+    if b"Traceback" in body:
+        raise Broken(f"answered with a stack: {body[:1_000]!r}")
+    if not head or body == b"Invalid HTTP request received.":
+        return
+    if b"content-security-policy: default-src 'none'" not in head.lower():
+        raise Broken(f"an answer without a policy: {head!r}")
+    if b"text/html" in head and (b"<zz" in body or b"javascript:" in body.lower()):
+        raise Broken(f"a page holds markup of ours: {body[:2_000]!r}")
+    if b"\nx-injected" in head.lower():
+        raise Broken(f"a header out of a request: {head!r}")
 
 
 def _patience(data: bytes) -> float:
