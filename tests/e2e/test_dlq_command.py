@@ -362,7 +362,7 @@ def test_an_operation_is_steered_from_another_process(shell: Shell) -> None:
     assert wait_for_state(shell, id, "PAUSED")
     assert "will go on" in shell.run("ops", "resume", id)[0]
     assert wait_for_state(shell, id, "RUNNING")
-    assert "with 50 messages a second" in shell.run("ops", "rate", id, "50")[0]
+    assert "with 10 messages a second" in shell.run("ops", "rate", id, "10")[0]
     watching = shell.start("ops", "watch", id)
     assert "will stop" in shell.run("ops", "cancel", id)[0]
     assert process.wait(60) == 3
