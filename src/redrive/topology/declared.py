@@ -20,6 +20,8 @@ class QueueType(StrEnum):
     STREAM = "stream"
 
 
+_LONGEST = 300  # of a name that is quoted: a file may hold a longer one than any broker takes
+
 DeadLettering = Literal["at-least-once", "at-most-once"]
 
 
@@ -123,4 +125,6 @@ def queue_type(value: str, what: str) -> QueueType:
     try:
         return QueueType(value)
     except ValueError:
-        raise ConfigurationError(f"{what}: queue type {shown(value)}: want one of {', '.join(QueueType)}") from None
+        raise ConfigurationError(
+            f"{what[:_LONGEST]}: queue type {shown(value)}: want one of {', '.join(QueueType)}"
+        ) from None

@@ -64,3 +64,10 @@ def test_a_type_that_nobody_knows_is_refused_by_the_name_of_its_queue() -> None:
         as_topology(definitions)
     with pytest.raises(ConfigurationError, match="queue orders: queue type 'odd'"):
         equip(definitions, Retry(delay="15s"), V43, Naming())
+
+
+def test_a_queue_with_a_name_of_a_megabyte_is_refused_in_few_words() -> None:
+    definitions = Definitions.of(queues=[QueueDefinition("q" * 1_000_000, arguments={"x-queue-type": "odd"})])
+    with pytest.raises(ConfigurationError) as refused:
+        as_topology(definitions)
+    assert len(str(refused.value)) < 500
