@@ -277,9 +277,9 @@ class Desk:
         return await self.service.samples(order, transform, force=force)
 
     async def need_editing(self, queue: str) -> None:
+        await self.need(Act.EDIT, queue)
         if not self.office.settings.editing:
             raise NotEditable
-        await self.need(Act.EDIT, queue)
 
     # Out and in ---------------------------------------------------------------------------------------
 
