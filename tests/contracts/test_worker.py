@@ -773,7 +773,7 @@ async def test_rejections_are_not_taken_for_crashes(amqp_url: str, cleanliness: 
 FORGED: list[Any] = [
     {"k": [1]},
     [[[1]]],
-    "rejected",
+    [],
     [{"queue": "orders", "reason": "rejected", "count": "1"}],
     [{"queue": "orders", "reason": "rejected", "count": -(2**63)}],
     [{"queue": "orders", "reason": "rejected"}] * 3,

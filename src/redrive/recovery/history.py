@@ -243,10 +243,10 @@ def _first_publish(
 def broker_can_count(headers: Mapping[str, object]) -> bool:
     """Can a broker count one more rejection in the x-death of this message?
 
-    In one that is no list of tables, or has counts that are no numbers, RabbitMQ 3.10 does not: it leaves what is no
-    list as it is, so that such a message would be retried for ever, and over the rest its queue's process ends, and
-    may take the message with it. Nor does a count below zero get anywhere soon, and of one that is there twice nobody
-    knows which goes on.
+    In one that is no list of tables, or has counts that are no numbers, RabbitMQ 3.10 does not. What is no list, or an
+    empty one, it leaves as it is, and such a message would be retried for ever; over the rest its queue's process ends,
+    and may take the message with it. Nor does a count below zero get anywhere soon, and of one that is there twice
+    nobody knows which goes on.
     """
     value = headers.get("x-death")
     if value is None:
@@ -254,7 +254,7 @@ def broker_can_count(headers: Mapping[str, object]) -> bool:
     if not isinstance(value, list | tuple):
         return False
     kinds = [(death.get("queue"), death.get("reason")) for death in value if _is_death(death)]
-    return len(kinds) == len(value) == len(set(kinds))
+    return bool(kinds) and len(kinds) == len(value) == len(set(kinds))
 
 
 def _is_death(death: object) -> TypeGuard[Mapping[object, object]]:

@@ -421,7 +421,7 @@ def test_two_headers_need_two_names() -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, {"x-death": []}, {"x-death": [death()]}, {"x-death": [death(), death(reason="expired", count=2**40)]}],
+    [{}, {"x-death": [death()]}, {"x-death": [death(), death(reason="expired", count=2**40)]}],
 )
 def test_in_an_x_death_of_its_own_a_broker_counts_on(headers: dict[str, object]) -> None:
     assert broker_can_count(headers)
@@ -430,7 +430,7 @@ def test_in_an_x_death_of_its_own_a_broker_counts_on(headers: dict[str, object])
 @pytest.mark.parametrize(
     "forged",
     [
-        None, "rejected", 7, {"k": []}, [[[7]]], [7], [None], [{}], [death(count="1")], [death(count=None)],
+        None, "rejected", 7, {"k": []}, [], [[[7]]], [7], [None], [{}], [death(count="1")], [death(count=None)],
         [death(count=1.5)], [death(count=True)], [death(count=-(2**63))], [death(queue=7)], [death(reason=[])],
         [death(), death()], [death(), "x"], [death(**{"routing-keys": "k"})],
     ],
