@@ -34,7 +34,7 @@ import httpx
 import msgspec
 from click.testing import CliRunner
 
-from admin_api import an_office, asking
+from admin_api import an_office, asking, bearing
 from dead_lettering import a_service
 from fuzzing import hostile
 from fuzzing.mutation import Mutator
@@ -390,6 +390,7 @@ class DeliveryTarget(Target):
             "/operations",
             "/audit",
         )
+        self._client.headers.update(bearing())  # a token lives for five minutes, and a run for longer
         await self._client.get(f"/admin/dlq/queues/{dlq}/messages?fresh=true")  # what was seen before is forgotten
         for path in chance.sample(pages, 5):
             check_page(path, await self._client.get(path, follow_redirects=True))
