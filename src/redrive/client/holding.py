@@ -106,13 +106,11 @@ class Hold:
             self._arrived.set()
 
     async def next(self, patience: float) -> Sequence[Delivery]:
-        """What has come since the last time, oldest first; nothing if nothing comes for `patience` seconds."""
-        if not self._waiting:
-            try:
-                async with asyncio.timeout(patience):
-                    await self._arrived.wait()
-            except TimeoutError:
-                return ()
+        """What has come since the last time, oldest first; nothing if nothing comes for `patience` seconds, and the
+        queue has nothing to give.
+        """
+        if not self._waiting and not await self._comes(patience):
+            return ()
         if self._ended is not None:
             raise self._ended
         self._arrived.clear()
@@ -122,6 +120,26 @@ class Hold:
         if self._in_hand * 2 >= self._room and self.taken < self._at_most and self._changing is None:
             self._changing = asyncio.create_task(self._make_room(), name="redrive-hold-room")
         return came
+
+    async def _comes(self, patience: float) -> bool:
+        """Silence alone is no end: a broker, or this machine, may just be slow."""
+        silent = 0.0
+        while not self._arrived.is_set():
+            try:
+                async with asyncio.timeout(patience):
+                    await self._arrived.wait()
+            except TimeoutError:
+                silent += patience
+                if silent >= _PATIENCE or not await self._has_more():
+                    break
+        return self._arrived.is_set()
+
+    async def _has_more(self) -> bool:
+        if self._changing is not None:  # the broker has not even answered
+            await asyncio.wait([self._changing])
+            return True
+        found = await self._channel.call(QueueDeclare(queue=self.queue, passive=True), QueueDeclareOk)
+        return found.message_count > 0
 
     async def _make_room(self) -> None:
         try:

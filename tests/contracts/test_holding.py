@@ -1,0 +1,43 @@
+"""What a hold takes to be the end of a queue."""
+
+import asyncio
+
+from dead_lettering import DLQ, prepare
+from redrive.client import Connection
+from redrive.client.holding import Hold
+from redrive.testing import FaultProxy
+
+MANY = 1200  # more than the first consumer of a hold has room for
+SOON = 0.05  # seconds
+
+
+async def taken(hold: Hold, patience: float = SOON) -> int:
+    """All that come, as whoever moves or looks takes them."""
+    while await hold.next(patience):
+        pass
+    return hold.taken
+
+
+async def test_a_broker_that_is_slow_to_answer_is_no_queue_that_has_ended(
+    connection: Connection, amqp_url: str
+) -> None:
+    await prepare(connection, MANY)
+    async with FaultProxy(amqp_url) as network, Connection(network.url) as slow:
+        hold = await Hold.on(slow, DLQ, at_most=MANY)
+        await hold.next(10)
+        network.stall("client")
+        asyncio.get_running_loop().call_later(SOON * 10, network.resume)
+
+        assert await taken(hold) == MANY
+        assert await hold.release() == MANY
+
+
+async def test_a_queue_of_which_others_took_the_rest_has_ended(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 5)
+    async with Connection(amqp_url) as other, Connection(amqp_url) as own:
+        first = await Hold.on(other, DLQ, at_most=2)
+        assert await taken(first) == 2
+        hold = await Hold.on(own, DLQ, at_most=5)
+
+        assert await taken(hold) == 3
+        assert (await hold.release(), await first.release()) == (3, 2)
