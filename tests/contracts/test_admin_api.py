@@ -503,6 +503,9 @@ async def test_messages_are_changed_only_where_that_is_allowed(
 async def test_the_audit_tells_who_did_what(client: httpx.AsyncClient, connection: Connection) -> None:
     await prepare(connection, 1)
     await client.post(f"{QUEUE}/re-drive", json={"reason": "INC-42"}, headers=WAIT)
+    async with asyncio.timeout(20):  # it is over before that is recorded
+        while len((await client.get("/admin/audit", params={"queue": DLQ})).json()["items"]) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     told = (await client.get("/admin/audit", params={"queue": DLQ, "limit": 1})).json()
     rest = (await client.get("/admin/audit", params={"queue": DLQ, "cursor": told["next_cursor"]})).json()
     assert [(one["by"], one["action"]) for one in told["items"]] == [("ada", "re-drive ended")]
