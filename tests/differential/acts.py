@@ -38,7 +38,7 @@ class Step:
 
     name: str
     act: Act
-    short_lived: bool = False  # a message may live for a millisecond after it
+    short_lived: bool = False  # a message may live for a millisecond after it: quorum queues look at none at once
 
     def __repr__(self) -> str:
         return self.name
@@ -135,7 +135,7 @@ def declare_queue(draw: st.DrawFn, world: World, name: str | None = None) -> Ste
         passive=name is None and seldom(draw, 4),
         arguments=arguments,
     )
-    return _call(declare, short_lived=arguments.get("x-message-ttl") == SHORT)
+    return _call(declare, short_lived=arguments.get("x-message-ttl") in (NONE, SHORT))
 
 
 @st.composite
@@ -224,7 +224,7 @@ def publish(draw: st.DrawFn, world: World) -> Step:
         for _ in range(count):
             await stage.publish(exchange, key, size, properties, mandatory)
 
-    return Step(name, act, short_lived=properties.expiration == str(SHORT))
+    return Step(name, act, short_lived=properties.expiration in (str(NONE), str(SHORT)))
 
 
 @st.composite
