@@ -753,7 +753,9 @@ async def test_watchers_that_fail_harm_nobody(app: App) -> None:
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 async def test_rejections_are_not_taken_for_crashes(amqp_url: str, cleanliness: None, queue_type: str) -> None:  # noqa: ARG001
-    """RabbitMQ 4.3 calls a rejected message redelivered, and counts on, when it comes out of its retry queue."""
+    """RabbitMQ calls a rejected message redelivered, and counts on, when it comes out of its retry queue: from 4.0 on
+    in a quorum queue, from 4.3 on in a classic one.
+    """
     app = App("shop", broker=amqp_url, queue_type=queue_type)
     handled = []
 

@@ -100,8 +100,8 @@ class Worker:
             settlement,
             around.observer,
             around.clock,
-            quorum=names.type == "quorum",
-            keeps_failures=around.server.dead_letters_keep_failures,
+            quorum=(quorum := names.type == "quorum"),
+            keeps_failures=around.server.dead_letters_keep_failures(quorum=quorum),
             transactions=around.transactions,
             breaker=self._breaker(spec),
         )

@@ -32,10 +32,12 @@ class Server:
     def native_delayed_retry(self) -> bool:
         return self.version >= (4, 3)
 
-    @property
-    def dead_letters_keep_failures(self) -> bool:
-        """Does a message that was rejected come out of a retry queue as one that was delivered before?"""
-        return self.version >= (4, 3)
+    def dead_letters_keep_failures(self, *, quorum: bool) -> bool:
+        """Does a message that was rejected come out of a retry queue as one that was delivered before?
+
+        To a quorum queue, from 4.0 on; to a classic one, from 4.3 on. The embedded broker, as 4.0, forgets for both.
+        """
+        return self.version >= ((4,) if quorum and not self.embedded else (4, 3))
 
     def __str__(self) -> str:
         rabbitmq = f"RabbitMQ {'.'.join(map(str, self.version)) or 'of unknown version'}"
