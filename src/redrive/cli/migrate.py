@@ -193,8 +193,12 @@ def _described(plan: MigrationPlan) -> Iterator[tuple[str, str | None]]:
     yield f"queue {plan.names.queue}", None
     for difference in plan.differences:
         yield f"    {difference}", None
-    bindings = len(plan.record.bindings)
-    yield f"{_some(plan.messages)} messages, {_some(plan.consumers)} consumers, {bindings} bindings", None
+    found = (
+        _counted(plan.messages, "message"),
+        _counted(plan.consumers, "consumer"),
+        _counted(len(plan.record.bindings), "binding"),
+    )
+    yield ", ".join(found), None
     for number, (step, words) in enumerate(plan.steps, 1):
         yield f"  {number} {step:<8} {words}", None
     for definition in plan.record.needs:
@@ -203,8 +207,8 @@ def _described(plan: MigrationPlan) -> Iterator[tuple[str, str | None]]:
         yield f"mind: {warning}", "yellow"
 
 
-def _some(count: int | None) -> str:
-    return "an unknown number of" if count is None else str(count)
+def _counted(count: int | None, what: str) -> str:
+    return f"an unknown number of {what}s" if count is None else f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _as_data(queue: str, plan: MigrationPlan | None) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def test_it_shows_the_plan_and_carries_it_out(url: str, app: str) -> None:
 
     assert result.exit_code == 0, result.output
     assert "x-dead-letter-exchange: has nothing, wanted 'dlq.orders'" in result.stdout
-    assert "2 messages, 0 consumers, 1 bindings" in result.stdout
+    assert "2 messages, 0 consumers, 1 binding\n" in result.stdout
     assert "makes also: queue orders.dlq" in result.stdout
     assert "mind: what is published straight to orders by its name" in result.stdout
     assert result.stdout.endswith("queue orders is as wanted now. Start its consumers\n")
