@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -58,6 +59,15 @@ def until_over(client: httpx.Client, path: str, within: float = 60) -> dict[str,
             return told
         time.sleep(0.05)
     raise AssertionError(f"not over within {within} s: {told}")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
+def test_a_server_that_is_told_to_end_ends_well(tmp_path: Path, how: signal.Signals) -> None:
+    with serving(tmp_path, None, UPLOADS) as server:
+        assert server.process is not None
+        os.kill(server.process.pid, how)
+
+        assert server.process.join() == 0
 
 
 def test_the_first_systems_endpoints(server: Server) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,8 @@ from redrive.errors import ConfigurationError
 from redrive.store.schema import Schema
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from redrive.admin.office import Office
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -90,7 +95,26 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     address = f"{'https' if tls_cert else 'http'}://{shown}:{listener.getsockname()[1]}"
     _tell(office, address, host, dev=dev, tls=tls_cert is not None)
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    with _ended_by_a_signal_in_order(server):
+        server.run(sockets=[listener])
+
+
+@contextmanager
+def _ended_by_a_signal_in_order(server: uvicorn.Server) -> Iterator[None]:
+    """When uvicorn has ended because of a signal it raises that again, and by default the process would be seen to die
+    of it (143). Here it is the end that was asked for: 0, as of a worker.
+    """
+
+    def end(*_: object) -> None:
+        server.should_exit = True  # it may also come before uvicorn listens to signals
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _listen(host: str, port: int) -> socket.socket:
