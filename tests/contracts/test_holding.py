@@ -2,12 +2,12 @@
 
 import asyncio
 
-from dead_lettering import DLQ, prepare
+from dead_lettering import DLQ, eventually, prepare
 from redrive.client import Connection
 from redrive.client.holding import Hold
 from redrive.testing import FaultProxy
 
-MANY = 1200  # more than the first consumer of a hold has room for
+MANY = 4000  # so many that a hold takes them with several consumers, each with twice the room of the one before
 SOON = 0.05  # seconds
 
 
@@ -41,3 +41,20 @@ async def test_a_queue_of_which_others_took_the_rest_has_ended(connection: Conne
 
         assert await taken(hold) == 3
         assert (await hold.release(), await first.release()) == (3, 2)
+
+
+async def test_a_consumer_that_was_full_before_it_had_its_place_makes_room_for_the_next(
+    connection: Connection, amqp_url: str
+) -> None:
+    await prepare(connection, MANY)
+    async with Connection(amqp_url) as own:
+        hold = await Hold.on(own, DLQ, at_most=MANY)
+        await eventually(lambda: hold._in_hand == hold._room)
+        placing = hold._changing = asyncio.create_task(asyncio.sleep(0))
+        await hold.next(10)  # all of it, while the consumer takes its place
+        await placing
+        hold._changing = None
+
+        async with asyncio.timeout(20):
+            assert await taken(hold) == MANY
+        await hold.release()

@@ -117,27 +117,33 @@ class Hold:
         wanted = self._at_most - self.taken
         came, self._waiting = self._waiting[:wanted], []
         self.taken += len(came)
-        if self._in_hand * 2 >= self._room and self.taken < self._at_most and self._changing is None:
-            self._changing = asyncio.create_task(self._make_room(), name="redrive-hold-room")
+        self._change_if_full()
         return came
 
+    def _change_if_full(self) -> None:
+        if self._in_hand * 2 >= self._room and self.taken < self._at_most and self._changing is None:
+            self._changing = asyncio.create_task(self._make_room(), name="redrive-hold-room")
+
     async def _comes(self, patience: float) -> bool:
-        """Silence alone is no end: a broker, or this machine, may just be slow."""
+        """Silence alone is no end: a broker, or this machine, may just be slow. Nor is a consumer that is full: what
+        came while it took its place has changed nothing yet.
+        """
         silent = 0.0
-        while not self._arrived.is_set():
+        while not self._arrived.is_set() and silent < _PATIENCE:
+            self._change_if_full()
+            if self._changing is not None:
+                await asyncio.wait([self._changing])
+                continue
             try:
                 async with asyncio.timeout(patience):
                     await self._arrived.wait()
             except TimeoutError:
                 silent += patience
-                if silent >= _PATIENCE or not await self._has_more():
+                if not await self._has_more():
                     break
         return self._arrived.is_set()
 
     async def _has_more(self) -> bool:
-        if self._changing is not None:  # the broker has not even answered
-            await asyncio.wait([self._changing])
-            return True
         found = await self._channel.call(QueueDeclare(queue=self.queue, passive=True), QueueDeclareOk)
         return found.message_count > 0
 
