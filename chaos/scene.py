@@ -33,8 +33,9 @@ from redrive.testing import FaultProxy, Postgres, ServerFailed
 from redrive.testing.processes import ServerProcess, tail
 
 WORKERS = 2
+EFFECTS = "CREATE TABLE effects (id bigserial PRIMARY KEY, number integer NOT NULL)"
 _LOOK = 0.05  # seconds
-_LATE = 2_000  # rows: more are never under way
+_LATE = 2_000  # rows that are looked at again: more are seldom under way
 _QUIET = 45.0  # seconds without anything done: nothing will be
 _LONGEST = 420.0  # seconds for a run
 _ROOT = Path(__file__).parent.parent
@@ -135,7 +136,7 @@ class Scene:
         url = self.postgres.dsn_for(name).replace("postgresql://", "postgresql+psycopg://")
         self._engine = sa.create_engine(url, pool_pre_ping=True)
         with self._engine.begin() as connection:
-            connection.exec_driver_sql("CREATE TABLE effects (id bigserial PRIMARY KEY, number integer NOT NULL)")
+            connection.exec_driver_sql(EFFECTS)
         return url
 
     async def disturb(self, messages: int, chance: Random) -> list[float]:
@@ -174,6 +175,8 @@ class Scene:
                 quiet_since, before = time.monotonic(), state
             if time.monotonic() - quiet_since > self._quiet:
                 return
+            if time.monotonic() - quiet_since > self._quiet / 4:
+                self._recount_rows()
         await self._until_empty()
 
     async def until_settled(self) -> None:
@@ -309,12 +312,21 @@ class Scene:
                 self._read_rows(connection, after=self._last_row - _LATE)
 
     def _read_rows(self, connection: sa.Connection, after: int) -> None:
-        """Rows become visible when they are committed, not when they are numbered: a few are looked at again."""
+        """Rows become visible when they are committed, not when they are numbered: a few are looked at again. A worker
+        that was frozen commits later still, and what it did is found by `_recount_rows`.
+        """
         rows = connection.execute(sa.text("SELECT id, number FROM effects WHERE id > :after"), {"after": after}).all()
         self.books.done.update(number for row, number in rows if row not in self._late)
         self._late |= {row for row, _ in rows}
         self._last_row = max(self._late, default=0)
         self._late = {row for row in self._late if row > self._last_row - _LATE}
+
+    def _recount_rows(self) -> None:
+        """All of them, however late they came: who is lost is decided by this."""
+        if self._uses_database:
+            with suppress(sa.exc.OperationalError), self._engine.connect() as connection:
+                self.books.done, self._late = Counter(), set()
+                self._read_rows(connection, after=0)
 
     def _added(self, path: Path) -> list[bytes]:
         """Whole lines that were not there before."""
@@ -338,6 +350,7 @@ class Scene:
         """When all workers are gone, whatever they held is back."""
         await asyncio.sleep(0.5)
         self._refresh()
+        self._recount_rows()
         async with self.direct() as connection:
             for queue in (QUEUE, *self.system.waiting):
                 self.books.left.update(await _numbers(connection, queue))

@@ -66,8 +66,11 @@ class Watched:
     samples: list[Sample] = field(default_factory=list)
 
     def look(self) -> None:
+        """What it holds now, unless it has come to its end."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return
             seconds = time.monotonic() - self.began
             self.samples.append(Sample(seconds, process.memory_info().rss, process.num_fds()))
 
@@ -189,6 +192,8 @@ def main(minutes: float, rate: float, seed: int, which: str, write: bool) -> Non
             finally:
                 broker.close()
     account = outcome.account
+    if not account.sound:
+        click.echo(f"lost {account.lost}, stuck {account.stuck}", err=True)
     soaked = Soaked(
         broker=broker.name,
         system=soak.system.name,

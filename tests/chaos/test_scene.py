@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from chaos.brokers import Broker, Embedded, Node
 from chaos.faults import FAULTS
 from chaos.report import Run, append, read, table, write
-from chaos.scene import Outcome, Scene
+from chaos.scene import EFFECTS, Outcome, Scene
 from chaos.systems import CARELESS, SYSTEMS, System
+from chaos.work import Job
 
 from servers import rabbitmq_root
 
@@ -47,6 +49,28 @@ async def test_a_worker_that_acknowledges_first_is_found_out(tmp_path: Path) -> 
 
     assert outcome.account.lost
     assert not outcome.account.sound
+
+
+@pytest.mark.postgres
+async def test_what_a_frozen_worker_did_is_found_however_late_it_commits(postgres_url: str, tmp_path: Path) -> None:
+    scene = Scene(SYSTEMS["redrive_inbox"], Embedded(tmp_path / "broker"), FAULTS["freeze-worker"], tmp_path / "run")
+    scene.job = Job("amqp://", str(tmp_path), 3001, 1.0, "classic")
+    scene._engine = sa.create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
+    with scene._engine.begin() as connection:
+        connection.exec_driver_sql(EFFECTS)
+    with scene._engine.begin() as frozen:
+        frozen.exec_driver_sql("INSERT INTO effects (number) VALUES (0)")
+        with scene._engine.begin() as other:
+            other.exec_driver_sql("INSERT INTO effects (number) SELECT generate_series(1, 3000)")
+        scene._refresh()
+    scene._refresh()
+    assert 0 not in scene.books.done, "more rows than are looked at again have come meanwhile"
+
+    scene._recount_rows()
+    scene._refresh()
+
+    assert scene.books.done == dict.fromkeys(range(3001), 1)
+    scene._engine.dispose()
 
 
 def test_runs_are_kept_and_told_in_a_table(tmp_path: Path) -> None:
