@@ -517,7 +517,7 @@ async def test_one_bad_message_fails_alone(app: App) -> None:
 async def test_when_everything_fails_it_is_not_tried_over_and_over(app: App) -> None:
     calls = 0
 
-    @app.batch_consumer("orders", size=64, timeout="500ms", retry=Retry(attempts=1))
+    @app.batch_consumer("orders", size=64, timeout="1m", retry=Retry(attempts=1))
     async def handle(orders: list[Order]) -> None:  # noqa: ARG001
         nonlocal calls
         calls += 1
@@ -548,6 +548,23 @@ async def test_only_errors_that_can_be_somebodys_fault_have_culprits(app: App, i
         await watcher.seen(Outcome.PARKED, 9)
         await watcher.seen(Outcome.DONE, 7)
     assert calls == [8, 8, 4, 2, 2, 1, 1, 4]
+
+
+async def test_a_key_that_nothing_can_be_gathered_by_fails_its_message_alone(app: App) -> None:
+    handled: list[int] = []
+
+    @app.batch_consumer(
+        "orders", size=3, timeout="1m", key=lambda order: [] if order.id == 1 else "", retry=Retry(attempts=1)
+    )
+    async def handle(orders: list[Order]) -> None:
+        handled.extend(order.id for order in orders)
+
+    async with working(app) as (_, watcher):
+        for number in range(4):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.PARKED, 1)
+        await watcher.seen(Outcome.DONE, 3)
+    assert handled == [0, 2, 3]
 
 
 async def test_batches_can_be_gathered_by_key(app: App) -> None:

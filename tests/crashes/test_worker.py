@@ -215,14 +215,14 @@ def walk_the_matrix(name: str, url: str, directory: Path, every: int = 1) -> Non
 
 
 def play_alike(name: str, url: str, directory: Path, die_before: int, clean: Account) -> Account:
-    """Until it dies it does what the undisturbed one did, in the same order: on a busy machine a confirm may come later
-    than it did there, and then it dies before something else.
+    """It does, and dies before, what the undisturbed one did, in the same order: on a busy machine a confirm may come
+    later than it did there, and then it dies before something else.
     """
-    before = clean.effects[: die_before - 1]
+    fatal = clean.effects[:die_before]
     for attempt in range(5):
         account = play(name, url, directory.with_name(f"{directory.name}-{attempt}"), die_before)
         assert account.ends.keys() == clean.ends.keys(), f"dead before side effect {die_before}: lost"
-        if account.effects[: die_before - 1] == before:
+        if account.effects[:die_before] == fatal:
             break
     return account
 

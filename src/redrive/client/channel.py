@@ -43,7 +43,7 @@ class Channel:
     @property
     def is_open(self) -> bool:
         """May something be sent on it? One read may bring a close behind other words: the conversation knows first."""
-        return self.closed is None and self._state is ChannelState.OPEN
+        return self.closed is None and self.link.conversation.is_open(self.number)
 
     @property
     def _state(self) -> ChannelState:

@@ -21,7 +21,7 @@ from enum import Enum, auto
 from typing import Self, TypeVar
 
 from redrive.client.channel import Channel
-from redrive.client.consumer import Consumer, Handler, log_death
+from redrive.client.consumer import BulkHandler, Consumer, Handler, log_death
 from redrive.client.declarations import Declaration, Declarations
 from redrive.client.link import Link, open_link
 from redrive.client.publisher import AnyPublish, Publisher
@@ -545,8 +545,6 @@ class Connection:
         A handler may leave a delivery to be settled by somebody else; `finishing` then waits for those, before the
         channel is closed and whatever is not settled goes back to the queue.
         """
-        if not 1 <= prefetch <= 65535:
-            raise ConfigurationError(f"prefetch {prefetch}: want 1 to 65535; without a limit memory has none")
         if concurrency < 1:
             raise ConfigurationError(f"concurrency {concurrency}: want at least 1")
         consumer = Consumer(
@@ -560,6 +558,27 @@ class Connection:
             backoff=self._backoff,
             finishing=finishing,
         )
+        return await self._begin(consumer)
+
+    async def consume_many(
+        self,
+        queue: str,
+        handler: BulkHandler,
+        *,
+        prefetch: int = 100,
+        finishing: Callable[[], Awaitable[None]] | None = None,
+    ) -> Consumer:
+        """Consume a queue by a handler that gets as many deliveries in one call as have come, but never so many that
+        others would have to wait. Else as `consume`.
+        """
+        consumer = Consumer(
+            self, queue, None, many=handler, prefetch=prefetch, backoff=self._backoff, finishing=finishing
+        )
+        return await self._begin(consumer)
+
+    async def _begin(self, consumer: Consumer) -> Consumer:
+        if not 1 <= consumer.prefetch <= 65535:
+            raise ConfigurationError(f"prefetch {consumer.prefetch}: want 1 to 65535; without a limit memory has none")
         await consumer.start()
         self._consumers.append(consumer)
         return consumer

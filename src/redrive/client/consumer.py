@@ -7,9 +7,13 @@ channel is dropped: the broker has those messages back and delivers them again.
 
     STARTING -> CONSUMING <-> RECOVERING -> CANCELLED
 
-Two forms. With a handler, `concurrency` runners call it, one delivery each at a time:
+Three forms. With a handler, `concurrency` runners call it, one delivery each at a time:
 
     consumer = await connection.consume("orders", handle, prefetch=50, concurrency=10)
+
+With one for many, it gets what has come in one call, and the next when it has returned:
+
+    consumer = await connection.consume_many("orders", gather, prefetch=1000)
 
 Without one, iterate:
 
@@ -25,7 +29,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Self
 
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.client")
 
 Handler = Callable[[Delivery], Awaitable[None]]
+BulkHandler = Callable[[Sequence[Delivery]], Awaitable[None]]
 
 # A consumer that is never kept waiting lets the event loop have a turn after this many deliveries.
 _TURN = 64
@@ -75,10 +80,11 @@ class Consumer:
         handler: Handler | None,
         *,
         prefetch: int,
-        concurrency: int,
-        exclusive: bool,
-        arguments: Mapping[str, FieldValue],
         backoff: Backoff,
+        concurrency: int = 1,
+        many: BulkHandler | None = None,
+        exclusive: bool = False,
+        arguments: Mapping[str, FieldValue] | None = None,
         finishing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.state = ConsumerState.STARTING
@@ -89,8 +95,9 @@ class Consumer:
         self._queue = queue
         self._handler = handler
         self._concurrency = concurrency
+        self._bulk_handler = many
         self._exclusive = exclusive
-        self._arguments = arguments
+        self._arguments = arguments or {}
         self._backoff = backoff
         self._finishing = finishing
         self._loop = asyncio.get_running_loop()
@@ -122,9 +129,10 @@ class Consumer:
         await self._consume()
         self._supervisor = self._loop.create_task(self._supervise(), name=f"redrive-consumer-{self._queue}")
         self._supervisor.add_done_callback(log_death)
-        if self._handler is not None:
-            runners = (self._run(self._handler) for _ in range(self._concurrency))
-            self._tasks = [self._loop.create_task(runner, name=f"redrive-handler-{self._queue}") for runner in runners]
+        runners = [self._run(self._handler) for _ in range(self._concurrency)] if self._handler is not None else []
+        if self._bulk_handler is not None:
+            runners.append(self._run_in_bulk(self._bulk_handler))
+        self._tasks = [self._loop.create_task(runner, name=f"redrive-handler-{self._queue}") for runner in runners]
 
     async def _consume(self) -> None:
         link = await self._connection.link()
@@ -242,15 +250,37 @@ class Consumer:
             try:
                 await handler(delivery)
                 failures = 0
-            except (Exception, asyncio.CancelledError):
+            except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled():
                     raise
-                # The runtime never lets one escape. Whoever uses this layer alone gets the message again, slowly.
                 failures += 1
-                log.exception("handler of %s failed; the message goes back to the queue", self.queue)
-                if not delivery.settled:
-                    delivery.nack(requeue=True)
-                await asyncio.sleep(self._backoff.delay(failures, random.random()).total_seconds())
+                await self._failed([delivery], error, failures)
+
+    async def _run_in_bulk(self, handler: BulkHandler) -> None:
+        failures = 0
+        while True:
+            while not self._buffer:
+                if self._ending:
+                    return
+                await self._next_delivery()
+            come = [self._buffer.popleft() for _ in range(min(_TURN, len(self._buffer)))]
+            try:
+                await handler(come)
+                failures = 0
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled():
+                    raise
+                failures += 1
+                await self._failed(come, error, failures)
+            await asyncio.sleep(0)
+
+    async def _failed(self, deliveries: Sequence[Delivery], error: BaseException, failures: int) -> None:
+        """The runtime never lets an error escape. Whoever uses this layer alone gets the messages again, slowly."""
+        log.error("handler of %s failed; what it had goes back to the queue", self.queue, exc_info=error)
+        for delivery in deliveries:
+            if not delivery.settled:
+                delivery.nack(requeue=True)
+        await asyncio.sleep(self._backoff.delay(failures, random.random()).total_seconds())
 
     # The end ------------------------------------------------------------------------------------------
 

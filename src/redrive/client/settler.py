@@ -40,18 +40,27 @@ class ChannelSettler:
     def ack(self, delivery_tag: int) -> bool:
         if not self._channel.is_open:
             return False
-        settlements = self._settlements
-        settlements.ack(delivery_tag)
-        if settlements.untold >= self._tell_at:
+        self._settlements.ack(delivery_tag)
+        self._acked(1)
+        return True
+
+    def ack_all(self, delivery_tags: list[int]) -> bool:
+        if not self._channel.is_open:
+            return False
+        self._settlements.ack_all(delivery_tags)
+        self._acked(len(delivery_tags))
+        return True
+
+    def _acked(self, count: int) -> None:
+        if self._settlements.untold >= self._tell_at:
             self._tell()
             self._channel.link.write_now()
         elif not self._waiting:
             self._waiting = True
             self._channel.link.before_write(self._tell)
-        self._unsettled -= 1
+        self._unsettled -= count
         if self._retiring:
             self._close_if_done()
-        return True
 
     def nack(self, delivery_tag: int, requeue: bool) -> bool:
         return self._refuse(delivery_tag, nack_frame(self._channel.number, delivery_tag, False, requeue))

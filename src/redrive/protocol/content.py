@@ -8,6 +8,7 @@ passed on byte for byte.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct
 from typing import Protocol
@@ -25,6 +26,8 @@ class Settler(Protocol):
     """Whoever can tell the broker about a delivery. `False` means: too late, the broker delivers it again."""
 
     def ack(self, delivery_tag: int) -> bool: ...
+
+    def ack_all(self, delivery_tags: list[int]) -> bool: ...
 
     def nack(self, delivery_tag: int, requeue: bool) -> bool: ...
 
@@ -143,6 +146,30 @@ class Delivery:
             f"<Delivery {self.delivery_tag} on channel {self.channel} exchange={self.exchange!r} "
             f"key={self.routing_key!r} {len(self.body)} bytes{flags}>"
         )
+
+
+def ack_all(deliveries: Iterable[Delivery]) -> None:
+    """Done with all of them: `ack` for many, at the price of few. One that was settled before is told when the others
+    are acked: they must not pay for it.
+    """
+    before: Delivery | None = None
+    settler: Settler | None = None
+    tags: list[int] = []
+    for delivery in deliveries:
+        its = delivery._settler
+        if its is None:
+            before = delivery
+            continue
+        if its is not settler:
+            if settler is not None:
+                settler.ack_all(tags)
+            settler, tags = its, []
+        delivery._settler = None
+        tags.append(delivery.delivery_tag)
+    if settler is not None:
+        settler.ack_all(tags)
+    if before is not None:
+        raise before._already_settled()
 
 
 class Publication:

@@ -178,9 +178,13 @@ class Conversation:
         channel = self._channels.get(number)
         return channel.state if channel is not None else ChannelState.CLOSED
 
-    def _require_open(self, number: int) -> None:
+    def is_open(self, number: int) -> bool:
+        """May something be sent on this channel?"""
         channel = self._channels.get(number)
-        if channel is None or channel.state is not ChannelState.OPEN or self.state is not ConnectionState.OPEN:
+        return channel is not None and channel.state is ChannelState.OPEN and self.state is ConnectionState.OPEN
+
+    def _require_open(self, number: int) -> None:
+        if not self.is_open(number):
             raise LocalProtocolError(f"channel {number} is {self.channel_state(number).name} on {self!r}")
 
     def _advance_channel(self, number: int, key: str) -> None:

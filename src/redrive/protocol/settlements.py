@@ -38,6 +38,14 @@ class Settlements:
         self._untold.append(tag)
         self.settle(tag)
 
+    def ack_all(self, tags: list[int]) -> None:
+        self._untold += tags
+        if not self._beyond and tags == list(range(self._next, self._next + len(tags))):
+            self._next += len(tags)  # a run from the start, as most are
+        else:
+            for tag in tags:
+                self.settle(tag)
+
     def settle(self, tag: int) -> None:
         """Count a delivery as settled that the broker is told about in another way."""
         if tag != self._next:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from redrive.protocol.content import Delivery
@@ -12,11 +11,18 @@ from redrive.runtime.message import Message
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    body: T
-    message: Message
-    delivery: Delivery = field(repr=False)
+    """One of them: what it says, what came with it, and the delivery that brought it."""
+
+    __slots__ = ("body", "delivery", "message")
+
+    def __init__(self, body: T, message: Message, delivery: Delivery) -> None:
+        self.body = body
+        self.message = message
+        self.delivery = delivery
+
+    def __repr__(self) -> str:
+        return f"<Item {self.body!r} of {self.message!r}>"
 
 
 class Batch(Generic[T]):

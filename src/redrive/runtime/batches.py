@@ -13,6 +13,7 @@ fail together. Whoever can tell by the error that nobody is to blame says so (`i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from redrive.protocol.content import Delivery
@@ -40,31 +41,39 @@ class Batching:
 
     # Gather -------------------------------------------------------------------------------------------
 
-    async def __call__(self, delivery: Delivery) -> None:
+    async def __call__(self, deliveries: Sequence[Delivery]) -> None:
+        """As many as have come: each is gathered, or has gone its own way."""
         walk = self._walk
-        walk.observer.started(walk.queue)
-        if walk.holds_back(delivery) and await walk.hold_back(delivery):
-            return
+        for delivery in deliveries:
+            walk.observer.started(walk.queue)
+            if walk.holds_back(delivery) and await walk.hold_back(delivery):
+                continue
+            self._accept(delivery, walk)
+
+    def _accept(self, delivery: Delivery, walk: Walk) -> None:
         try:
             body = walk.handler.read(delivery.body, delivery.raw_properties)
         except Malformed as error:
             walk.bury(delivery, error, ParkReason.MALFORMED)
             return
-        item = Item(body, Message(delivery, walk.queue, walk.read_history), delivery)
-        try:
-            key = self._spec.key(body) if self._spec.key is not None else None
-        except Exception as error:
-            walk.failed(delivery, error)
-            return
-        self._add(key, item)
+        key = None
+        if self._spec.key is not None:
+            try:
+                key = self._spec.key(body)
+                hash(key)  # by which it is gathered: what escaped here would give back its neighbours, too
+            except Exception as error:
+                walk.failed(delivery, error)
+                return
+        self._add(key, Item(body, Message(delivery, walk.queue, walk.read_history), delivery))
 
     def _add(self, key: Any, item: Item[Any]) -> None:
-        gathered = self._gathered.setdefault(key, [])
+        gathered = self._gathered.get(key)
+        if gathered is None:
+            gathered = self._gathered[key] = []
+            self._alarms[key] = asyncio.get_running_loop().call_later(self._timeout, self._close, key)
         gathered.append(item)
         if len(gathered) >= self._spec.size or self._flushing:
             self._close(key)
-        elif len(gathered) == 1:
-            self._alarms[key] = asyncio.get_running_loop().call_later(self._timeout, self._close, key)
 
     def _close(self, key: Any) -> None:
         """The batch is full, or has waited long enough."""
@@ -112,6 +121,9 @@ class Batching:
             return
         except Exception as error:
             await self._raised(items, error, budget)
+            return
+        if not known and not batch.failures:
+            self._walk.all_succeeded([item.delivery for item in items])
             return
         for position, item in enumerate(items):
             if position in known:

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from redrive.errors import ConfigurationError, RedriveError
-from redrive.protocol.content import Delivery
+from redrive.protocol.content import Delivery, ack_all
 from redrive.recovery.breaker import Breaker, BreakerState
 from redrive.recovery.classification import PERMANENT, Kind, classify
 from redrive.recovery.durations import duration
@@ -126,7 +126,7 @@ class Walk:
             if self._is_plain:
                 await self.handler.call(body, message)
             else:
-                await self.within_limits(lambda: self._call(body, message), [message])
+                await self.within_limits(lambda: self._call(body, message), (message,))
         except AlreadyProcessed:
             self.settlement.skip(delivery, self.read_history(delivery))
         except asyncio.CancelledError:
@@ -198,6 +198,17 @@ class Walk:
             self.settlement.went_well()
         if self.breaker is not None:
             self._heard(self.breaker.succeeded(self.clock.monotonic()))
+
+    def all_succeeded(self, deliveries: Sequence[Delivery]) -> None:
+        """Those of a batch."""
+        ack_all(deliveries)
+        for _ in deliveries:
+            self.observer.done(self.queue, 0.0)
+        if self.spec.for_dead_letters:
+            self.settlement.went_well()
+        if self.breaker is not None:
+            for _ in deliveries:
+                self._heard(self.breaker.succeeded(self.clock.monotonic()))
 
     # Failures -----------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextvars import copy_context
@@ -133,16 +133,16 @@ class Handler:
             arguments[self._message] = message
         return arguments
 
-    async def call(self, body: Any, message: Message, session: Any = None) -> Any:
-        return await self._run(self.arguments(body, message, session))
+    # These give what is to be awaited, and are none themselves: a handler is called for every message.
 
-    async def call_with_batch(self, batch: Batch[Any], session: Any = None) -> Any:
-        return await self._run(self.arguments(batch if self._wants_batch else batch.bodies, None, session))
+    def call(self, body: Any, message: Message, session: Any = None) -> Awaitable[Any]:
+        return self._run(self.arguments(body, message, session))
 
-    async def _run(self, arguments: dict[str, Any]) -> Any:
-        if self.is_async:
-            return await self.function(**arguments)
-        return await self._call_elsewhere(arguments)
+    def call_with_batch(self, batch: Batch[Any], session: Any = None) -> Awaitable[Any]:
+        return self._run(self.arguments(batch if self._wants_batch else batch.bodies, None, session))
+
+    def _run(self, arguments: dict[str, Any]) -> Awaitable[Any]:
+        return self.function(**arguments) if self.is_async else self._call_elsewhere(arguments)
 
     async def _call_elsewhere(self, arguments: dict[str, Any]) -> Any:
         loop = asyncio.get_running_loop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from redrive.errors import PublishError
@@ -66,6 +66,15 @@ class Consumes(Protocol):
         *,
         prefetch: int = ...,
         concurrency: int = ...,
+        finishing: Callable[[], Awaitable[None]] | None = ...,
+    ) -> Consuming: ...
+
+    async def consume_many(
+        self,
+        queue: str,
+        handler: Callable[[Sequence[Delivery]], Awaitable[None]],
+        *,
+        prefetch: int = ...,
         finishing: Callable[[], Awaitable[None]] | None = ...,
     ) -> Consuming: ...
 

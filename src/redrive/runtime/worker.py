@@ -115,14 +115,14 @@ class Worker:
 
     async def start(self) -> None:
         for name, walk in self._walks.items():
-            batching = self._batches.get(name)
-            self._consuming[name] = await self._consumes.consume(
-                name,
-                batching or walk,
-                prefetch=walk.spec.prefetched,
-                concurrency=1 if batching is not None else walk.spec.concurrency,
-                finishing=(batching or walk).drained,
-            )
+            prefetch, batching = walk.spec.prefetched, self._batches.get(name)
+            if batching is not None:
+                consuming = self._consumes.consume_many(name, batching, prefetch=prefetch, finishing=batching.drained)
+            else:
+                consuming = self._consumes.consume(
+                    name, walk, prefetch=prefetch, concurrency=walk.spec.concurrency, finishing=walk.drained
+                )
+            self._consuming[name] = await consuming
         self.state = State.RUNNING
 
     async def stop(self, within: timedelta = timedelta(seconds=30)) -> bool:

@@ -172,12 +172,25 @@ class MortalConsumes:
 
     async def consume(self, queue: str, handler: Callable[[Delivery], Awaitable[None]], **options: Any) -> Any:
         async def deliver(delivery: Delivery) -> None:
-            if not is_probe(delivery.body):
-                assert delivery._settler is not None
-                delivery.entrust(MortalSettler(delivery._settler, self._fate, id_of(delivery.body)))
+            self._make_mortal(delivery)
             await handler(delivery)
 
         return await self._inner.consume(queue, deliver, **options)
+
+    async def consume_many(
+        self, queue: str, handler: Callable[[Sequence[Delivery]], Awaitable[None]], **options: Any
+    ) -> Any:
+        async def deliver(deliveries: Sequence[Delivery]) -> None:
+            for delivery in deliveries:
+                self._make_mortal(delivery)
+            await handler(deliveries)
+
+        return await self._inner.consume_many(queue, deliver, **options)
+
+    def _make_mortal(self, delivery: Delivery) -> None:
+        if not is_probe(delivery.body):
+            assert delivery._settler is not None
+            delivery.entrust(MortalSettler(delivery._settler, self._fate, id_of(delivery.body)))
 
 
 class MortalSettler:
@@ -189,6 +202,11 @@ class MortalSettler:
     def ack(self, delivery_tag: int) -> bool:
         self._fate.before("ack", self._number)
         return self._inner.ack(delivery_tag)
+
+    def ack_all(self, delivery_tags: list[int]) -> bool:
+        """There is one of these for each delivery, so they still die before each."""
+        self._fate.before("ack", self._number)
+        return self._inner.ack_all(delivery_tags)
 
     def nack(self, delivery_tag: int, requeue: bool) -> bool:
         self._fate.before("nack", self._number)

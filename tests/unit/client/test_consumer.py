@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from itertools import count
 
@@ -90,6 +90,14 @@ async def test_queue_exclusiveness_and_arguments_are_passed_on(connection: Conne
 async def test_a_prefetch_without_bounds_is_refused(connection: Connection, prefetch: int) -> None:
     with pytest.raises(ConfigurationError, match="want 1 to 65535"):
         await connection.consume("orders", prefetch=prefetch)
+
+
+@pytest.mark.parametrize("prefetch", [0, -1, 65536])
+async def test_a_prefetch_without_bounds_is_refused_for_many(connection: Connection, prefetch: int) -> None:
+    async def gather(_: Sequence[Delivery]) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="prefetch"):
+        await connection.consume_many("orders", gather, prefetch=prefetch)
 
 
 async def test_no_concurrency_at_all_is_refused(connection: Connection) -> None:
@@ -332,6 +340,70 @@ async def test_a_handler_that_fails_after_it_has_settled_changes_nothing(
     assert await broker.session.hears(BasicReject) == BasicReject(delivery_tag=1, requeue=False)
     assert await broker.session.hears(BasicReject) == BasicReject(delivery_tag=2, requeue=False)
     assert broker.session.heard(BasicNack) == []
+
+
+async def test_a_handler_for_many_gets_all_that_has_come_in_order_and_never_too_many(
+    connection: Connection, broker: ScriptedBroker
+) -> None:
+    calls: list[list[bytes]] = []
+
+    async def gather(deliveries: Sequence[Delivery]) -> None:
+        calls.append([delivery.body for delivery in deliveries])
+        for delivery in deliveries:
+            delivery.ack()
+
+    await connection.consume_many("orders", gather, prefetch=500)
+    bodies = [b"%d" % number for number in range(150)]
+    broker.session.deliver(await broker.session.hears_on(BasicConsume), *bodies)
+    async with asyncio.timeout(5):
+        while sum(map(len, calls)) < len(bodies):
+            await broker.session.hears(BasicAck)
+
+    assert [body for call in calls for body in call] == bodies
+    assert max(map(len, calls)) == 64
+
+
+async def test_a_handler_for_many_that_fails_gives_back_what_it_did_not_settle(
+    connection: Connection, broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def gather(deliveries: Sequence[Delivery]) -> None:
+        if len(deliveries) == 3:
+            deliveries[0].reject()
+            raise ValueError("cannot handle these")
+        deliveries[0].ack()
+
+    await connection.consume_many("orders", gather)
+    channel = await broker.session.hears_on(BasicConsume)
+    with caplog.at_level(logging.CRITICAL, "redrive.client"):
+        broker.session.deliver(channel, b"1", b"2", b"3")
+        given_back = [await broker.session.hears(BasicNack) for _ in range(2)]
+        broker.session.deliver(channel, b"4")
+        await broker.session.hears(BasicAck)
+
+    assert [nack.delivery_tag for nack in given_back] == [2, 3]
+    assert broker.session.heard(BasicReject) == [BasicReject(delivery_tag=1, requeue=False)]
+
+
+async def test_cancelling_waits_for_a_handler_of_many(connection: Connection, broker: ScriptedBroker) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def gather(deliveries: Sequence[Delivery]) -> None:
+        began.set()
+        await may_end.wait()
+        for delivery in deliveries:
+            delivery.ack()
+
+    consumer = await connection.consume_many("orders", gather)
+    broker.session.deliver(await broker.session.hears_on(BasicConsume), b"1", b"2")
+    await began.wait()
+    cancelling = asyncio.create_task(consumer.cancel())
+    await broker.session.hears(BasicCancel)
+    assert not cancelling.done()
+
+    may_end.set()
+    await cancelling
+
+    assert broker.session.heard(BasicAck) == [BasicAck(delivery_tag=2, multiple=True)]
 
 
 async def test_a_handler_in_which_something_was_cancelled_has_failed_like_any_other(

@@ -7,7 +7,7 @@ import pytest
 from redrive.client.channel import Channel
 from redrive.client.settler import ChannelSettler
 from redrive.errors import AlreadySettled
-from redrive.protocol.content import Delivery
+from redrive.protocol.content import Delivery, ack_all
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicAck, BasicNack, BasicReject
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk
@@ -51,6 +51,13 @@ async def test_acks_of_one_turn_leave_as_one_frame(desk: Desk) -> None:
         delivery.ack()
 
     assert await desk.told() == [BasicAck(delivery_tag=5, multiple=True)]
+
+
+async def test_many_at_once_leave_as_one_frame(desk: Desk) -> None:
+    ack_all(desk.receive(5))
+
+    assert await desk.told() == [BasicAck(delivery_tag=5, multiple=True)]
+    assert desk.settler.unsettled == 0
 
 
 async def test_acks_beyond_a_gap_leave_one_by_one(desk: Desk) -> None:
@@ -157,6 +164,14 @@ async def test_after_the_channel_ended_settling_says_that_it_was_too_late(desk: 
     assert await desk.told() == []
 
 
+async def test_after_the_channel_ended_it_is_too_late_for_many(desk: Desk) -> None:
+    deliveries = desk.receive(3)
+    desk.session.say(desk.channel.number, ChannelClose(reply_code=406))
+
+    assert desk.settler.ack_all([delivery.delivery_tag for delivery in deliveries]) is False
+    assert await desk.told() == []
+
+
 async def test_an_ack_that_was_not_told_when_the_channel_ended_is_dropped(desk: Desk) -> None:
     [delivery] = desk.receive(1)
     delivery.ack()
@@ -212,6 +227,16 @@ async def test_a_retired_settler_closes_its_channel_when_the_last_delivery_is_se
     other.nack()
 
     assert await desk.told() == [BasicAck(delivery_tag=1, multiple=True), BasicNack(delivery_tag=2, requeue=True)]
+    assert not desk.channel.is_open
+
+
+async def test_a_retired_settler_closes_its_channel_when_all_are_settled_at_once(desk: Desk) -> None:
+    deliveries = desk.receive(3)
+    desk.settler.retire()
+
+    ack_all(deliveries)
+
+    assert await desk.told() == [BasicAck(delivery_tag=3, multiple=True)]
     assert not desk.channel.is_open
 
 

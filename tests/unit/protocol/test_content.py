@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from redrive.errors import AlreadySettled, RemoteProtocolError, ReplyCode
-from redrive.protocol.content import Delivery, Publication, check_route, route_exchange, route_key
+from redrive.protocol.content import Delivery, Publication, ack_all, check_route, route_exchange, route_key
 from redrive.wire.methods.basic import BasicDeliver, BasicGetOk, BasicPublish
 from redrive.wire.properties import Properties
 
@@ -21,6 +21,10 @@ class Notebook:
 
     def ack(self, delivery_tag: int) -> bool:
         self.notes.append(("ack", delivery_tag))
+        return self.listens
+
+    def ack_all(self, delivery_tags: list[int]) -> bool:
+        self.notes.append(("ack", *delivery_tags))
         return self.listens
 
     def nack(self, delivery_tag: int, requeue: bool) -> bool:
@@ -120,6 +124,38 @@ def test_settling_tells_whoever_it_was_entrusted_to(settle: Settle, note: tuple[
 
     assert settled == [False, True, True]
     assert notebook.notes == [note]
+
+
+def entrusted(notebook: Notebook, *tags: int) -> list[Delivery]:
+    deliveries = [deliver(delivery_tag=tag) for tag in tags]
+    for delivery in deliveries:
+        delivery.entrust(notebook)
+    return deliveries
+
+
+def test_many_are_acked_by_one_word_to_each_whom_they_were_entrusted_to() -> None:
+    one, other = Notebook(), Notebook()
+    deliveries = [*entrusted(one, 1, 2), *entrusted(other, 1), *entrusted(one, 3)]
+
+    ack_all(deliveries)
+
+    assert (one.notes, other.notes) == ([("ack", 1, 2), ("ack", 3)], [("ack", 1)])
+    assert all(delivery.settled for delivery in deliveries)
+
+
+def test_none_at_all_is_no_word() -> None:
+    ack_all([])
+
+
+def test_one_that_was_settled_before_does_not_keep_the_others_from_being_acked() -> None:
+    notebook = Notebook()
+    deliveries = entrusted(notebook, 1, 2, 3)
+    deliveries[1].nack()
+
+    with pytest.raises(AlreadySettled, match="Delivery 2"):
+        ack_all(deliveries)
+
+    assert notebook.notes == [("nack", 2, True), ("ack", 1, 3)]
 
 
 @pytest.mark.parametrize("settle", [settle for settle, _ in WAYS.values()], ids=WAYS)

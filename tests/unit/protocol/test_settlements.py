@@ -10,7 +10,7 @@ from redrive.protocol.settlements import Acks, Settlements
 
 
 def told(said: str) -> list[Acks]:
-    """What the broker is told for: `3` an ack, `-3` a nack that is told elsewhere, `.` a take."""
+    """What the broker is told for: `3` an ack, `1,2,3` all of them, `-3` a nack that is told elsewhere, `.` a take."""
     settlements = Settlements()
     takes = []
     for word in said.split():
@@ -18,6 +18,8 @@ def told(said: str) -> list[Acks]:
             takes.append(settlements.take())
         elif word.startswith("-"):
             settlements.settle(int(word[1:]))
+        elif "," in word:
+            settlements.ack_all([int(tag) for tag in word.split(",")])
         else:
             settlements.ack(int(word))
     return takes
@@ -41,6 +43,11 @@ def told(said: str) -> list[Acks]:
         ("2 -1 .", [Acks(2, [])]),
         ("-2 1 .", [Acks(1, [])]),
         ("3 2 1 5 .", [Acks(3, [5])]),
+        ("1,2,3 4 .", [Acks(4, [])]),
+        ("3,2,1 .", [Acks(3, [])]),
+        ("1,2,5 .", [Acks(2, [5])]),
+        ("2 1,3 .", [Acks(3, [])]),
+        ("4 1,2,3 .", [Acks(4, [])]),
     ],
     ids=[
         "nothing",
@@ -58,6 +65,11 @@ def told(said: str) -> list[Acks]:
         "a nack that closes a gap",
         "a nack beyond",
         "a run backwards and one beyond",
+        "many that are a run, and the next",
+        "many backwards",
+        "many with a gap",
+        "many around one that was acked before",
+        "many up to one that was acked before",
     ],
 )
 def test_the_broker_is_told_in_the_fewest_frames(said: str, takes: list[Acks]) -> None:
@@ -108,10 +120,13 @@ class Broker:
 
 @st.composite
 def lives(draw: st.DrawFn) -> list[tuple[str, int]]:
-    """Deliveries settled in any order, each acked or nacked, with takes in between; some are never settled."""
+    """Deliveries settled in any order, each acked or nacked, with takes in between; some are never settled. What is
+    acked with others waits for the next that is not.
+    """
     order = draw(st.permutations(range(1, draw(st.integers(1, 30)) + 1)))
     settled = order[: draw(st.integers(0, len(order)))]
-    return [(draw(st.sampled_from(["ack", "ack", "nack", "ack take", "nack take"])), tag) for tag in settled]
+    ways = ["ack", "ack", "ack with others", "nack", "ack take", "nack take"]
+    return [(draw(st.sampled_from(ways)), tag) for tag in settled]
 
 
 @given(lives())
@@ -124,7 +139,15 @@ def test_every_delivery_is_settled_as_asked_and_no_unknown_one_is_named(life: li
         for tag in acks.singles:
             broker.ack(tag, multiple=False)
 
-    for way, tag in life:
+    together: list[int] = []
+    for way, tag in [*life, ("end", 0)]:
+        if way == "ack with others":
+            together.append(tag)
+            continue
+        settlements.ack_all(together)
+        together = []
+        if way == "end":
+            break
         if way.startswith("ack"):
             settlements.ack(tag)
         else:
