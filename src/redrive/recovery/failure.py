@@ -13,10 +13,11 @@ is cut in the middle, since both ends matter: where it all began, and where it w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, islice
 from types import TracebackType
+
+import msgspec
 
 from redrive.recovery.fingerprint import fingerprint, legible, type_name, words
 
@@ -33,8 +34,7 @@ _CAUSED = "\nThe above exception was the direct cause of the following exception
 _MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True, gc=False):
     """One failed attempt: the exception that ended it, and when."""
 
     error_type: str  # qualified, without "builtins."

@@ -111,7 +111,16 @@ class HeaderNames:
 
     def say(self, error_type: str, message: str) -> str:
         """The reason of a retry."""
-        return self.wording.format(error=error_type, message=message)
+        return message.join(self.around_message(error_type))
+
+    def around_message(self, error_type: str) -> list[str]:
+        """That reason, in the pieces between which the message stands."""
+        pieces = [""]
+        for text, name, _, _ in Formatter().parse(self.wording):
+            pieces[-1] += text + error_type * (name == "error")
+            if name == "message":
+                pieces.append("")
+        return pieces
 
 
 # Headers that others write and give a meaning to.

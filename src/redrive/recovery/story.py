@@ -32,12 +32,14 @@ the smallest frame of AMQP has four.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
+
+import msgspec
 
 from redrive.errors import RemoteProtocolError
 from redrive.recovery.durations import milliseconds
@@ -119,8 +121,7 @@ class ParkReason(StrEnum):
     BROKER = "broker"  # the broker gave it up
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, gc=False):
     """Where a message came from, and who writes its story."""
 
     exchange: str  # by which it was delivered
@@ -221,15 +222,17 @@ def _first_retry(
         check_properties(raw)
     except RemoteProtocolError:
         return None
-    raw_names = _raw_names(names)
-    message, at = legible(failure.message, _ATTEMPT_WORDS), _moment(failure.at)
-    newest = _attempt_of(attempt, failure.error_type, message, failure.fingerprint, at, delay)
+    frame = _frame(names, failure.error_type, failure.fingerprint, attempt, delay)
+    message = legible(failure.message, _ATTEMPT_WORDS)
+    at, told = _moment(failure.at), _words(message)
+    size = frame.attempt_size + len(told) + len(at)
     story = (
-        *(raw_names.attempts, _number(attempt), _FIELD_FIRST_FAILED_AT, at),
-        _origin_fields(origin.exchange, origin.routing_key, origin.queue),
-        *(raw_names.reason, _words(names.say(failure.error_type, message)), _FIELD_HISTORY, raw_array((newest,))),
+        *(frame.failed, at, _origin_fields(origin.exchange, origin.routing_key, origin.queue)),
+        *(frame.reason, _words(message.join(frame.around_message)), _FIELD_HISTORY),
+        *(_SIZED.pack(b"A", size + 5), _SIZED.pack(b"F", size)),
+        *(frame.attempt, told, frame.fingerprint, at, frame.delay),
     )
-    return with_new_headers(raw, b"".join(story), unless=raw_names.traces)
+    return with_new_headers(raw, b"".join(story), unless=frame.traces)
 
 
 @lru_cache(256)
@@ -243,16 +246,35 @@ def _origin_fields(exchange: str, routing_key: str, queue: str) -> bytes:
     )
 
 
-class _RawNames(NamedTuple):
-    attempts: bytes  # as it stands before its value
-    reason: bytes
+class _Frame(NamedTuple):
+    """A first story without its time, its origin and its words: for one kind of failure always the same."""
+
+    failed: bytes  # how many attempts did; and the name of the time
+    reason: bytes  # its name
+    around_message: list[str]  # its words
+    attempt: bytes  # up to its message
+    fingerprint: bytes  # and the name of the time
+    delay: bytes
+    attempt_size: int  # of these three
     traces: tuple[bytes, ...]  # where none of these is found, nothing is superseded
 
 
-@lru_cache(64)
-def _raw_names(names: HeaderNames) -> _RawNames:
-    attempts, reason = names.attempts.encode(), names.reason.encode()
-    return _RawNames(named(attempts), named(reason), (*_TRACES, attempts, reason))
+@lru_cache(256)
+def _frame(names: HeaderNames, error_type: str, fingerprint: str, attempt: int, delay: timedelta | None) -> _Frame:
+    count, reason = names.attempts.encode(), names.reason.encode()
+    of_attempt = (
+        b"".join((b"\x06number", _number(attempt), b"\x05error", _words(error_type), b"\x07message")),
+        b"".join((b"\x0bfingerprint", _words(fingerprint), b"\x02at")),
+        _delay_field(delay),
+    )
+    return _Frame(
+        named(count, _number(attempt)) + _FIELD_FIRST_FAILED_AT,
+        named(reason),
+        names.around_message(error_type),
+        *of_attempt,
+        sum(map(len, of_attempt)),
+        (*_TRACES, count, reason),
+    )
 
 
 # What there is to tell ------------------------------------------------------------------------------
@@ -436,22 +458,25 @@ def _attempt_of(
     ]
     if at is not None:
         parts += (b"\x02at", at)
-    if delay is not None:
-        parts += (b"\x08delay-ms", raw_long(max(0, milliseconds(delay))))
-    body = b"".join(parts)
+    body = b"".join((*parts, _delay_field(delay)))
     return _SIZED.pack(b"F", len(body)) + body
+
+
+def _delay_field(delay: timedelta | None) -> bytes:
+    return b"" if delay is None else b"\x08delay-ms" + raw_long(max(0, milliseconds(delay)))
 
 
 def _number(value: int) -> RawValue:
     return _INT.pack(b"I", max(0, min(value, MOST)))
 
 
-@lru_cache(256)  # the first failure is there twice, and in every copy again
 def _moment(at: datetime) -> RawValue:
     """As people read it, to the millisecond: AMQP's own timestamps know only seconds."""
     if at.tzinfo is not UTC:
         at = at.astimezone(UTC)
-    return _words(at.isoformat(timespec="milliseconds")[:-6] + "Z")
+    return b"S\0\0\0\x18%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (
+        *(at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond // 1000),
+    )
 
 
 def _label(text: str) -> RawValue:

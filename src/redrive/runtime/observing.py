@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+import msgspec
+
 from redrive.recovery.breaker import BreakerState
 
 __all__ = ["BreakerChanged", "BreakerState", "ConnectionChanged", "Observer", "Observers", "Outcome", "Settled"]
@@ -31,8 +33,7 @@ class Outcome(StrEnum):
     RELEASED = "released"  # given back to its queue, unhandled or because nothing else was possible
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """A delivery that was not simply done. No payload, no headers: identity and reasons only."""
 
     queue: str

@@ -20,9 +20,11 @@ import logging
 import random
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, assert_never
+
+from msgspec.structs import replace
 
 from redrive.errors import PublishError, RedriveError
 from redrive.protocol.content import Delivery

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from redrive.recovery.failure import Failure, describe
 from redrive.recovery.history import MOST, MOST_ATTEMPTS, NO_HISTORY, Attempt, History, read_history
@@ -85,7 +86,7 @@ def test_a_count_that_was_text_becomes_a_number() -> None:
 def test_attempt_follows_attempt() -> None:
     raw, history = SMALL.encode(), History()
     for number in range(1, 4):
-        failure = replace(FAILURE, at=NOON + number * SECOND, message=f"try {number}")
+        failure = changed(FAILURE, at=NOON + number * SECOND, message=f"try {number}")
         raw = retried(raw, history, failure=failure, attempt=number, delay=number * SECOND)
         history = read(raw)
 
@@ -106,7 +107,7 @@ def test_the_original_exchange_and_key_outlive_the_way_of_the_retries() -> None:
 
 
 def test_names_that_are_not_utf8_survive() -> None:
-    odd = replace(ORIGIN, exchange="\udcff", routing_key="\udcfe")
+    odd = changed(ORIGIN, exchange="\udcff", routing_key="\udcfe")
 
     known = read(retried(origin=odd))
 
@@ -157,7 +158,7 @@ def test_other_peoples_consumers_find_the_words_they_know() -> None:
 
 
 def test_a_long_message_is_short_in_the_history() -> None:
-    raw = retried(failure=replace(FAILURE, message="x" * 1000))
+    raw = retried(failure=changed(FAILURE, message="x" * 1000))
 
     assert len(read(raw).attempts[0].message) == 250
 

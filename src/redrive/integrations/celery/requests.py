@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -32,6 +31,7 @@ from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery.exceptions import Reject, TimeLimitExceeded
 from celery.worker import state
 from celery.worker.request import Request as CeleryRequest
+from msgspec.structs import replace
 
 from redrive.integrations.celery.deciding import (
     Arrival,
