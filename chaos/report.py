@@ -79,11 +79,16 @@ def table(runs: Sequence[Run]) -> str:
         "|---|---|" + "---|" * len(systems),
     ]
     for fault in FAULTS.values():
-        for broker in dict.fromkeys(run.broker for run in runs if run.fault == fault.name):
+        for broker in sorted({run.broker for run in runs if run.fault == fault.name}, key=_place):
             cells = {run.system: _cell(run) for run in runs if (run.fault, run.broker) == (fault.name, broker)}
             shown = " | ".join(cells.get(name, "") for name in systems)
             lines.append(f"| {fault.title} × {fault.strikes} | {broker} | {shown} |")
     return "\n".join(lines)
+
+
+def _place(broker: str) -> tuple[int, str]:
+    """The embedded one, then the versions of RabbitMQ, then clusters."""
+    return (broker != "embedded") + broker.startswith("cluster"), broker
 
 
 def _cell(run: Run) -> str:
