@@ -124,3 +124,19 @@ def test_free_ports_are_below_those_of_outgoing_connections() -> None:
 
     assert len(set(ports)) == 50
     assert all(port < first_outgoing for port in ports)
+
+
+A_RUN_THAT_WANTS_A_CERTAIN_PORT = """
+import sys
+from redrive.testing import ports
+ports._candidates = lambda: [int(sys.argv[1])]
+print(ports.free_port())
+"""
+
+
+def test_a_port_belongs_to_the_process_that_chose_it_before_anybody_binds_it() -> None:
+    command = [sys.executable, "-c", A_RUN_THAT_WANTS_A_CERTAIN_PORT, str(free_port())]
+
+    other = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "no free loopback port" in other.stderr
