@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from redrive.recovery.retry import Retry, Route
 from redrive.topology import ladder
+from redrive.topology.cycles import find_cycles
 from redrive.topology.declared import Queue, QueueType
 from redrive.topology.definitions import TEXTS, WHOLE_NUMBERS, Definitions, QueueDefinition, misfits
 from redrive.topology.routing import dead_letter_targets
@@ -211,30 +212,3 @@ def expiring_cycles(definitions: Definitions) -> list[tuple[str, ...]]:
         if queue.ttl is not None and queue.dead_letter_exchange is not None
     }
     return find_cycles(edges)
-
-
-def find_cycles(edges: dict[str, list[str]]) -> list[tuple[str, ...]]:
-    """One cycle for each group of nodes that reach each other, each beginning with its smallest name."""
-    cycles: dict[frozenset[str], tuple[str, ...]] = {}
-    for start in sorted(edges):
-        path, seen = [start], {start}
-        if found := _back_to(start, edges, path, seen):
-            cycles.setdefault(frozenset(found), found)
-    return list(cycles.values())
-
-
-def _back_to(start: str, edges: dict[str, list[str]], path: list[str], seen: set[str]) -> tuple[str, ...] | None:
-    """Depth first, without recursion: the first way that leads back to `start`."""
-    ways = [iter(edges.get(start, ()))]
-    while ways:
-        step = next(ways[-1], None)
-        if step is None:
-            ways.pop()
-            path.pop()
-        elif step == start:
-            return tuple(path)
-        elif step in edges and step not in seen:
-            seen.add(step)
-            path.append(step)
-            ways.append(iter(edges[step]))
-    return None

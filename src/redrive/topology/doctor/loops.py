@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from redrive.recovery.retry import Route
+from redrive.topology.cycles import find_cycles
 from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
 from redrive.topology.doctor.case import DROPPING, Case
 from redrive.topology.doctor.finding import Symptom
 from redrive.topology.doctor.words import remade, told, with_arguments, without
-from redrive.topology.rules import find_cycles
 
 _LENGTHS = ("x-max-length", "x-max-length-bytes")
 _ROUTING = ("direct", "topic", "fanout")  # exchanges of which one can tell where a message goes
