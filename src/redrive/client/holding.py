@@ -107,9 +107,9 @@ class Hold:
 
     async def next(self, patience: float) -> Sequence[Delivery]:
         """What has come since the last time, oldest first; nothing if nothing comes for `patience` seconds, and the
-        queue has nothing to give.
+        queue has nothing to give, or if all that was asked for has been taken.
         """
-        if not self._waiting and not await self._comes(patience):
+        if self.taken < self._at_most and not self._waiting and not await self._comes(patience):
             return ()
         if self._ended is not None:
             raise self._ended
