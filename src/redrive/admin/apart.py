@@ -119,6 +119,8 @@ class Apart:
         async with self._starting:
             if self._process is not None and self._process.returncode is None:
                 return self._process
+            if self._hearing is not None:  # what the one before leaves undone is known before another is asked
+                await self._hearing
             self._ready.clear()
             self._process = await asyncio.create_subprocess_exec(
                 *(
@@ -171,6 +173,7 @@ class Apart:
                     self._ids.discard(message.operation.id)
                     self._ended(message.operation)
         await process.wait()
+        self.owner = ""  # what it was about to do is nobody's now
         self._ids.clear()
         self._ready.set()
         for number in list(self._asked):

@@ -1,0 +1,46 @@
+"""The process that moves messages, as its server sees it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dead_lettering import eventually
+from redrive.admin.apart import Apart, Task
+from redrive.admin.place import Place
+from redrive.admin.running import is_gone
+
+
+@pytest.fixture
+async def crew(tmp_path: Path) -> AsyncIterator[Apart]:
+    """Nothing is moved, so it needs no broker."""
+    place = Place(broker="amqp://127.0.0.1:1/")
+    crew = Apart(Task(place, f"sqlite:///{tmp_path / 'operations.db'}", "server:mark", "ann"))
+    yield crew
+    await crew.stop()
+
+
+async def test_what_a_process_that_died_was_about_to_do_is_nobodys_at_once(crew: Apart) -> None:
+    process = await crew._up()
+    owner = crew.owner
+    crew._ids.add("op_1")
+    assert not is_gone(owner)
+
+    process.kill()
+    await eventually(lambda: crew.owner != owner)
+
+    assert is_gone(owner)
+    assert crew.ids == frozenset()
+
+
+async def test_another_takes_its_place_when_it_is_needed(crew: Apart) -> None:
+    process = await crew._up()
+    owner = crew.owner
+    process.kill()
+    await process.wait()
+
+    other = await crew._up()
+
+    assert other is not process
+    assert crew.owner not in ("", owner)
+    assert await crew._up() is other
