@@ -53,7 +53,8 @@ class Embedded(Broker):
     def fresh_place(self) -> str:
         self.close()
         folder = self._folder / secrets.token_hex(4)
-        self._broker = EmbeddedBroker(folder, data=folder / "data").start()
+        self._broker = EmbeddedBroker(folder, data=folder / "data")
+        self._broker.start()
         return self._broker.url + "%2F"
 
     @property

@@ -8,16 +8,15 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from redrive.testing.epmd import Epmd
 from redrive.testing.installation import Installation
+from redrive.testing.private import Throwaway
 from redrive.testing.processes import ServerFailed
 from redrive.testing.rabbitmq import RabbitMQ
 
 
-class Cluster:
+class Cluster(Throwaway):
     """A private cluster: `<Cluster 3.10.8 3/3 running ports=20001,20002,20003>`."""
 
     def __init__(self, directory: Path, size: int = 3, *, root: Path | None = None, config: str = "") -> None:
@@ -61,19 +60,6 @@ class Cluster:
             node.discard()
         self._epmd.end()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.discard()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.discard()
 
     def __repr__(self) -> str:
         version = ".".join(map(str, self.nodes[0].version))

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Self
 
 from redrive.testing.ports import LOOPBACK, free_port
+from redrive.testing.private import PrivateServer
 from redrive.testing.processes import ServerFailed, ServerProcess, tail
 
 _READY = "listening on amqp://"
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(PrivateServer):
     """`<EmbeddedBroker port=23456 data=data RUNNING pid=4711>`; without a data folder it keeps nothing."""
 
     def __init__(self, directory: Path, *, data: Path | None = None) -> None:
         self.directory = directory
         self.data = data
         self.port = free_port()
-        self._process: ServerProcess | None = None
 
     @property
     def url(self) -> str:
@@ -35,15 +34,7 @@ class EmbeddedBroker:
     def log(self) -> Path:
         return self.directory / "broker.log"
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.running else None
-
-    @property
-    def running(self) -> bool:
-        return self.pid is not None
-
-    def start(self) -> Self:
+    def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         before = self.log.stat().st_size if self.log.exists() else 0
         self._process = ServerProcess(self.command, environment=dict(os.environ), log=self.log)
@@ -52,30 +43,10 @@ class EmbeddedBroker:
         except ServerFailed as failed:
             self.kill()
             raise ServerFailed(f"the embedded broker did not start: {failed}\n{tail(self.log)}") from None
-        return self
 
-    def stop(self) -> None:
-        """SIGTERM, as an operator does."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def kill(self) -> None:
-        """`kill -9`."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
+    def discard(self) -> None:
+        """End it. The folder is its owner's, who may look into it, or start another on its data."""
         self.kill()
 
     def __repr__(self) -> str:
-        state = f"RUNNING pid={self.pid}" if self.running else "DOWN"
-        return f"<EmbeddedBroker port={self.port} data={self.data} {state}>"
+        return f"<EmbeddedBroker port={self.port} data={self.data} {self.state}>"

@@ -18,10 +18,9 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from redrive.testing.ports import LOOPBACK, free_port
+from redrive.testing.private import PrivateServer
 from redrive.testing.processes import ServerFailed, ServerProcess, tail
 
 _BINARIES = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql*/bin", "usr/local/bin")
@@ -88,30 +87,23 @@ class Database:
         return f"<Database port={self.port}>"
 
 
-class Postgres(Database):
+class Postgres(PrivateServer, Database):
     """A private server: `<Postgres port=23456 RUNNING pid=4711>`.
 
     `fsync=False` makes it quicker. It then still survives its own death by `kill -9`, as the kernel has what was
     written, but not a power cut.
     """
 
+    _ended_by = signal.SIGINT  # PostgreSQL's "fast" shutdown, which does not wait for clients to leave
+
     def __init__(self, directory: Path, *, fsync: bool = True) -> None:
         self.directory = directory.resolve()
         self.fsync = fsync
         self._user = _servant() if os.geteuid() == 0 else None
-        self._process: ServerProcess | None = None
         binaries = find_postgres()
         if binaries is None:
             raise FileNotFoundError("no PostgreSQL on this machine: install postgresql")
-        super().__init__(port=free_port(), password=secrets.token_urlsafe(16), binaries=binaries)
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.running
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.running else None
+        Database.__init__(self, port=free_port(), password=secrets.token_urlsafe(16), binaries=binaries)
 
     def start(self, *, timeout: float = 60) -> None:
         """Start the server and return when it accepts connections; the first time, make its data."""
@@ -127,12 +119,6 @@ class Postgres(Database):
             logged = tail(self.log)
             raise ServerFailed(f"PostgreSQL did not start in {self.directory}: {failed}\n{logged}") from None
 
-    def stop(self) -> None:
-        """Shut down in order without waiting for clients to leave (SIGINT is PostgreSQL's "fast" shutdown)."""
-        if self._process is not None:
-            self._process.stop(signal.SIGINT)
-            self._process = None
-
     def kill(self) -> None:
         """`kill -9` the server and its sessions; the next start recovers from the log."""
         if self._process is None:
@@ -144,31 +130,8 @@ class Postgres(Database):
         for session in sessions:
             _kill_and_wait(session)
 
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def discard(self) -> None:
-        """End the server without ceremony and delete all that it stored."""
-        self.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.discard()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.discard()
-
     def __repr__(self) -> str:
-        state = f"RUNNING pid={self.pid}" if self.running else "DOWN"
-        return f"<Postgres port={self.port} {state}>"
+        return f"<Postgres port={self.port} {self.state}>"
 
     @property
     def log(self) -> Path:

@@ -18,14 +18,13 @@ import subprocess
 from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from redrive.testing.certificates import TLSFiles
 from redrive.testing.endpoint import ApiError, Endpoint
 from redrive.testing.epmd import Epmd
 from redrive.testing.installation import PATH, Installation
 from redrive.testing.ports import LOOPBACK, free_port, is_open
+from redrive.testing.private import PrivateServer
 from redrive.testing.processes import ServerFailed, ServerProcess, tail
 
 _PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
@@ -33,10 +32,10 @@ _METHOD_FRAME = b"\x01"
 _ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
 
 
-class RabbitMQ(Endpoint):
+class RabbitMQ(PrivateServer, Endpoint):
     """A private node: `<RabbitMQ 3.10.8 redrive@localhost port=23456 RUNNING pid=4711>`.
 
-    As a context manager it is started on entry and thrown away, data and all, on exit.
+    It is stopped by SIGTERM, which the Erlang VM takes as `init:stop()`.
     """
 
     def __init__(
@@ -58,8 +57,8 @@ class RabbitMQ(Endpoint):
         self._epmd = epmd or Epmd(self.directory, self.installation)
         self._owns_epmd = epmd is None
         self.distribution_port = free_port()
-        self._process: ServerProcess | None = None
-        super().__init__(
+        Endpoint.__init__(
+            self,
             name=name,
             version=self.installation.version,
             port=free_port(),
@@ -69,14 +68,6 @@ class RabbitMQ(Endpoint):
         )
 
     # -- life -----------------------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.running
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.running else None
 
     def start(self, *, timeout: float = 120) -> None:
         """Start the node and return when it serves. Data of an earlier life in the directory are still there."""
@@ -102,46 +93,15 @@ class RabbitMQ(Endpoint):
             logged = tail(self._console_log, self.log)
             raise ServerFailed(f"RabbitMQ did not start in {self.directory}: {failed}\n{logged}") from None
 
-    def stop(self) -> None:
-        """Shut down in order: the VM takes SIGTERM as `init:stop()`."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def kill(self) -> None:
-        """`kill -9`: what a power cut does to the broker, except that the kernel keeps what was written."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
     def discard(self) -> None:
-        """End the node without ceremony and delete all that it stored."""
         self.kill()
         if self._owns_epmd:
             self._epmd.end()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.discard()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.discard()
+        super().discard()
 
     def __repr__(self) -> str:
         version = ".".join(map(str, self.version))
-        state = f"RUNNING pid={self.pid}" if self.running else "DOWN"
-        return f"<RabbitMQ {version} {self.name}@localhost port={self.port} {state}>"
+        return f"<RabbitMQ {version} {self.name}@localhost port={self.port} {self.state}>"
 
     # -- use ------------------------------------------------------------------------------------------------
 
