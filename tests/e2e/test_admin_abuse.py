@@ -145,6 +145,43 @@ def test_who_waits_for_a_long_answer_is_not(monkeypatch: pytest.MonkeyPatch) -> 
         assert b"at last" in until_closed(client)
 
 
+# Those who are too many -------------------------------------------------------------------------------
+
+
+def test_of_too_many_the_one_goes_that_has_been_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    with listener() as port:
+        first, second, third = (socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(3))
+        first.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert first.recv(65536).startswith(b"HTTP/1.1 200")
+
+        newcomer = socket.create_connection(("127.0.0.1", port), timeout=20)
+        assert until_closed(second) == b""
+        for client in (first, third, newcomer):
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert until_closed(client).startswith(b"HTTP/1.1 200")
+
+
+def test_who_is_being_answered_never_goes_for_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    asked, enough = threading.Semaphore(0), threading.Event()
+
+    async def answer_slowly(scope: Any, receive: Any, send: Any) -> None:
+        asked.release()
+        await asyncio.to_thread(enough.wait, 20)
+        await answer(scope, receive, send)
+
+    with listener(answer_slowly) as port:
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(3)]
+        for client in clients:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert asked.acquire(timeout=20)
+
+        assert until_closed(socket.create_connection(("127.0.0.1", port), timeout=20)) == b""
+        enough.set()
+        assert all(b"at last" in until_closed(client) for client in clients)
+
+
 def until_closed(client: socket.socket) -> bytes:
     said = bytearray()
     while part := client.recv(65536):
@@ -156,9 +193,12 @@ def until_closed(client: socket.socket) -> bytes:
 class listener:
     """A server with our protocol and an application of no interest, in a thread of its own."""
 
+    def __init__(self, application: Any = None) -> None:
+        self._application = application or answer
+
     def __enter__(self) -> int:
         self._socket = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(answer, http=listening.Impatient, log_config=None, lifespan="off")
+        config = uvicorn.Config(self._application, http=listening.Impatient, log_config=None, lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
         self._thread.start()

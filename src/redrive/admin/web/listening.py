@@ -1,4 +1,9 @@
-"""The server's side of a connection: who does not say what they want is not waited for."""
+"""The server's side of a connection: who does not say what they want is not waited for.
+
+There are at most so many connections, since each takes a file of the process, and one that has no files left cannot
+even write down what happens. When there are too many, the one goes that has been silent for longest. Only when all of
+them are being answered is the newcomer sent away.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,32 @@ import asyncio
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_WITHIN = 30.0  # seconds, for the first line and the headers of a request
+MOST_CONNECTIONS = 500  # half of the files that a process may have where nobody said otherwise
 
 
 class Impatient(H11Protocol):
     """uvicorn's protocol, which ends a connection whose next request does not begin, or is never finished saying."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _heard_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._heard_at = self.loop.time()
         self._wait()
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        silent = [other for other in self.connections if isinstance(other, Impatient) and other._is_silent]
+        min(silent, key=lambda other: other._heard_at).transport.close()  # if nobody else is, it is this one
+
+    @property
+    def _is_silent(self) -> bool:
+        return not self._is_answering and not self.transport.is_closing()
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self.loop.time()
         if not self._is_answering and self._deadline is None:
             self._wait()
         super().data_received(data)
@@ -44,5 +63,5 @@ class Impatient(H11Protocol):
 
     def _give_up(self) -> None:
         self._deadline = None
-        if not self._is_answering and not self.transport.is_closing():
+        if self._is_silent:
             self.transport.close()
