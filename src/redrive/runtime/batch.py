@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
 
 from redrive.protocol.content import Delivery
 from redrive.runtime.message import Message
@@ -11,15 +12,12 @@ from redrive.runtime.message import Message
 T = TypeVar("T")
 
 
-class Item(Generic[T]):
+class Item(NamedTuple, Generic[T]):
     """One of them: what it says, what came with it, and the delivery that brought it."""
 
-    __slots__ = ("body", "delivery", "message")
-
-    def __init__(self, body: T, message: Message, delivery: Delivery) -> None:
-        self.body = body
-        self.message = message
-        self.delivery = delivery
+    body: T
+    message: Message
+    delivery: Delivery
 
     def __repr__(self) -> str:
         return f"<Item {self.body!r} of {self.message!r}>"
@@ -28,13 +26,26 @@ class Item(Generic[T]):
 class Batch(Generic[T]):
     """The messages of one call. `fail` one, and the others are done all the same."""
 
-    def __init__(self, items: Sequence[Item[T]]) -> None:
-        self.items = tuple(items)
+    def __init__(
+        self, bodies: Sequence[T], deliveries: Sequence[Delivery], message_of: Callable[[Delivery], Message]
+    ) -> None:
+        """Of each delivery its body. Most handlers want nothing else, so that all else is made when it is asked for."""
+        self.deliveries = deliveries
         self.failures: dict[int, BaseException] = {}
+        self._bodies = bodies
+        self._message_of = message_of
 
     @property
     def bodies(self) -> list[T]:
-        return [item.body for item in self.items]
+        """A list of the caller's own: it may be sorted or emptied."""
+        return list(self._bodies)
+
+    @cached_property
+    def items(self) -> tuple[Item[T], ...]:
+        return tuple(
+            Item(body, self._message_of(delivery), delivery)
+            for body, delivery in zip(self._bodies, self.deliveries, strict=True)
+        )
 
     @property
     def messages(self) -> list[Message]:
@@ -50,11 +61,19 @@ class Batch(Generic[T]):
                 return position
         raise ValueError(f"{item!r} is not in this batch")
 
+    def part(self, positions: Collection[int]) -> Batch[T]:
+        """Some of them, as a batch in which nobody has failed yet."""
+        return Batch(
+            [self._bodies[position] for position in positions],
+            [self.deliveries[position] for position in positions],
+            self._message_of,
+        )
+
     def __iter__(self) -> Iterator[Item[T]]:
         return iter(self.items)
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self.deliveries)
 
     def __repr__(self) -> str:
-        return f"<Batch of {len(self.items)} failures={len(self.failures)}>"
+        return f"<Batch of {len(self)} failures={len(self.failures)}>"

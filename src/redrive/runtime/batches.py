@@ -14,16 +14,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redrive.protocol.content import Delivery
 from redrive.recovery.durations import duration
 from redrive.recovery.story import ParkReason
-from redrive.runtime.batch import Batch, Item
+from redrive.runtime.batch import Batch
 from redrive.runtime.codecs import Malformed
 from redrive.runtime.consuming import PartlyFailed, Walk
 from redrive.runtime.message import Message
 from redrive.runtime.specs import BatchSpec
+
+
+class _Gathered(NamedTuple):
+    """What has come for a batch, each message in the same place of both."""
+
+    bodies: list[Any]
+    deliveries: list[Delivery]
 
 
 class Batching:
@@ -33,7 +40,7 @@ class Batching:
         self._walk = walk
         self._spec = spec
         self._timeout = duration(spec.timeout).total_seconds()
-        self._gathered: dict[Any, list[Item[Any]]] = {}
+        self._gathered: dict[Any, _Gathered] = {}
         self._alarms: dict[Any, asyncio.TimerHandle] = {}
         self._places = asyncio.Semaphore(spec.batchers)
         self._running: set[asyncio.Task[None]] = set()
@@ -64,24 +71,27 @@ class Batching:
             except Exception as error:
                 walk.failed(delivery, error)
                 return
-        self._add(key, Item(body, Message(delivery, walk.queue, walk.read_history), delivery))
+        self._add(key, body, delivery)
 
-    def _add(self, key: Any, item: Item[Any]) -> None:
+    def _add(self, key: Any, body: Any, delivery: Delivery) -> None:
         gathered = self._gathered.get(key)
         if gathered is None:
-            gathered = self._gathered[key] = []
+            gathered = self._gathered[key] = _Gathered([], [])
             self._alarms[key] = asyncio.get_running_loop().call_later(self._timeout, self._close, key)
-        gathered.append(item)
-        if len(gathered) >= self._spec.size or self._flushing:
+        bodies, deliveries = gathered
+        bodies.append(body)
+        deliveries.append(delivery)
+        if len(bodies) >= self._spec.size or self._flushing:
             self._close(key)
 
     def _close(self, key: Any) -> None:
         """The batch is full, or has waited long enough."""
         if (alarm := self._alarms.pop(key, None)) is not None:
             alarm.cancel()
-        items = self._gathered.pop(key, None)
-        if items:
-            task = asyncio.create_task(self._run(items), name=f"redrive-batch-{self._walk.queue}")
+        gathered = self._gathered.pop(key, None)
+        if gathered is not None:
+            batch = Batch(gathered.bodies, gathered.deliveries, self._message_of)
+            task = asyncio.create_task(self._run(batch), name=f"redrive-batch-{self._walk.queue}")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
@@ -103,55 +113,57 @@ class Batching:
 
     # Handle and settle --------------------------------------------------------------------------------
 
-    async def _run(self, items: list[Item[Any]]) -> None:
+    async def _run(self, batch: Batch[Any]) -> None:
         async with self._places:
             began = self._walk.clock.monotonic()
-            budget = _Budget(len(items))
-            await self._handle(items, budget)
-            self._walk.observer.batch(self._walk.queue, len(items), self._walk.clock.monotonic() - began)
+            await self._handle(batch, _Budget(len(batch)))
+            self._walk.observer.batch(self._walk.queue, len(batch), self._walk.clock.monotonic() - began)
 
-    async def _handle(self, items: list[Item[Any]], budget: _Budget) -> None:
-        batch = Batch(items)
+    async def _handle(self, batch: Batch[Any], budget: _Budget) -> None:
         known: frozenset[int] = frozenset()
+        messages = batch.messages if self._walk.spec.middleware else ()
         try:
             budget.spend()
-            known = await self._walk.within_limits(lambda: self._walk.call_with_batch(batch), batch.messages)
+            known = await self._walk.within_limits(lambda: self._walk.call_with_batch(batch), messages)
         except PartlyFailed as partly:
-            await self._without_the_failed(items, partly, budget)
+            await self._without_the_failed(batch, partly, budget)
             return
         except Exception as error:
-            await self._raised(items, error, budget)
+            await self._raised(batch, error, budget)
             return
         if not known and not batch.failures:
-            self._walk.all_succeeded([item.delivery for item in items])
+            self._walk.all_succeeded(batch.deliveries)
             return
-        for position, item in enumerate(items):
+        for position, delivery in enumerate(batch.deliveries):
             if position in known:
-                self._walk.settlement.skip(item.delivery, item.message.history)
+                self._walk.settlement.skip(delivery, self._walk.read_history(delivery))
             elif (failure := batch.failures.get(position)) is not None:
-                self._walk.failed(item.delivery, failure)
+                self._walk.failed(delivery, failure)
             else:
-                self._walk.succeeded(item.delivery)
+                self._walk.succeeded(delivery)
 
-    async def _without_the_failed(self, items: list[Item[Any]], partly: PartlyFailed, budget: _Budget) -> None:
+    async def _without_the_failed(self, batch: Batch[Any], partly: PartlyFailed, budget: _Budget) -> None:
         """In a transaction a part cannot fail alone: those that failed go their way, and the others begin anew."""
         for position, error in partly.failures.items():
-            self._walk.failed(items[position].delivery, error)
-        others = [item for position, item in enumerate(items) if position not in partly.failures]
+            self._walk.failed(batch.deliveries[position], error)
+        others = [position for position in range(len(batch)) if position not in partly.failures]
         if others:
-            await self._handle(others, budget)
+            await self._handle(batch.part(others), budget)
 
-    async def _raised(self, items: list[Item[Any]], error: Exception, budget: _Budget) -> None:
-        if len(items) == 1 or not self._spec.isolates(error) or budget.is_spent:
-            for item in items:
-                self._walk.failed(item.delivery, error)
+    async def _raised(self, batch: Batch[Any], error: Exception, budget: _Budget) -> None:
+        if len(batch) == 1 or not self._spec.isolates(error) or budget.is_spent:
+            for delivery in batch.deliveries:
+                self._walk.failed(delivery, error)
             return
-        middle = len(items) // 2
-        await self._handle(items[:middle], budget)
-        await self._handle(items[middle:], budget)
+        middle = len(batch) // 2
+        await self._handle(batch.part(range(middle)), budget)
+        await self._handle(batch.part(range(middle, len(batch))), budget)
+
+    def _message_of(self, delivery: Delivery) -> Message:
+        return Message(delivery, self._walk.queue, self._walk.read_history)
 
     def __repr__(self) -> str:
-        gathered = sum(map(len, self._gathered.values()))
+        gathered = sum(len(gathered.bodies) for gathered in self._gathered.values())
         return f"<Batching {self._walk.queue} gathered={gathered} running={len(self._running)}>"
 
 

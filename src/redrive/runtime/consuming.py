@@ -90,8 +90,9 @@ class Walk:
         self.breaker = breaker
         self.rate = RateLimit(spec.rate) if spec.rate is not None else None
         self._timeout = duration(spec.timeout).total_seconds() if spec.timeout is not None else None
+        self._policy = spec.retry
         self._counts_deliveries = quorum
-        self._keeps_rejections = keeps_failures and spec.retry.via is Route.REJECT
+        self._keeps_rejections = keeps_failures and self._policy.via is Route.REJECT
         self._is_gated = self.breaker is not None or self.rate is not None
         self._gates_closed = asyncio.Event()
         self._inbox = spec.inbox_policy
@@ -169,11 +170,12 @@ class Walk:
             return frozenset()
         async with self._transactions.begin(blocking=not self.handler.is_async) as transaction:
             known = await self._known(batch, transaction)
-            fresh = Batch([item for position, item in enumerate(batch.items) if position not in known])
-            if len(fresh):
+            unknown = [position for position in range(len(batch)) if position not in known]
+            fresh = batch.part(unknown)
+            if unknown:
                 await self.handler.call_with_batch(fresh, transaction.session)
             for position, error in fresh.failures.items():
-                batch.fail(fresh.items[position], error)
+                batch.failures[unknown[position]] = error
             if batch.failures:
                 # What failed must not be noted as processed: without it, once more.
                 raise PartlyFailed(batch.failures)
@@ -219,8 +221,8 @@ class Walk:
         if self.spec.for_dead_letters:
             self._failed_as_dead_letter(Case(delivery, history, describe(error, now), error, seconds))
             return
-        classified = PERMANENT if isinstance(error, NoMessageId) else classify(error, self.spec.retry, now)
-        verdict = decide(classified, history, self.spec.retry, now, random.random())
+        classified = PERMANENT if isinstance(error, NoMessageId) else classify(error, self._policy, now)
+        verdict = decide(classified, history, self._policy, now, random.random())
         if self.breaker is not None:
             if classified.kind is Kind.TRANSIENT and self.breaker.blames(error):
                 self._heard(self.breaker.failed(self.clock.monotonic()))
@@ -255,8 +257,8 @@ class Walk:
             headers,
             self.queue,
             count_header=self.spec.headers.attempts,
-            via_reject=self.spec.retry.via is Route.REJECT,
-            delivery_count=self.spec.retry.via is Route.QUORUM,
+            via_reject=self._policy.via is Route.REJECT,
+            delivery_count=self._policy.via is Route.QUORUM,
         )
 
     # Guards -------------------------------------------------------------------------------------------
@@ -280,7 +282,7 @@ class Walk:
     def _may_have_crashed(self, delivery: Delivery) -> bool:
         """A delivery that comes again may have killed whoever had it. Whether it was settled by this."""
         limit = self.spec.crash_limit
-        if limit is None or self.spec.retry.via is Route.QUORUM or self.spec.for_dead_letters:
+        if limit is None or self._policy.via is Route.QUORUM or self.spec.for_dead_letters:
             return False
         history = self.read_history(delivery)
         rejections = history.failed if self._keeps_rejections else 0  # which are deliveries, too, and killed nobody
@@ -318,7 +320,7 @@ class Walk:
         history, now = self.read_history(delivery), self.clock.now()
         if history.not_before is None or not now < history.not_before <= now + _FAR_ENOUGH:
             return False
-        verdict = wait(self.spec.retry, history.not_before - now, now, counts=False)
+        verdict = wait(self._policy, history.not_before - now, now, counts=False)
         if verdict is None:
             return False
         verdict = Again(verdict.rung, history.not_before, counts=False)

@@ -9,7 +9,7 @@ import pytest
 from redrive.errors import ConfigurationError
 from redrive.protocol.content import Delivery
 from redrive.recovery.history import History
-from redrive.runtime.batch import Batch, Item
+from redrive.runtime.batch import Batch
 from redrive.runtime.codecs import Codecs
 from redrive.runtime.handlers import Handler, HandlerDied
 from redrive.runtime.message import Message, current_message
@@ -114,6 +114,13 @@ async def test_a_process_that_dies_is_told_and_the_next_call_has_a_new_one() -> 
     found.close()
 
 
+def batch_of(*numbers: int) -> Batch[Order]:
+    messages = [message() for _ in numbers]
+    known = {id(each._delivery): each for each in messages}
+    deliveries = [each._delivery for each in messages]
+    return Batch([Order(number) for number in numbers], deliveries, lambda delivery: known[id(delivery)])
+
+
 async def test_a_batch_is_given_as_a_list_or_as_itself() -> None:
     async def of_bodies(orders: list[Order]) -> Any:
         return orders
@@ -121,7 +128,7 @@ async def test_a_batch_is_given_as_a_list_or_as_itself() -> None:
     async def of_itself(batch: Batch[Order], given: Given) -> Any:
         return batch, given
 
-    batch = Batch([Item(Order(1), message(), message()._delivery)])
+    batch = batch_of(1)
     assert await handler(of_bodies, for_batches=True).call_with_batch(batch) == [Order(1)]
     assert await handler(of_itself, for_batches=True).call_with_batch(batch) == (batch, GIVEN)
 
@@ -152,11 +159,30 @@ def test_a_handler_that_cannot_be_called_is_refused(function: Any, options: dict
 
 
 def test_failures_of_a_batch_are_marked_by_item_message_or_position() -> None:
-    items = [Item(Order(number), message(), message()._delivery) for number in range(3)]
-    batch = Batch(items)
-    batch.fail(items[0], ValueError("a"))
-    batch.fail(items[1].message, "b")
+    batch = batch_of(0, 1, 2)
+    batch.fail(batch.items[0], ValueError("a"))
+    batch.fail(batch.messages[1], "b")
     batch.fail(2, "c")
     assert [str(batch.failures[position]) for position in range(3)] == ["a", "b", "c"]
     with pytest.raises(ValueError, match="is not in this batch"):
         batch.fail(3, "d")
+
+
+def test_what_a_handler_does_to_its_list_changes_no_batch() -> None:
+    """Its halves are tried when it fails, and each body must still be that of its delivery."""
+    batch = batch_of(1, 2, 3)
+    batch.bodies.reverse()
+    batch.bodies.clear()
+
+    assert [item.body for item in batch] == batch.bodies == [Order(1), Order(2), Order(3)]
+
+
+def test_a_part_of_a_batch_begins_without_failures() -> None:
+    batch = batch_of(1, 2, 3)
+    batch.fail(0, "late")
+
+    part = batch.part([0, 2])
+
+    assert part.bodies == [Order(1), Order(3)]
+    assert [item.delivery for item in part] == [batch.deliveries[0], batch.deliveries[2]]
+    assert part.failures == {}
