@@ -53,6 +53,8 @@ Verdict: TypeAlias = "Again | Bury | Drop"
 def decide(classified: Classified, past: Past, policy: Retry, now: datetime, chance: float) -> Verdict:
     """`chance`, from 0 to below 1, picks among the shards of a rung."""
     match classified.kind:
+        case Kind.TRANSIENT:
+            return _again(classified, past, policy, now, chance)
         case Kind.DISCARDED:
             return Drop()
         case Kind.REQUESTED:
@@ -61,8 +63,6 @@ def decide(classified: Classified, past: Past, policy: Retry, now: datetime, cha
             return Bury(ParkReason.PERMANENT)
         case Kind.SNOOZED:
             return wait(policy, classified.after or timedelta(0), now, counts=False) or Bury(ParkReason.EXHAUSTED)
-        case Kind.TRANSIENT:
-            return _again(classified, past, policy, now, chance)
 
 
 def _again(classified: Classified, past: Past, policy: Retry, now: datetime, chance: float) -> Verdict:

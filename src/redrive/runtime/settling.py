@@ -91,6 +91,7 @@ class Settlement:
         budget: Callable[[], int],
     ) -> None:
         self._spec = spec
+        self._policy = spec.retry
         self._names = names
         self._publisher = publisher
         self._observer = observer
@@ -131,7 +132,7 @@ class Settlement:
     def _again(self, case: Case, verdict: Again) -> None:
         outcome, reason = (Outcome.RETRIED, "failed") if verdict.counts else (Outcome.SNOOZED, "snoozed")
         event = self._event(case, outcome, reason, verdict.rung.delay)
-        route = self._spec.retry.via
+        route = self._policy.via
         if route is Route.QUORUM:
             case.delivery.reject(requeue=True) if verdict.counts else case.delivery.nack(requeue=True)
             self._observer.settled(event)
@@ -151,7 +152,7 @@ class Settlement:
         return self._spec.headers.attempts.encode() not in delivery.raw_properties and _has_sound_deaths(delivery)
 
     def _waiting_place(self, case: Case, verdict: Again) -> Destination:
-        if self._spec.retry.via is Route.DELAYED:
+        if self._policy.via is Route.DELAYED:
             return self._delayed_place(case, verdict)
         label = verdict.rung.label
         if label not in self._rungs:
@@ -354,7 +355,7 @@ class Settlement:
             queue=self._names.queue.name,
             outcome=outcome,
             attempt=case.attempt,
-            max_attempts=self._spec.retry.attempts,
+            max_attempts=self._policy.attempts,
             reason=reason,
             message_id=properties.message_id if properties else None,
             correlation_id=properties.correlation_id if properties else None,
