@@ -24,7 +24,7 @@ class Run(msgspec.Struct, frozen=True):
     stuck: int
     parked_wrongly: int
     beyond_limit: int
-    recovery: float | None  # seconds after the worst strike; None if it never came
+    recovery: float | None  # seconds after the worst strike; None if the run took too long and was cut off
     seconds: float
     memory: int
 
@@ -49,7 +49,7 @@ class Run(msgspec.Struct, frozen=True):
         )
 
     def __str__(self) -> str:
-        recovery = "never" if self.recovery is None else f"{self.recovery:.1f} s"
+        recovery = "unknown, cut off" if self.recovery is None else f"{self.recovery:.1f} s"
         wrong = f", {self.parked_wrongly} parked wrongly" if self.parked_wrongly else ""
         wrong += f", {self.beyond_limit} tried too often" if self.beyond_limit else ""
         return (
@@ -93,10 +93,11 @@ def _place(broker: str) -> tuple[int, str]:
 
 def _cell(run: Run) -> str:
     lost = f"**{run.lost} lost**" if run.lost else "0"
-    stuck = f"**{run.stuck} stuck**" if run.stuck else "0"
-    recovery = "never" if run.recovery is None else f"{run.recovery:.1f} s"
     wrong = f" ({run.parked_wrongly} parked that could be done)" if run.parked_wrongly else ""
-    return f"{lost} / {run.doubled} / {stuck} / {recovery}{wrong}"
+    if run.recovery is None:
+        return f"{lost} / {run.doubled} / **{run.stuck} not done** / cut off after {run.seconds:.0f} s{wrong}"
+    stuck = f"**{run.stuck} stuck**" if run.stuck else "0"
+    return f"{lost} / {run.doubled} / {stuck} / {run.recovery:.1f} s{wrong}"
 
 
 def write(document: Path, runs: Sequence[Run]) -> None:

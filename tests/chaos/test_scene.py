@@ -83,7 +83,8 @@ def test_runs_are_kept_and_told_in_a_table(tmp_path: Path) -> None:
     assert table(read(tmp_path / "results")).splitlines() == [
         "| fault | broker | Redrive | Celery, acks_late |",
         "|---|---|---|---|",
-        "| network: connections reset × 5 | 3.10 | 0 / 2 / 0 / 0.4 s | **3 lost** / 0 / **7 stuck** / never |",
+        "| network: connections reset × 5 | 3.10 | 0 / 2 / 0 / 0.4 s "
+        "| **3 lost** / 0 / **7 not done** / cut off after 12 s |",
     ]
 
 
