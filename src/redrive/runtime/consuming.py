@@ -45,6 +45,7 @@ T = TypeVar("T")
 
 _NOT_BEFORE = HeaderNames.NOT_BEFORE.encode()
 _CRASHES = HeaderNames.CRASHES.encode()
+_OURS = b"x-redrive-"  # with which both begin
 
 # What is due later than this no handler asked for: a stranger wrote it, and it would go round for ever.
 _FAR_ENOUGH = timedelta(days=31)
@@ -266,7 +267,7 @@ class Walk:
     def holds_back(self, delivery: Delivery) -> bool:
         """Is there anything to ask before it is handled? For most deliveries there is not."""
         raw = delivery.raw_properties
-        return self._is_gated or delivery.redelivered or _NOT_BEFORE in raw or _CRASHES in raw
+        return delivery.redelivered or self._is_gated or (_OURS in raw and (_NOT_BEFORE in raw or _CRASHES in raw))
 
     async def hold_back(self, delivery: Delivery) -> bool:
         """May it be handled now? If not, it was settled in another way."""
