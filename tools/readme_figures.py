@@ -19,6 +19,7 @@ RESULTS = ROOT / "bench" / "results"
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->"
 _CASE = "256 B"
 _MOST = 4  # peers in a row
+_FILES = ("foundation.json", "workers.json", "outbox.json")
 
 
 def figures(results: Path = RESULTS) -> str:
@@ -83,7 +84,7 @@ def _ours(values: dict[str, float]) -> float:
 def _peers(values: dict[str, float], *, highest: bool) -> list[tuple[str, float]]:
     """The best of the others, with plain asyncio, as ours is; C, which stands for the broker's own speed, last."""
     plain = {name: value for name, value in values.items() if "uvloop" not in name and not name.startswith("redrive")}
-    in_c = {name: value for name, value in plain.items() if name.startswith("C")}
+    in_c = {name: value for name, value in plain.items() if name.split()[0] == "C"}
     others = sorted(plain.items() - in_c.items(), key=lambda one: one[1], reverse=highest)
     return [*others[:_MOST], *in_c.items()]
 
@@ -102,9 +103,11 @@ def _measured(path: Path) -> dict[str, float]:
 def _where(results: Path) -> str:
     run = json.loads((results / "foundation.json").read_text())
     machine, versions = run["machine"], run["versions"]
+    measured = [json.loads(path.read_text()) for name in _FILES if (path := results / name).exists()]
+    processors = " or ".join(sorted({each["machine"]["processor"] for each in measured if "machine" in each}))
     return (
         f"Messages of {_CASE}, persistent, on RabbitMQ {versions['RabbitMQ']}; client and broker on one machine with "
-        f"{machine['cores']} cores ({machine['processor']}), Python {machine['Python']}, medians of "
+        f"{machine['cores']} cores ({processors}), Python {machine['Python']}, medians of "
         f"{run['settings']['rounds']} rounds. C is rabbitmq-c, which stands for the broker's own speed."
     )
 
