@@ -51,6 +51,7 @@ fuzz: setup servers ## broken input for everything that reads what strangers wri
 	$(PYTHON) tools/fuzz.py
 
 bench: .venv/.bench servers ## throughput and CPU per message, side by side with other clients
+	test -e /usr/include/amqp.h || tools/apt_install.sh gcc libc6-dev librabbitmq-dev
 	$(PYTHON) -m bench
 	$(PYTHON) -m bench.embedded
 	$(PYTHON) -m bench.workers --json bench/results/workers.json

@@ -27,8 +27,8 @@ class RabbitmqC(System):
         if not program.exists():
             BUILD.mkdir(exist_ok=True)
             unfinished = program.with_suffix(f".{os.getpid()}")
-            command = ["gcc", "-O2", "-Wall", "-Wextra", "-o", str(unfinished), str(SOURCE), "-lrabbitmq"]
-            subprocess.run(command, check=True, capture_output=True, text=True)
+            command = ["gcc", "-O2", "-Wall", "-Wextra", "-o", str(unfinished), SOURCE.name, "-lrabbitmq"]
+            subprocess.run(command, check=True, capture_output=True, text=True, cwd=SOURCE.parent)
             unfinished.replace(program)
         return program
 
