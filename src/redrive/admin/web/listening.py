@@ -8,6 +8,7 @@ them are being answered is the newcomer sent away.
 from __future__ import annotations
 
 import asyncio
+from time import monotonic  # the loop's own may tell milliseconds only (uvloop's does)
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -23,7 +24,7 @@ class Impatient(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._heard_at = self.loop.time()
+        self._heard_at = monotonic()
         self._wait()
         if len(self.connections) > MOST_CONNECTIONS:
             self._make_room()
@@ -37,7 +38,7 @@ class Impatient(H11Protocol):
         return not self._is_answering and not self.transport.is_closing()
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self.loop.time()
+        self._heard_at = monotonic()
         if not self._is_answering and self._deadline is None:
             self._wait()
         super().data_received(data)
