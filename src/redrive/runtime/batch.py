@@ -30,7 +30,7 @@ class Batch(Generic[T]):
         self, bodies: Sequence[T], deliveries: Sequence[Delivery], message_of: Callable[[Delivery], Message]
     ) -> None:
         """Of each delivery its body. Most handlers want nothing else, so that all else is made when it is asked for."""
-        self.deliveries = deliveries
+        self.deliveries = tuple(deliveries)  # whoever turned them round would have others acknowledged
         self.failures: dict[int, BaseException] = {}
         self._bodies = bodies
         self._message_of = message_of

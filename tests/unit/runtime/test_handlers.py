@@ -173,6 +173,7 @@ def test_what_a_handler_does_to_its_list_changes_no_batch() -> None:
     batch = batch_of(1, 2, 3)
     batch.bodies.reverse()
     batch.bodies.clear()
+    assert isinstance(batch.deliveries, tuple)
 
     assert [item.body for item in batch] == batch.bodies == [Order(1), Order(2), Order(3)]
 
