@@ -80,10 +80,10 @@ class Discarding:
     """Write messages to an archive, and let them go."""
 
     def __init__(self, archive: Archive) -> None:
-        self._archive = archive
+        self._shelf = _Shelf(archive)
 
     async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:  # noqa: ARG002
-        await _archive(self._archive, taken)
+        await self._shelf.put(taken)
         return [None] * len(taken)
 
 
@@ -102,7 +102,7 @@ class Transforming(Redriving):
     ) -> None:
         super().__init__(broker, clock, names)
         self._transform = transform
-        self._archive = archive
+        self._shelf = _Shelf(archive)
         self._force = force
 
     async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:
@@ -113,7 +113,7 @@ class Transforming(Redriving):
             problems.append(problem)
             if content is not None:
                 changed.append((each, content))
-        await _archive(self._archive, [each for each, _ in changed])
+        await self._shelf.put([each for each, _ in changed])
         now = self._clock.now()
         messages = [self._message(operation, each, content, now) for each, content in changed]
         published = iter(await publish(self._broker, messages))
@@ -132,7 +132,15 @@ class Transforming(Redriving):
         return (None, content) if content is not None else (Skipped("the transform skipped it"), None)
 
 
-async def _archive(archive: Archive, taken: Sequence[Taken]) -> None:
-    lines = [encode_letter(each.delivery, each.letter) for each in taken]
-    if lines:
-        await asyncio.to_thread(archive.write, lines)
+class _Shelf:
+    """An archive that takes portions in the order in which they come, though several are under way at a time."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._in_order = asyncio.Lock()
+
+    async def put(self, taken: Sequence[Taken]) -> None:
+        lines = [encode_letter(each.delivery, each.letter) for each in taken]
+        async with self._in_order:
+            if lines:
+                await asyncio.to_thread(self._archive.write, lines)

@@ -13,10 +13,12 @@ us to throw away: whoever opens the file next moves it to `<name>.torn` beside i
 disk is full) is taken back. When even that fails, or an fsync does, nobody knows what is on the disk, and the archive
 takes nothing more.
 
-One writer at a time, by a lock that ends with its process. Only the owner may read the file: it holds what messages
-hold. A file that was deleted meanwhile still takes what is written, and keeps none of it, so that is looked for, too.
+One writer at a time: one process, by a lock that ends with it, and in there one thread after the other. What one takes
+back must not be what another has just written. Only the owner may read the file: it holds what messages hold. A file
+that was deleted meanwhile still takes what is written, and keeps none of it, so that is looked for, too.
 
-Nothing here is asynchronous: call it in a thread.
+Nothing here is asynchronous: call it in a thread. In which order threads get their turn is nobody's promise; who wants
+the lines of two calls in an order waits for the first.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 from typing import IO, Self
 from urllib.parse import quote
 
@@ -100,6 +103,7 @@ class Archive:
         self.lines = 0
         self.torn: Torn | None = None  # what was found at the end when it was opened
         self._broken = ""
+        self._turn = Lock()
         self._fd = _open(path)
         try:
             _lock(self._fd, path)
@@ -122,14 +126,17 @@ class Archive:
 
     def write(self, lines: Iterable[bytes]) -> None:
         """All of them, on the disk, or ArchiveError and none of them. After it, and only then, ack."""
-        if self.closed or self._broken:
-            raise ArchiveError(f"archive {self.path} takes nothing more: {self._broken or 'it is closed'}")
         batch = list(lines)
         for line in batch:
             if not line or line.find(b"\n") != len(line) - 1:
                 raise ValueError(f"a line has one line break, at its end: {line[:40]!r}")
-        if not batch:
-            return
+        with self._turn:
+            if self.closed or self._broken:
+                raise ArchiveError(f"archive {self.path} takes nothing more: {self._broken or 'it is closed'}")
+            if batch:
+                self._write(batch)
+
+    def _write(self, batch: list[bytes]) -> None:
         try:
             _write_all(self._fd, b"".join(batch))
         except OSError as error:
@@ -156,9 +163,10 @@ class Archive:
             raise ArchiveError(f"archive {self.path} is lost: {self._broken}")
 
     def close(self) -> None:
-        if not self.closed:
-            os.close(self._fd)  # which ends the lock
-            self._fd = -1
+        with self._turn:
+            if not self.closed:
+                os.close(self._fd)  # which ends the lock
+                self._fd = -1
 
     def __enter__(self) -> Self:
         return self

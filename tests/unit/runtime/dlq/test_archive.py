@@ -12,8 +12,11 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +281,34 @@ def test_a_batch_that_does_not_fit_is_taken_back(path: Path, monkeypatch: pytest
 
     assert path.read_bytes() == b"kept\nthen\n"
     assert archive.lines == 2
+
+
+def test_what_one_thread_takes_back_is_never_what_another_has_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, calls = os.write, count(1)
+
+    def piecemeal(fd: int, data: memoryview) -> int:
+        if next(calls) % 11 == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        time.sleep(0)  # lets another thread come in between
+        return write(fd, data[:7])
+
+    def put(number: int) -> bytes | None:
+        line = b"%d of the lines\n" % number
+        try:
+            archive.write([line])
+        except ArchiveError:
+            return None
+        return line
+
+    with Archive(path) as archive, ThreadPoolExecutor(8) as threads:
+        monkeypatch.setattr(os, "write", piecemeal)
+        written = [line for line in threads.map(put, range(400)) if line]
+        monkeypatch.undo()
+
+    assert sorted(path.read_bytes().splitlines(keepends=True)) == sorted(written)
+    assert 0 < archive.lines == len(written) < 400
 
 
 def test_what_cannot_be_taken_back_ends_the_archive(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
