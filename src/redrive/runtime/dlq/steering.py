@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from operator import attrgetter
 
+from redrive.errors import RedriveError
 from redrive.recovery.rate import RateLimit
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.operation import Item, Operation, State, Wish
@@ -56,7 +57,13 @@ class Steering:
     async def write_down(self) -> None:
         async with self._writing:  # one at a time: an older state must not be written over a newer one
             items, self._items = self._items, []
-            await asyncio.to_thread(self._memory.save, replace(self.operation, beat_at=self._clock.now()), items)
+            try:
+                await asyncio.to_thread(self._memory.save, replace(self.operation, beat_at=self._clock.now()), items)
+            except RedriveError:  # somebody else's operation by now; the items are there
+                raise
+            except Exception:  # the database is away: whoever writes next takes them along
+                self._items[:0] = items
+                raise
         self._changed(self.operation)
 
     # Alive --------------------------------------------------------------------------------------------
