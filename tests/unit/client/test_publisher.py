@@ -795,6 +795,28 @@ async def test_a_message_with_properties_of_the_wrong_kind_does_not_stop_its_pip
     assert press.printed == [b"0", b"2"]
 
 
+class TooMuch(str):
+    """What there is no memory for, when it is to be sent."""
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:  # noqa: ARG002
+        raise MemoryError("no room")
+
+
+async def test_a_message_for_which_there_is_no_memory_does_not_stop_its_pipeline(press: Press) -> None:
+    press.wired.confirming = True
+    messages = [Publish("", key, key.title().encode()) for key in ("first", TooMuch("second"), "third")]
+
+    with pytest.raises(PublishErrors) as caught:
+        await asyncio.wait_for(press.publisher.publish_many(messages), 5)
+
+    (error,) = caught.value.exceptions
+    assert failures(caught.value) == {1: NotPublished}
+    assert isinstance(error.__cause__, MemoryError)
+    assert press.printed == [b"First", b"Third"]
+
+
 async def test_a_pipeline_reports_what_it_had_no_patience_to_send(narrow: Press, clock: Clock) -> None:
     piping = asyncio.create_task(narrow.publisher.publish_many(numbered(2)))
     await settle_down()
