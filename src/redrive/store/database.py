@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any
 
@@ -46,6 +47,7 @@ class Database:
         if self.kind not in _SYNC_DRIVERS:
             raise ConfigurationError(f"database {self.kind}: Redrive knows sqlite and postgresql")
         self._pool_size = pool_size
+        self._making = Lock()
         self._engine: sa.Engine | None = None
         self._async_engine: AsyncEngine | None = None
 
@@ -65,12 +67,15 @@ class Database:
 
     @property
     def engine(self) -> sa.Engine:
-        if self._engine is None:
-            options = self._options(_SYNC_DRIVERS)
-            self._engine = sa.create_engine(options.pop("url"), **options)
-            if not self.is_postgresql:
-                _set_up_sqlite(self._engine)
-        return self._engine
+        """The same for all threads, whichever of them comes first."""
+        with self._making:
+            if self._engine is None:
+                options = self._options(_SYNC_DRIVERS)
+                engine = sa.create_engine(options.pop("url"), **options)
+                if not self.is_postgresql:
+                    _set_up_sqlite(engine)
+                self._engine = engine
+            return self._engine
 
     @property
     def async_engine(self) -> AsyncEngine:

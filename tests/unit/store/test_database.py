@@ -1,0 +1,38 @@
+"""A database is opened once, by whoever comes first."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from redrive.store import database as databases
+from redrive.store.database import Database
+
+
+def test_threads_that_come_together_get_the_same_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, together = Database(f"sqlite:///{tmp_path / 'shop.db'}"), threading.Barrier(2)
+    create = databases.sa.create_engine
+
+    def slowly(*args: object, **options: object) -> object:
+        try:
+            together.wait(0.2)  # for another one who makes one, and who must not come
+        except threading.BrokenBarrierError:
+            pass
+        return create(*args, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(databases.sa, "create_engine", slowly)
+    with ThreadPoolExecutor(4) as threads:
+        engines = list(threads.map(lambda _: database.engine, range(4)))
+
+    assert len({id(engine) for engine in engines}) == 1
+
+
+def test_an_engine_is_set_up_before_anybody_has_it(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'shop.db'}")
+
+    with database.looking() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
