@@ -1,8 +1,12 @@
-"""What a hold takes to be the end of a queue."""
+"""What a hold takes to be the end of a queue, and what it leaves when somebody ends it."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
-from dead_lettering import DLQ, eventually, prepare
+import pytest
+
+from dead_lettering import DLQ, eventually, prepare, until_depth
 from redrive.client import Connection
 from redrive.client.holding import Hold
 from redrive.testing import FaultProxy
@@ -59,3 +63,53 @@ async def test_a_consumer_that_was_full_before_it_had_its_place_makes_room_for_t
         async with asyncio.timeout(20):
             assert await taken(hold) == MANY
         await hold.release()
+
+
+class Interrupted(Hold):
+    """One that goes no further than to a certain place."""
+
+    place = ""
+    arrived: asyncio.Event
+
+    async def _consume(self, room: int) -> None:
+        await super()._consume(room)
+        await self._stop_at("consume")
+
+    async def _until_back(self, later: int) -> bool:
+        await self._stop_at("back")
+        return await super()._until_back(later)
+
+    async def _stop_at(self, place: str) -> None:
+        if self.place == place:
+            self.arrived.set()
+            await asyncio.Event().wait()
+
+
+async def interrupt(doing: Coroutine[Any, Any, Any], arrived: asyncio.Event) -> None:
+    task = asyncio.create_task(doing)
+    await arrived.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_hold_that_is_cancelled_before_it_is_there_keeps_nothing(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 5)
+    Interrupted.place, Interrupted.arrived = "consume", asyncio.Event()
+    async with Connection(amqp_url) as shared:
+        await interrupt(Interrupted.on(shared, DLQ, at_most=5), Interrupted.arrived)
+
+        await until_depth(connection, DLQ, 5)
+
+
+async def test_a_release_that_is_cancelled_gives_everything_back_all_the_same(
+    connection: Connection, amqp_url: str
+) -> None:
+    await prepare(connection, MANY)
+    Interrupted.place, Interrupted.arrived = "back", asyncio.Event()
+    async with Connection(amqp_url) as shared:
+        hold = await Interrupted.on(shared, DLQ, at_most=MANY)
+        assert await taken(hold, 10) == MANY
+        await interrupt(hold.release(), Interrupted.arrived)
+
+        await until_depth(connection, DLQ, MANY)

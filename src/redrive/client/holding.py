@@ -22,7 +22,8 @@ A hold does not survive its channel: when that ends, the broker has every messag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from redrive.client.channel import Channel
 from redrive.client.connection import Connection
@@ -79,10 +80,20 @@ class Hold:
         hold._channel.on_delivery = hold._deliver
         hold._channel.on_cancel = lambda _: hold._end(ConsumerCancelled(f"the broker ended the look at {queue}"))
         hold._channel.on_closed = hold._end
-        found = await hold._channel.call(QueueDeclare(queue=queue, passive=True), QueueDeclareOk)
-        hold._before, hold._others = found.message_count, found.consumer_count
-        await hold._consume(min(_FIRST_ROOM, at_most))
+        with hold._or_let_go():
+            found = await hold._channel.call(QueueDeclare(queue=queue, passive=True), QueueDeclareOk)
+            hold._before, hold._others = found.message_count, found.consumer_count
+            await hold._consume(min(_FIRST_ROOM, at_most))
         return hold
+
+    @contextmanager
+    def _or_let_go(self) -> Iterator[None]:
+        """Whoever is interrupted here has nothing to release any more: the channel ends, and all goes back with it."""
+        try:
+            yield
+        except BaseException:
+            self._channel.abandon()
+            raise
 
     async def _consume(self, room: int) -> None:
         await self._channel.call(BasicQos(prefetch_count=room), BasicQosOk)
@@ -200,13 +211,14 @@ class Hold:
         if not channel.is_open:
             return 0
         channel.on_cancel = lambda _: None
-        if self._changing is not None:
-            await self._changing
-        if self._is_consuming:
-            await channel.call(BasicCancel(consumer_tag=self._tag), BasicCancelOk)
-        back = self.in_hand
-        if back:
-            await self._give_back()
+        with self._or_let_go():
+            if self._changing is not None:
+                await self._changing
+            if self._is_consuming:
+                await channel.call(BasicCancel(consumer_tag=self._tag), BasicCancelOk)
+            back = self.in_hand
+            if back:
+                await self._give_back()
         self._end(Closed(f"the hold on {self.queue} was released"))
         await channel.close()
         return back
