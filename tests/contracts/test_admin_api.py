@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from fastapi.routing import APIRoute
+from sqlalchemy.exc import OperationalError
 
 from admin_api import an_office, asking, bearing
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
@@ -369,6 +371,42 @@ async def test_at_the_same_time_it_is_done_once_as_well(client: httpx.AsyncClien
     assert sorted(answer.status_code for answer in answers)[0] == 200
     assert {answer.status_code for answer in answers} <= {200, 409}
     assert (await connection.queue_info(DLQ)).messages == 18
+
+
+async def test_a_request_that_takes_long_keeps_its_key(
+    office: Office, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(connection, 30)
+    kept: list[str] = []
+    monkeypatch.setattr("redrive.admin.web.once.KEEP_EVERY", timedelta(milliseconds=1))
+    monkeypatch.setattr(office.requests, "keep", lambda who, key, _: kept.append(f"{who}: {key}"))
+
+    order = client.post(f"{QUEUE}/re-drive", json={"rate": 100}, headers={"Idempotency-Key": "k-3", **WAIT})
+    assert (await order).status_code == 200
+    told = len(kept)
+    assert told > 1
+    assert set(kept) == {"ada: k-3"}
+    await asyncio.sleep(0.01)
+    assert len(kept) == told  # not after it was answered
+
+
+async def test_what_was_done_is_answered_though_it_cannot_be_remembered(
+    office: Office, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(connection, 4)
+
+    def refuse(*_: object) -> None:
+        raise OperationalError("UPDATE", None, Exception("the database is away"))
+
+    monkeypatch.setattr(office.requests, "finish", refuse)
+    key = {"Idempotency-Key": "k-4", **WAIT}
+    first = await client.post(f"{QUEUE}/re-drive", json={"limit": 2}, headers=key)
+    again = await client.post(f"{QUEUE}/re-drive", json={"limit": 2}, headers=key)
+
+    assert first.status_code == 200
+    assert first.json()["counts"]["moved"] == 2
+    problem(again, 409, "request-in-progress")
+    assert (await connection.queue_info(DLQ)).messages == 2
 
 
 async def test_a_target_that_is_not_there_is_told_before_anything_is_done(

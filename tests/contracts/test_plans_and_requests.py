@@ -82,6 +82,23 @@ def test_a_server_that_died_over_a_request_keeps_its_key_for_a_minute(database: 
     assert requests.begin("ada", "k", "digest", NOON + 61 * SECOND) is Standing.NEW
 
 
+def test_a_request_that_takes_long_keeps_its_key_for_as_long_as_somebody_says_so(database: Database) -> None:
+    requests = Requests(database)
+    requests.begin("ada", "k", "digest", NOON)
+    requests.keep("ada", "k", NOON + 50 * SECOND)
+    assert requests.begin("ada", "k", "digest", NOON + 109 * SECOND) is Standing.UNDER_WAY
+    assert requests.begin("ada", "k", "digest", NOON + 111 * SECOND) is Standing.NEW
+
+
+def test_what_was_answered_is_not_kept_from_whoever_asks_again(database: Database) -> None:
+    requests, answer = Requests(database), Answer(200, "{}")
+    requests.begin("ada", "k", "digest", NOON)
+    requests.finish("ada", "k", answer)
+    requests.keep("ada", "k", NOON + SECOND)
+    requests.keep("ada", "never begun", NOON + SECOND)
+    assert requests.begin("ada", "k", "digest", NOON + 2 * SECOND) == answer
+
+
 def test_of_many_who_send_the_same_one_is_the_first(database: Database) -> None:
     requests = Requests(database)
     with ThreadPoolExecutor(8) as threads:

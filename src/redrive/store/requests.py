@@ -2,11 +2,13 @@
 
     begin     the first of its key: do it.   The same again: here is what was answered.
               Still being done, or another request under the same key: said so
+    keep      it is still being done
     finish    what was answered
     forget    nothing was done: the key is free again
 
 A server that dies over a request leaves its key taken for a minute: what became of it is not known, and who asks again
-is told so for that long. Then the key is free, and whoever asks next gets it.
+is told so for that long. Then the key is free, and whoever asks next gets it. So whoever takes longer says that it is
+still there, every `KEEP_EVERY`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from redrive.store.tables import requests_table
 
 LASTS = timedelta(hours=24)
 _UNANSWERED = timedelta(minutes=1)
+KEEP_EVERY = _UNANSWERED / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,11 @@ class Requests:
         if found.digest != digest:
             return Standing.OTHER
         return Answer(found.status, found.answer, found.location)
+
+    def keep(self, who: str, key: str, now: datetime) -> None:
+        unanswered = self.table.c.status.is_(None)
+        with self.database.engine.begin() as connection:
+            connection.execute(sa.update(self.table).where(*self._is(who, key), unanswered).values(at=now))
 
     def finish(self, who: str, key: str, answer: Answer) -> None:
         change = {"status": answer.status, "answer": answer.body, "location": answer.location}

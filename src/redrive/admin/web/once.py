@@ -1,14 +1,17 @@
 """Requests with an Idempotency-Key: however often one is sent, it is done once, and the answer is the same.
 
 Answers below 500 are remembered. A request that found the broker or the database away did nothing, so its key is free
-again.
+again. One that takes long keeps its key. What was done, and cannot be remembered because the database is away by then,
+is answered all the same: who has the answer does not ask again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import Request, Response
@@ -18,7 +21,9 @@ from fastapi.routing import APIRoute
 from redrive.admin.office import Office
 from redrive.admin.web.identity import office_of, principal_of
 from redrive.admin.web.problems import Problem, problem_of
-from redrive.store.requests import Answer, Standing
+from redrive.store.requests import KEEP_EVERY, Answer, Standing
+
+log = logging.getLogger("redrive.admin")
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
@@ -56,16 +61,40 @@ async def _once(request: Request, handle: Handler, office: Office, who: str, key
         case Standing.OTHER:
             return _refusal(request, "key-reused", "this key was used for another request: take a new one")
     try:
-        response = await _answered(request, handle)
+        async with _kept(office, who, key):
+            response = await _answered(request, handle)
     except BaseException:
         await asyncio.to_thread(office.requests.forget, who, key)
         raise
-    if response.status_code < 500:
-        answer = Answer(response.status_code, bytes(response.body).decode(), response.headers.get("location"))
-        await asyncio.to_thread(office.requests.finish, who, key, answer)
-    else:
-        await asyncio.to_thread(office.requests.forget, who, key)
+    try:
+        if response.status_code < 500:
+            answer = Answer(response.status_code, bytes(response.body).decode(), response.headers.get("location"))
+            await asyncio.to_thread(office.requests.finish, who, key, answer)
+        else:
+            await asyncio.to_thread(office.requests.forget, who, key)
+    except Exception as error:
+        log.warning("the answer under an Idempotency-Key of %s cannot be remembered: %s", who, error)
     return response
+
+
+@asynccontextmanager
+async def _kept(office: Office, who: str, key: str) -> AsyncIterator[None]:
+    """While it is being answered nobody else gets the key."""
+    keeping = asyncio.create_task(_keep(office, who, key), name="redrive-request")
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def _keep(office: Office, who: str, key: str) -> None:
+    while True:
+        await asyncio.sleep(KEEP_EVERY.total_seconds())
+        try:
+            await asyncio.to_thread(office.requests.keep, who, key, office.clock.now())
+        except Exception as error:  # the next time may be soon enough
+            log.warning("an Idempotency-Key of %s cannot be kept: %s", who, error)
 
 
 async def _answered(request: Request, handle: Handler) -> Response:
