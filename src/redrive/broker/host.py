@@ -76,15 +76,23 @@ class SharedBroker:
             journal = SQLiteJournal(self.directory, on_failure=self._failed)
         except DirectoryInUse:
             return False
-        server = BrokerServer(Broker(journal=journal, dialect=self._dialect), port=self._last_port())
         try:
-            await server.start()
-        except OSError:  # somebody else listens there now
-            server.port = 0
-            await server.start()
+            server = await self._serve(journal)
+        except BaseException:
+            with suppress(StorageError):
+                await journal.close()  # and with it the lock: whoever can may try
+            raise
         self._server, self._port = server, server.port
         self._write_address()
         return True
+
+    async def _serve(self, journal: SQLiteJournal) -> BrokerServer:
+        server = BrokerServer(Broker(journal=journal, dialect=self._dialect), port=self._last_port())
+        try:
+            return await server.start()
+        except OSError:  # somebody else listens there now
+            server.port = 0
+            return await server.start()
 
     def _failed(self, failure: StorageError) -> None:
         """The disk did not take it: say goodbye to everybody rather than confirm what is not kept."""
@@ -112,9 +120,19 @@ class SharedBroker:
         return True
 
     async def _take_over(self) -> None:
-        """Wait for the host to end, and be the next one; or wait on, if another guest was quicker."""
-        while not await self._host():  # noqa: ASYNC110 - the kernel has no event for a lock that is free
-            await asyncio.sleep(_WATCH)
+        """Wait for the host to end, and be the next one; or wait on, if another guest was quicker, or if the folder is
+        in no state to be hosted: somebody may mend it.
+        """
+        told = ""
+        while not self.hosting:
+            try:
+                await self._host()
+            except (StorageError, OSError) as error:
+                if str(error) != told:
+                    log.critical("nobody hosts the broker in %s, and this process cannot: %s", self.directory, error)
+                told = str(error)
+            if not self.hosting:
+                await asyncio.sleep(_WATCH)  # the kernel has no event for a lock that is free
         log.warning("the process that hosted the broker in %s ended; this one hosts it now", self.directory)
 
     def _last_port(self) -> int:

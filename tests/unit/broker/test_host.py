@@ -3,8 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from dead_lettering import eventually
 from redrive.broker.host import SharedBroker
-from redrive.client import Connection
+from redrive.broker.storage.errors import CorruptFile, NotWritable
+from redrive.broker.storage.sqlite import FILE_NAME
+from redrive.client import Connection, Publish
 
 
 async def test_the_first_hosts_and_the_second_finds_it(tmp_path: Path) -> None:
@@ -36,3 +41,48 @@ async def test_a_folder_whose_host_was_killed_is_served_again_on_the_same_port(t
     async with SharedBroker(tmp_path) as again:
         assert again.hosting
         assert again.url == url
+
+
+async def test_a_guest_that_cannot_host_says_so_once_and_hosts_when_the_folder_is_mended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def refuse(directory: Path, **_: object) -> None:
+        tries.append(directory)
+        raise NotWritable(directory, "Read-only file system")
+
+    monkeypatch.setattr("redrive.broker.host._WATCH", 0.001)
+    host = await SharedBroker(tmp_path).__aenter__()
+    async with SharedBroker(tmp_path) as guest, Connection(guest.url) as connection:
+        await connection.declare_queue("orders")
+        await connection.publish("", "orders", b"kept")
+        with monkeypatch.context() as broken:
+            broken.setattr("redrive.broker.host.SQLiteJournal", refuse)
+            await host.__aexit__()
+            await eventually(lambda: len(tries) > 3)
+        assert caplog.text.count("nobody hosts the broker") == 1
+        assert "cannot be written (Read-only file system)" in caplog.text
+
+        async with asyncio.timeout(20):
+            delivery = await connection.get("orders")
+        assert guest.hosting
+        assert delivery is not None
+        assert delivery.body == b"kept"
+
+
+async def test_a_folder_that_cannot_be_read_stays_nobodys(tmp_path: Path) -> None:
+    async with SharedBroker(tmp_path) as first, Connection(first.url) as connection:
+        await connection.declare_queue("orders")
+        await connection.publish_many(Publish("", "orders", bytes(50_000)) for _ in range(20))
+    file = tmp_path / FILE_NAME
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2))
+
+    with pytest.raises(CorruptFile, match="restore it from a backup"):
+        await SharedBroker(tmp_path).__aenter__()
+
+    file.write_bytes(whole)
+    async with SharedBroker(tmp_path) as again, Connection(again.url) as connection:
+        assert again.hosting
+        assert (await connection.queue_info("orders")).messages == 20
