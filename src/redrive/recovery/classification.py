@@ -106,9 +106,12 @@ def _never_passes(kind: type) -> bool:
 
 def http_status(error: BaseException) -> int | None:
     """The HTTP status that an error of a common client carries: httpx, requests, aiohttp, urllib."""
-    response = getattr(error, "response", None)
-    found = _status_in(response, ("status_code", "status")) if response is not None else None
-    return _status_in(error, ("status_code", "status", "code")) if found is None else found
+    try:
+        response = getattr(error, "response", None)
+        found = _status_in(response, ("status_code", "status")) if response is not None else None
+        return _status_in(error, ("status_code", "status", "code")) if found is None else found
+    except Exception:  # a property that raises, because nothing was answered
+        return None
 
 
 def _status_in(holder: object, names: tuple[str, ...]) -> int | None:
@@ -121,8 +124,8 @@ def _status_in(holder: object, names: tuple[str, ...]) -> int | None:
 
 def _retry_after(error: BaseException, now: datetime) -> timedelta | None:
     """`Retry-After`, in seconds or as a date, if it makes sense."""
-    headers: Any = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
     try:
+        headers: Any = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
         text = str(headers.get("Retry-After") or headers.get("retry-after") or "").strip()
     except Exception:  # what other libraries call headers is theirs to say
         return None
@@ -131,7 +134,7 @@ def _retry_after(error: BaseException, now: datetime) -> timedelta | None:
     else:
         try:
             when = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # no date, or one with numbers that no calendar has
             return None
         wait = (when if when.tzinfo else when.replace(tzinfo=UTC)) - now
     return min(wait, _LONGEST_WAIT) if wait > timedelta(0) else None

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.classification import Kind, classify, http_status
+from redrive.recovery.classification import Classified, Kind, classify, http_status
 from redrive.recovery.retry import Retry
 from redrive.recovery.signals import Discard, Park, RetryLater, Snooze
 
@@ -128,6 +128,18 @@ def test_the_status_is_found_where_common_clients_keep_it() -> None:
     assert http_status(flag) is None
 
 
+class Unanswered(Exception):
+    @property
+    def response(self) -> object:
+        raise RuntimeError("there was no answer")
+
+
+def test_an_error_whose_attributes_raise_tells_nothing() -> None:
+    assert http_status(Unanswered()) is None
+    assert classify(Unanswered(), Retry(), NOW) == Classified(Kind.TRANSIENT)
+    assert classify(Unanswered(), Retry(only=Unanswered), NOW) == Classified(Kind.TRANSIENT)
+
+
 @pytest.mark.parametrize(
     ("header", "after"),
     [
@@ -139,6 +151,8 @@ def test_the_status_is_found_where_common_clients_keep_it() -> None:
         ("", None),
         ("999999999", timedelta(days=1)),
         ("9" * 400, None),
+        ("Thu, 01 Jan 2026 00:01:00 +99999999999999", None),
+        ("Thu, 01 Jan 99999999999999999999 00:01:00 GMT", None),
     ],
 )
 def test_retry_after_is_honoured_if_it_makes_sense(header: str, after: timedelta | None) -> None:
