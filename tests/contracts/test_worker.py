@@ -567,6 +567,40 @@ async def test_a_key_that_nothing_can_be_gathered_by_fails_its_message_alone(app
     assert handled == [0, 2, 3]
 
 
+async def test_a_batch_whose_handler_was_cancelled_from_within_fails_as_any_other(app: App) -> None:
+    calls: list[int] = []
+
+    @app.batch_consumer("orders", size=4, timeout="1m", retry=Retry(attempts=1))
+    async def handle(orders: list[Order]) -> None:
+        calls.append(len(orders))
+        if any(order.id == 2 for order in orders):
+            raise asyncio.CancelledError  # as does who awaits a task that somebody else has cancelled
+
+    async with working(app) as (_, watcher):
+        for number in range(8):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.PARKED, 1)
+        await watcher.seen(Outcome.DONE, 7)
+    assert calls[0] == 4
+
+
+async def test_a_setting_that_cannot_say_who_is_to_blame_strands_no_batch(app: App) -> None:
+    def fails(_: BaseException) -> bool:
+        raise ZeroDivisionError("a mistake in the settings")
+
+    @app.batch_consumer("orders", size=4, timeout="1m", retry=Retry(attempts=1, classify=fails), isolate=fails)
+    async def handle(orders: list[Order]) -> None:
+        if any(order.id == 2 for order in orders):
+            raise OSError("a bad row")
+
+    async with working(app) as (_, watcher):
+        for number in range(8):
+            await app.publish("", "orders", Order(number))
+        await watcher.seen(Outcome.PARKED, 1)
+        await watcher.seen(Outcome.DONE, 7)
+    assert [event.reason for event in watcher.events] == ["exhausted"]
+
+
 async def test_batches_can_be_gathered_by_key(app: App) -> None:
     calls: list[set[int]] = []
 

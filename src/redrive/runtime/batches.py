@@ -21,7 +21,7 @@ from redrive.recovery.durations import duration
 from redrive.recovery.story import ParkReason
 from redrive.runtime.batch import Batch
 from redrive.runtime.codecs import Malformed
-from redrive.runtime.consuming import PartlyFailed, Walk
+from redrive.runtime.consuming import PartlyFailed, Walk, is_cancelled
 from redrive.runtime.message import Message
 from redrive.runtime.specs import BatchSpec
 
@@ -116,7 +116,10 @@ class Batching:
     async def _run(self, batch: Batch[Any]) -> None:
         async with self._places:
             began = self._walk.clock.monotonic()
-            await self._handle(batch, _Budget(len(batch)))
+            try:
+                await self._handle(batch, _Budget(len(batch)))
+            except Exception as bug:
+                self._walk.settlement.give_up(batch.deliveries, bug)
             self._walk.observer.batch(self._walk.queue, len(batch), self._walk.clock.monotonic() - began)
 
     async def _handle(self, batch: Batch[Any], budget: _Budget) -> None:
@@ -127,6 +130,11 @@ class Batching:
             known = await self._walk.within_limits(lambda: self._walk.call_with_batch(batch), messages)
         except PartlyFailed as partly:
             await self._without_the_failed(batch, partly, budget)
+            return
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            await self._raised(batch, error, budget)
             return
         except Exception as error:
             await self._raised(batch, error, budget)
@@ -150,14 +158,21 @@ class Batching:
         if others:
             await self._handle(batch.part(others), budget)
 
-    async def _raised(self, batch: Batch[Any], error: Exception, budget: _Budget) -> None:
-        if len(batch) == 1 or not self._spec.isolates(error) or budget.is_spent:
+    async def _raised(self, batch: Batch[Any], error: BaseException, budget: _Budget) -> None:
+        if len(batch) == 1 or not self._isolates(error) or budget.is_spent:
             for delivery in batch.deliveries:
                 self._walk.failed(delivery, error)
             return
         middle = len(batch) // 2
         await self._handle(batch.part(range(middle)), budget)
         await self._handle(batch.part(range(middle, len(batch))), budget)
+
+    def _isolates(self, error: BaseException) -> bool:
+        try:
+            return self._spec.isolates(error)
+        except Exception as bug:
+            self._walk.has_no_answer("can one message be to blame for this error", error, "halves are tried", bug)
+            return True
 
     def _message_of(self, delivery: Delivery) -> Message:
         return Message(delivery, self._walk.queue, self._walk.read_history)

@@ -12,19 +12,21 @@ should wait for that (see `settling`).
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.protocol.content import Delivery, ack_all
 from redrive.recovery.breaker import Breaker, BreakerState
-from redrive.recovery.classification import PERMANENT, Kind, classify
+from redrive.recovery.classification import PERMANENT, TRANSIENT, Classified, Kind, classify
 from redrive.recovery.durations import duration
 from redrive.recovery.failure import describe
+from redrive.recovery.fingerprint import type_name
 from redrive.recovery.history import HeaderNames, History, read_history
 from redrive.recovery.rate import RateLimit
 from redrive.recovery.retry import Route
@@ -40,6 +42,8 @@ from redrive.runtime.observing import BreakerChanged, Observer
 from redrive.runtime.settling import Case, Settlement
 from redrive.runtime.specs import ConsumerSpec
 from redrive.runtime.transactions import NoMessageId, Transaction, Transactions
+
+log = logging.getLogger("redrive.runtime")
 
 T = TypeVar("T")
 
@@ -131,9 +135,11 @@ class Walk:
                 await self.within_limits(lambda: self._call(body, message), (message,))
         except AlreadyProcessed:
             self.settlement.skip(delivery, self.read_history(delivery))
-        except asyncio.CancelledError:
-            self.observer.done(self.queue, clock() - began)
-            raise
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                self.observer.done(self.queue, clock() - began)
+                raise
+            self.failed(delivery, error, clock() - began)
         except Exception as error:
             self.failed(delivery, error, clock() - began)
         else:
@@ -222,10 +228,10 @@ class Walk:
         if self.spec.for_dead_letters:
             self._failed_as_dead_letter(Case(delivery, history, describe(error, now), error, seconds))
             return
-        classified = PERMANENT if isinstance(error, NoMessageId) else classify(error, self._policy, now)
+        classified = self._classified(error, now)
         verdict = decide(classified, history, self._policy, now, random.random())
         if self.breaker is not None:
-            if classified.kind is Kind.TRANSIENT and self.breaker.blames(error):
+            if classified.kind is Kind.TRANSIENT and self._blames(self.breaker, error):
                 self._heard(self.breaker.failed(self.clock.monotonic()))
             else:
                 self.breaker.inconclusive()
@@ -233,6 +239,29 @@ class Walk:
             verdict = Bury(ParkReason.CRASHED)
         failure = describe(error, now, stack=isinstance(verdict, Bury))
         self.settlement.settle(Case(delivery, history, failure, error, seconds), verdict)
+
+    def _classified(self, error: BaseException, now: datetime) -> Classified:
+        if isinstance(error, NoMessageId):
+            return PERMANENT
+        try:
+            return classify(error, self._policy, now)
+        except Exception as bug:
+            self.has_no_answer("may this error pass", error, "it is tried again", bug)
+            return TRANSIENT
+
+    def _blames(self, breaker: Breaker, error: BaseException) -> bool:
+        try:
+            return breaker.blames(error)
+        except Exception as bug:
+            self.has_no_answer("does this error trip the breaker", error, "it does not", bug)
+            return False
+
+    def has_no_answer(self, question: str, error: BaseException, then: str, bug: Exception) -> None:
+        """A function in the settings, or something in the error itself, failed when it was asked about a failure. The
+        message must not suffer for that.
+        """
+        name = type_name(error)
+        log.error("consumer of %s: %s, %s? Nobody can say, so %s", self.queue, question, name, then, exc_info=bug)
 
     def _failed_as_dead_letter(self, case: Case) -> None:
         """There is no other place for it than where it is, unless its handler is done with it for good."""
@@ -383,6 +412,12 @@ class Walk:
 
     def __repr__(self) -> str:
         return f"<Walk {self.queue} {self.handler!r} settling={self.settlement.under_way}>"
+
+
+def is_cancelled() -> bool:
+    """Is it this task that somebody wants to end? A handler that awaits what was cancelled has only failed."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def limit_of(spec: ConsumerSpec) -> timedelta | None:

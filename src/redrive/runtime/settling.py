@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import timedelta
@@ -107,8 +107,8 @@ class Settlement:
         """Begin to. Whoever wants to know the end asks `drained`, or observes."""
         try:
             self._carry_out(case, verdict)
-        except Exception as bug:  # the delivery stays unsettled: it comes again when its channel has ended
-            self.report(bug)
+        except Exception as bug:
+            self.give_up([case.delivery], bug)
 
     def _carry_out(self, case: Case, verdict: Verdict) -> None:
         match verdict:
@@ -189,7 +189,7 @@ class Settlement:
         try:
             self._count_crash(case)
         except Exception as bug:
-            self.report(bug)
+            self.give_up([case.delivery], bug)
 
     def _count_crash(self, case: Case) -> None:
         raw = retrying(
@@ -281,6 +281,15 @@ class Settlement:
         reason = f"not handed over: {error}"
         self._observer.settled(replace(event, outcome=Outcome.RELEASED, reason=reason, delay=None))
         self._beside(self._back_after_a_pause(delivery))
+
+    def give_up(self, deliveries: Iterable[Delivery], bug: BaseException) -> None:
+        """They could not be settled, for no fault of theirs or the broker's: after a pause, back into their queue. What
+        stayed here would never be handled, and with enough of them nothing would.
+        """
+        self.report(bug)
+        for delivery in deliveries:
+            if not delivery.settled:
+                self._beside(self._back_after_a_pause(delivery))
 
     def put_back(self, case: Case) -> None:
         """A dead letter that could not be handled either: after a pause, back into its queue."""

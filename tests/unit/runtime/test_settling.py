@@ -13,6 +13,7 @@ from redrive import App, Retry
 from redrive.errors import ConfigurationError, PublishRefused
 from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff
+from redrive.recovery.breaker import Breaker, BreakerPolicy, BreakerState
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Route
 from redrive.runtime.clock import SystemClock
@@ -279,15 +280,71 @@ async def test_a_bug_is_reported_and_harms_neither_the_connection_nor_the_others
 
 
 @pytest.mark.parametrize("redelivered", [False, True])
-async def test_a_copy_that_cannot_be_made_is_reported_and_its_original_left_alone(
+async def test_a_copy_that_cannot_be_made_is_reported_and_its_original_goes_back(
     broker: Broker, redelivered: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("redrive.runtime.settling.retrying", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("redrive.runtime.settling._PAUSES", Backoff(first=timedelta(milliseconds=1)))
 
     await settle(walk_of(broker), broker.delivers(redelivered=redelivered))
 
-    assert broker.told == []
+    assert broker.told == ["nack requeue=True"]
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_handler_that_was_cancelled_from_within_has_failed(broker: Broker) -> None:
+    async def waits_for_another() -> None:
+        other = asyncio.create_task(asyncio.sleep(60))
+        other.cancel()
+        await other
+
+    await settle(walk_of(broker, waits_for_another), broker.delivers())
+
+    assert broker.told == ["publish", "ack"]
+    assert headers(broker)[NAMES.reason].startswith("asyncio.exceptions.CancelledError")
+
+
+async def test_a_handler_that_is_cancelled_has_not_failed(broker: Broker) -> None:
+    began = asyncio.Event()
+
+    async def waits() -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    walking = asyncio.create_task(walk_of(broker, waits)(broker.delivers()))
+    await began.wait()
+    walking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await walking
+
+    assert broker.told == ["nack requeue=True"]
+
+
+def cannot_say(_: BaseException) -> bool:
+    raise ZeroDivisionError("a mistake in the settings")
+
+
+@pytest.mark.parametrize("policy", [Retry(classify=cannot_say), Retry(never=cannot_say), Retry(only=cannot_say)])
+async def test_an_error_of_which_nobody_can_say_what_it_means_may_pass(
+    broker: Broker, policy: Retry, caplog: pytest.LogCaptureFixture
+) -> None:
+    await settle(walk_of(broker, retry=policy), broker.delivers())
+
+    assert broker.told == ["publish", "ack"]
+    assert "Nobody can say, so it is tried again" in caplog.text
+
+
+async def test_a_breaker_that_cannot_say_whom_it_blames_blames_nobody(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    walk = walk_of(broker)
+    walk.breaker = Breaker(BreakerPolicy(only=cannot_say, window=1, minimum_calls=1))
+
+    await settle(walk, broker.delivers(), broker.delivers())
+
+    assert broker.told == ["publish", "publish", "ack", "ack"]
+    assert walk.breaker.state is BreakerState.CLOSED
+    assert "does this error trip the breaker, OSError? Nobody can say, so it does not" in caplog.text
 
 
 # By reject ----------------------------------------------------------------------------------------
