@@ -95,6 +95,7 @@ class Channel:
     def _say_goodbye(self) -> asyncio.Future[Incoming] | None:
         if self.closed is not None or self._state not in (ChannelState.OPENING, ChannelState.OPEN):
             return None
+        self.link.write_now()  # with the acks that wait for it: on a closing channel nothing more is said
         self._fail_calls(self._goodbye())  # after channel.close the broker answers nothing else
         self.link.conversation.send(self.number, ChannelClose(reply_text="goodbye"))
         return self._expect_reply(ChannelClose.replies)

@@ -122,13 +122,14 @@ class Connection:
         self._known: Link | None = None  # the last there was: what the broker is does not change while it is away
         self._publisher: Publisher | None = None
         self._consumers: list[Consumer] = []
-        self._getters: dict[str, tuple[Channel, ChannelSettler]] = {}
+        self._getters: dict[str, _Getter] = {}
         self._getter_turn = asyncio.Lock()
         self._declarations = Declarations()
         self._topology_channel: Channel | None = None
         self._topology_turn = asyncio.Lock()
         self._changed: asyncio.Event = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
+        self._closing = False  # from the beginning of `close` on
         self._listeners: list[Callable[[Connection], None]] = []
 
     # State --------------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ class Connection:
 
     async def open(self, *, wait: timedelta | None = None) -> Self:
         """Connect. Every host is tried once, or again and again for as long as `wait` says."""
-        if self._supervisor is not None or self.state is not State.CLOSED:
+        if self._supervisor is not None or self._closing or self.state is not State.CLOSED:
             raise Closed(f"{self!r} was opened before: make a new one")
         self._become(State.CONNECTING)
         self._publisher = Publisher(window=self._window, window_bytes=self._window_bytes, patience=self._patience)
@@ -210,8 +211,8 @@ class Connection:
         attempt = 0
         while True:
             try:
-                return await self._restored(await self._connect())
-            except (AuthenticationFailed, ConfigurationError):
+                return await self._wanted(await self._restored(await self._connect()))
+            except (AuthenticationFailed, ConfigurationError, Closed):
                 raise
             except RedriveError as error:
                 attempt += 1
@@ -220,6 +221,13 @@ class Connection:
                     raise
                 log.info("not connected yet: %s", error)
                 await asyncio.sleep(pause)
+
+    async def _wanted(self, link: Link) -> Link:
+        """Unless somebody closed this connection while it was being opened."""
+        if self._closing:
+            await link.close()
+            raise Closed(f"{self!r} was closed while it was being opened")
+        return link
 
     async def _connect(self) -> Link:
         """Try each host once. Wrong credentials and settings are wrong everywhere, so these end it."""
@@ -579,71 +587,93 @@ class Connection:
     async def _begin(self, consumer: Consumer) -> Consumer:
         if not 1 <= consumer.prefetch <= 65535:
             raise ConfigurationError(f"prefetch {consumer.prefetch}: want 1 to 65535; without a limit memory has none")
-        await consumer.start()
+        if not self._closing:
+            await consumer.start()
+        if self._closing:  # before, or meanwhile: nobody would end it
+            await consumer.abort()
+            raise Closed(f"{self!r} is being closed")
         self._consumers.append(consumer)
         return consumer
 
     async def get(self, queue: str) -> Delivery | None:
         """Take one message from a queue, or None if it is empty. Each queue is read over a channel of its own."""
-        channel, settler = await self._getter(queue)
-        getting = asyncio.create_task(self._get(channel, settler, queue))
+        getter = await self._getter(queue)
+        getter.asked += 1
+        getting = asyncio.create_task(self._get(getter, queue))
         try:
             return await asyncio.shield(getting)
         except asyncio.CancelledError:
             getting.add_done_callback(_give_back)
             raise
 
-    async def _get(self, channel: Channel, settler: ChannelSettler, queue: str) -> Delivery | None:
-        event = await channel.ask(BasicGet(queue=self.current_name(queue)))
+    async def _get(self, getter: _Getter, queue: str) -> Delivery | None:
+        try:
+            event = await getter.channel.ask(BasicGet(queue=self.current_name(queue)))
+        finally:
+            getter.asked -= 1
         if not isinstance(event.method, BasicGetOk):
             return None
-        delivery = Delivery.from_get(channel.number, event.method, event.raw_properties, event.body)
-        settler.take(delivery)
+        delivery = Delivery.from_get(getter.channel.number, event.method, event.raw_properties, event.body)
+        getter.settler.take(delivery)
         return delivery
 
-    async def _getter(self, queue: str) -> tuple[Channel, ChannelSettler]:
+    async def _getter(self, queue: str) -> _Getter:
         async with self._getter_turn:
             found = self._getters.get(queue)
-            if found is None or not found[0].is_open:
+            if found is None or not found.channel.is_open:
                 self._retire_getters()
                 channel = await (await self.link()).channel()
-                found = self._getters[queue] = channel, ChannelSettler(channel, prefetch=1)
+                found = self._getters[queue] = _Getter(channel)
             return found
 
     def _retire_getters(self) -> None:
         """Whoever walks over many queues must not run out of channels: those that owe nothing are closed."""
         if len(self._getters) >= _GETTERS:
-            for _, settler in self._getters.values():
-                settler.retire()
-            self._getters.clear()
+            for queue, getter in list(self._getters.items()):
+                if not getter.asked:
+                    del self._getters[queue]
+                    getter.settler.retire()
 
     # Closing ------------------------------------------------------------------------------------------
 
     async def close(self, *, within: timedelta = timedelta(seconds=30)) -> None:
-        """Finish what is under way, say farewell, and close. After `within`, close all the same."""
+        """Finish what is under way, say farewell, and close. After `within`, or when this is given up, close all the
+        same.
+        """
         if self.state is State.CLOSED and self._supervisor is None:
             return
-        consumers, caller = list(self._consumers), asyncio.current_task()
+        self._closing, caller = True, asyncio.current_task()
         try:
             async with asyncio.timeout(within.total_seconds()):
                 await self._drain(caller)
         except TimeoutError:
             log.warning("closing %r with work unfinished after %s", self, within)
-            self._publishing().close(Closed("the connection was closed"))
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
-        await asyncio.gather(*(consumer.abort(caller) for consumer in consumers))
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
-        self._become(State.CLOSED)
+        except BaseException:
+            await self._end(caller, farewell=False)
+            raise
+        await self._end(caller, farewell=True)
 
     async def _drain(self, caller: asyncio.Task[object] | None) -> None:
-        await asyncio.gather(*(consumer.leave(caller) for consumer in list(self._consumers)))
+        leaving = [consumer.leave(caller) for consumer in self._consumers]
+        for error in filter(None, await asyncio.gather(*leaving, return_exceptions=True)):
+            log.error("a consumer of %r did not finish in order", self, exc_info=error)
         if self._publisher is not None:
             self._publisher.close(Closed("the connection is being closed"))
             await self._publisher.drained()
+
+    async def _end(self, caller: asyncio.Task[object] | None, *, farewell: bool) -> None:
+        if self._publisher is not None:
+            self._publisher.close(Closed("the connection was closed"))
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        await asyncio.gather(*(consumer.abort(caller) for consumer in list(self._consumers)))
+        link, self._link = self._link, None
+        if link is not None and farewell:
+            await link.close()
+        elif link is not None:
+            link.abort(ConnectionLost(f"{link.host}: closed by this side"))
+        self._become(State.CLOSED)
 
     async def __aenter__(self) -> Self:
         return await self.open() if self.state is State.CLOSED else self
@@ -657,6 +687,15 @@ class Connection:
             f"<Connection {self.url} {self.state.name} consumers={len(self._consumers)} "
             f"unconfirmed={self.unconfirmed}{blocked}>"
         )
+
+
+class _Getter:
+    """The channel over which one queue is read, message by message."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.settler = ChannelSettler(channel, prefetch=1)
+        self.asked = 0  # and not answered yet
 
 
 def _give_back(getting: asyncio.Task[Delivery | None]) -> None:

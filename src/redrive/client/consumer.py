@@ -295,26 +295,30 @@ class Consumer:
         """`cancel` on behalf of a task, which may be one of the handlers. One that is given up becomes an `abort`."""
         if not self._ending:
             self._ending = True
-            self._connection.forget(self)
             try:
                 await self._finish(caller)
-            except asyncio.CancelledError:
+            except BaseException:
                 await self.abort(caller)
                 raise
+            self._connection.forget(self)
         elif caller not in self._tasks:
             await self.until(ConsumerState.CANCELLED)
 
     async def _finish(self, caller: asyncio.Task[object] | None) -> None:
         await self._stop_deliveries()
-        self._give_back_buffered()
-        while self._hungry:
-            self._feed_one()
+        self._send_home()
         await asyncio.gather(*(task for task in self._tasks if task is not caller), return_exceptions=True)
         if self._finishing is not None:
             await self._finishing()
         if self._channel is not None:
             await self._channel.close()
         self._become(ConsumerState.CANCELLED)
+
+    def _send_home(self) -> None:
+        """Nothing comes any more: those who wait for it find that out."""
+        self._give_back_buffered()
+        while self._hungry:
+            self._feed_one()
 
     async def _stop_deliveries(self) -> None:
         if self._supervisor is not None:
@@ -330,6 +334,8 @@ class Consumer:
     async def abort(self, caller: asyncio.Task[object] | None = None) -> None:
         """Stop now: handlers but the caller are cancelled, and what they had goes back to the queue."""
         self._ending = True
+        self._connection.forget(self)
+        self._send_home()
         tasks = [*self._tasks, *([self._supervisor] if self._supervisor is not None else [])]
         tasks = [task for task in tasks if task is not caller]
         for task in tasks:

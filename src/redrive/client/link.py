@@ -52,28 +52,46 @@ WRITE_HIGH_WATER = 1024 * 1024
 
 
 async def open_link(url: BrokerURL, host: Host, client_properties: Table, on_change: Callable[[], None]) -> Link:
-    """Connect to one host and finish the handshake, within the URL's connection timeout."""
+    """Connect to one host and finish the handshake, within the URL's connection timeout.
+
+    A name may stand for several addresses, of which one leads nowhere: each has its share of the time.
+    """
     loop = asyncio.get_running_loop()
-    link: Link | None = None
+    deadline = loop.time() + url.connection_timeout.total_seconds()
     try:
-        async with asyncio.timeout(url.connection_timeout.total_seconds()):
-            context = url.tls.context() if url.tls is not None else None
-            server_name = (url.tls.server_name or host.name) if url.tls is not None else None
-            _, link = await loop.create_connection(
-                lambda: Link(url, host, client_properties, on_change),
-                host.name,
-                host.port,
-                ssl=context,
-                server_hostname=server_name,
-            )
-            await link.opened
+        async with asyncio.timeout_at(deadline):
+            addresses = await _addresses(host)
+        for left in range(len(addresses), 0, -1):
+            share = (deadline - loop.time()) / left
+            try:
+                async with asyncio.timeout(share):
+                    return await _open_link(url, host, addresses[-left], Link(url, host, client_properties, on_change))
+            except OSError as error:  # and a timeout is one
+                if left == 1:
+                    raise
+                log.info("%s: no answer from %s, trying another address: %s", host, addresses[-left], error)
     except TimeoutError:
-        _abort(link)
         raise ConnectionFailed(f"{host}: no answer within {url.connection_timeout.total_seconds():g} s") from None
     except (OSError, UnicodeError) as error:  # the latter for a name that DNS could not hold
         raise ConnectionFailed(f"{host}: {_plainly(error)}") from error
+    raise ConnectionFailed(f"{host}: the name stands for no address")
+
+
+async def _addresses(host: Host) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host.name, host.port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+async def _open_link(url: BrokerURL, host: Host, address: str, link: Link) -> Link:
+    context = url.tls.context() if url.tls is not None else None
+    server_name = (url.tls.server_name or host.name) if url.tls is not None else None
+    try:
+        await asyncio.get_running_loop().create_connection(
+            lambda: link, address, host.port, ssl=context, server_hostname=server_name
+        )
+        await link.opened
     except BaseException:
-        _abort(link)
+        link.abort(ConnectionLost("given up during the handshake"))
         raise
     return link
 
@@ -83,11 +101,6 @@ def _plainly(error: OSError | UnicodeError) -> str:
     if isinstance(error, ssl.SSLError | socket.gaierror | UnicodeError) or not error.errno:
         return str(error)
     return os.strerror(error.errno)
-
-
-def _abort(link: Link | None) -> None:
-    if link is not None:
-        link.abort(ConnectionLost("given up during the handshake"))
 
 
 class Link(asyncio.Protocol):
@@ -223,7 +236,8 @@ class Link(asyncio.Protocol):
 
     def _closed_by_broker(self, close: ConnectionClose) -> None:
         refused = close.reply_code in (ReplyCode.ACCESS_REFUSED, ReplyCode.NOT_ALLOWED)
-        kind = AuthenticationFailed if refused and not self.opened.done() else ConnectionClosed
+        is_full = "limit" in close.reply_text  # of connections, which another node may have left, or this one later
+        kind = AuthenticationFailed if refused and not is_full and not self.opened.done() else ConnectionClosed
         self._end(kind(close.reply_code, close.reply_text, (close.class_id, close.method_id)))
 
     def _violation(self, violation: Violation) -> None:
