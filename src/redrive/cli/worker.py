@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from math import inf
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -30,6 +33,8 @@ from redrive.recovery.durations import duration
 log = logging.getLogger("redrive.worker")
 
 _WATCH = 0.3  # seconds between looks at children and files
+_TICK = 0.05  # seconds after which a signal is heard
+_GOES_WELL = 60.0  # seconds without a death
 _RESTARTS = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds=30), jitter=0)
 
 
@@ -91,7 +96,15 @@ def worker(
     names = tuple(name for given in queues for name in given.split(",") if name)
     work = _Work(load_app(app), names, duration(drain), relay)
     if not asyncio.run(work.run(health_host, health_port)):
-        sys.exit(PARTIAL)
+        _end_at_once(PARTIAL)
+
+
+def _end_at_once(status: int) -> NoReturn:
+    """A plain function that goes on in its thread would keep the process for as long as it likes."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 class _Work:
@@ -135,47 +148,77 @@ class _Family:
         self._count = processes
         self._reload = reload
         self._children: list[subprocess.Popen[bytes]] = []
-        self._signals = 0
-        self._deaths = 0
+        self._signals: list[int] = []
+        self._deaths = 0  # in a row
+        self._last_death = -inf
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
         seen = dict(_sources()) if self._reload else {}
-        self._children = [self._spawn() for _ in range(self._count)]
-        while not self._signals:
-            time.sleep(_WATCH)
+        self._spawn_all()
+        while self._is_calm_for(_WATCH):
             self._revive()
             if self._reload and (now := dict(_sources())) != seen:
                 seen = now
                 click.echo("redrive: the code changed, starting again", err=True)
                 self._end_children()
-                self._children = [self._spawn() for _ in range(self._count)]
-        return max((abs(child.wait()) for child in self._children), default=0)
+                if self._is_calm_for(0):
+                    self._spawn_all()
+        return self._leave()
+
+    def _spawn_all(self) -> None:
+        self._children = [self._spawn() for _ in range(self._count)]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(self._command, start_new_session=True)
 
     def _revive(self) -> None:
         for place, child in enumerate(self._children):
-            if child.poll() is not None and not self._signals:
-                self._deaths += 1
-                pause = _RESTARTS.delay(self._deaths, 0).total_seconds()
+            if child.poll() is not None:
+                pause = self._pause()
                 click.echo(f"redrive: a worker ended with {child.returncode}; another one in {pause:g} s", err=True)
-                time.sleep(pause)
+                if not self._is_calm_for(pause):
+                    return
                 self._children[place] = self._spawn()
+
+    def _pause(self) -> float:
+        """Before another one is started: longer each time, until it has gone well for a while."""
+        now = time.monotonic()
+        self._deaths = self._deaths + 1 if now - self._last_death < _GOES_WELL else 1
+        self._last_death = now
+        return _RESTARTS.delay(self._deaths, 0).total_seconds()
 
     def _end_children(self) -> None:
         for child in self._children:
             child.terminate()
-        for child in self._children:
-            child.wait()
+        while self._living() and self._is_calm_for(_TICK):
+            pass
+
+    def _living(self) -> list[subprocess.Popen[bytes]]:
+        return [child for child in self._children if child.poll() is None]
+
+    # Signals are counted where they come, and passed on here: by then every child is known, whichever moment it was.
 
     def _signalled(self, number: int, _: object) -> None:
-        self._signals += 1
-        for child in self._children:
-            if child.poll() is None:
-                child.send_signal(number)
+        self._signals.append(number)
+
+    def _is_calm_for(self, seconds: float) -> bool:
+        """Wait, unless somebody wants this to end."""
+        until = time.monotonic() + seconds
+        while not self._signals and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _TICK))
+        return not self._signals
+
+    def _leave(self) -> int:
+        told = 0
+        while living := self._living():
+            for number in self._signals[told:]:
+                told += 1
+                for child in living:
+                    child.send_signal(number)
+            time.sleep(_TICK)
+        return max((abs(child.returncode) for child in self._children), default=0)
 
 
 def _sources() -> Iterator[tuple[Path, float]]:
