@@ -9,6 +9,7 @@ raise Snooze("5m")                not now; comes back without having used an att
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, duration
@@ -16,6 +17,9 @@ from redrive.recovery.durations import Duration, duration
 
 class Signal(Exception):
     """A handler's own verdict."""
+
+    def __reduce__(self) -> tuple[Any, ...]:  # one that is raised in another process comes back as it was
+        return _as_it_was, (type(self), self.args, vars(self))
 
 
 class RetryLater(Signal):
@@ -38,6 +42,12 @@ class Snooze(Signal):
     def __init__(self, after: Duration, reason: str = "") -> None:
         super().__init__(reason or f"snoozed for {after}")
         self.after = _positive(after, "Snooze")
+
+
+def _as_it_was(kind: type[Signal], args: tuple[Any, ...], state: dict[str, Any]) -> Signal:
+    signal = kind.__new__(kind, *args)
+    vars(signal).update(state)
+    return signal
 
 
 def _positive(value: Duration, what: str) -> timedelta:

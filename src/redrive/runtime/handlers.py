@@ -4,21 +4,27 @@
 
 `Message` and `Publisher` are given as they are; the one other parameter gets the decoded body. A coroutine function is
 awaited; a plain one runs in a thread, or, for work that needs a processor of its own, in another process.
+
+What a function gives back is nobody's, unless it is work that has not been done yet: a coroutine, as a decorator that
+knows nothing of them passes it on, is awaited. A generator's code would never run, so such a handler is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextvars import copy_context
+from functools import lru_cache
 from multiprocessing import get_context
 from typing import Any
 
 from redrive.errors import ConfigurationError
+from redrive.recovery.fingerprint import words
 from redrive.runtime.batch import Batch
 from redrive.runtime.codecs import BodyReader, Codecs
 from redrive.runtime.message import Message
@@ -46,6 +52,8 @@ class Handler:
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.name = f"{function.__module__}.{function.__qualname__}"
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(f"{self.name} yields, so nobody would run it: a handler does its work and returns")
         self._given = dict(given)
         self._for_batches = for_batches
         self._wants_batch = False  # the `Batch` itself, rather than a list of bodies
@@ -144,14 +152,20 @@ class Handler:
     def _run(self, arguments: dict[str, Any]) -> Awaitable[Any]:
         return self.function(**arguments) if self.is_async else self._call_elsewhere(arguments)
 
+    async def finish(self, result: Any) -> None:
+        """What a call gave back: is there anything left to do?"""
+        while inspect.isawaitable(result):
+            result = await result
+        _check_result(result)
+
     async def _call_elsewhere(self, arguments: dict[str, Any]) -> Any:
         loop = asyncio.get_running_loop()
         if not self._processes:
-            run = copy_context().run
-            return await loop.run_in_executor(self._pool(), lambda: run(self.function, **arguments))
+            context = copy_context()
+            return await loop.run_in_executor(self._pool(), lambda: context.run(_call, self.function, arguments))
         pool = self._pool()
         try:
-            return await loop.run_in_executor(pool, _call, self.function, arguments)
+            await loop.run_in_executor(pool, _call_as_process, self.function, arguments)
         except BrokenProcessPool as error:
             if self._executor is pool:
                 self._executor = None  # the next call makes a new one
@@ -174,5 +188,61 @@ class Handler:
         return f"<Handler {self.name} {where}>"
 
 
+# In a thread, and in a process ---------------------------------------------------------------------------
+
+
 def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    return function(**arguments)
+    try:
+        return function(**arguments)
+    except StopIteration as error:  # which no future can hold: who waits for one would wait for ever
+        raise RuntimeError("the handler raised StopIteration") from error
+
+
+def _call_as_process(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """What it gives back stays here, and an error that would not arrive is told in its words: one that cannot be read
+    on the other side would end all processes, with what the others are at.
+    """
+    try:
+        _check_result(_call(function, arguments))
+    except Exception as error:
+        if _travels(error):
+            raise
+        raise stand_in(error) from None
+
+
+def _check_result(result: Any) -> None:
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.iscoroutine(result):
+        raise TypeError(f"the handler gave back a {type(result).__name__}, whose code did not run")
+
+
+def _travels(error: Exception) -> bool:
+    try:
+        return type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:
+        return False
+
+
+class FailedElsewhere(Exception):
+    """An error of another process that could not be sent from there: in its words, and by its name."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = [(kind.__module__, kind.__qualname__) for kind in type(self).__mro__]
+        return _told, (tuple(names[: names.index((__name__, FailedElsewhere.__qualname__))]), str(self))
+
+
+def stand_in(error: Exception) -> FailedElsewhere:
+    names = [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__]
+    return _told(tuple(names[: names.index(("builtins", "Exception"))]), words(error))
+
+
+def _told(names: tuple[tuple[str, str], ...], text: str) -> FailedElsewhere:
+    return _kind(names)(text)
+
+
+@lru_cache(256)
+def _kind(names: tuple[tuple[str, str], ...]) -> type[FailedElsewhere]:
+    """A class of that name, with bases of the names that its bases have: by these it is recognised."""
+    if not names:
+        return FailedElsewhere
+    (module, name), *bases = names
+    return type(name.rpartition(".")[2], (_kind(tuple(bases)),), {"__module__": module, "__qualname__": name})

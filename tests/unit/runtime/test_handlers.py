@@ -1,6 +1,11 @@
 import asyncio
+import functools
+import multiprocessing
 import os
+import pickle
 import threading
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -8,15 +13,23 @@ import pytest
 
 from redrive.errors import ConfigurationError
 from redrive.protocol.content import Delivery
+from redrive.recovery.classification import Kind, classify
+from redrive.recovery.failure import describe
 from redrive.recovery.history import History
+from redrive.recovery.retry import Retry
+from redrive.recovery.signals import Discard, Park, RetryLater, Snooze
 from redrive.runtime.batch import Batch
 from redrive.runtime.codecs import Codecs
-from redrive.runtime.handlers import Handler, HandlerDied
+from redrive.runtime.handlers import FailedElsewhere, Handler, HandlerDied
 from redrive.runtime.message import Message, current_message
 
 
 class Order(msgspec.Struct):
     id: int
+
+
+class ValidationError(Exception):
+    """By this name it is known that it does not pass."""
 
 
 class Given:
@@ -92,8 +105,31 @@ async def test_plain_functions_run_side_by_side() -> None:
     found.close()
 
 
-def in_another_process() -> int:
-    return os.getpid()
+def in_another_process() -> threading.Lock:
+    assert multiprocessing.parent_process() is not None
+    return threading.Lock()  # which cannot travel, and does not have to
+
+
+class Declined(ValidationError):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def declines() -> None:
+    raise Declined(402, "no money")
+
+
+def snoozes() -> None:
+    raise Snooze("5m")
+
+
+def yields() -> Iterator[int]:
+    yield 1
+
+
+def forgets() -> Any:
+    return yields()
 
 
 def dies() -> None:
@@ -102,7 +138,75 @@ def dies() -> None:
 
 async def test_work_for_a_processor_runs_in_another_process() -> None:
     found = handler(in_another_process, processes=1)
-    assert await call(found) != os.getpid()
+    assert await call(found) is None
+    found.close()
+
+
+async def test_errors_of_another_process_arrive_as_what_they_are_and_harm_no_neighbour() -> None:
+    found = handler(declines, processes=1)
+    with pytest.raises(FailedElsewhere, match="no money") as caught:
+        await call(found)
+    pool = found._executor
+    assert classify(caught.value, Retry(), datetime.now(UTC)).kind is Kind.PERMANENT  # by the name of its base
+    assert describe(caught.value, datetime.now(UTC)).error_type == f"{__name__}.Declined"
+
+    for function, expected in ((snoozes, Snooze), (forgets, TypeError)):
+        found.function = function
+        with pytest.raises(expected) as raised:
+            await call(found)
+        if isinstance(raised.value, Snooze):
+            assert raised.value.after == timedelta(minutes=5)
+    assert found._executor is pool
+    found.close()
+
+
+@pytest.mark.parametrize(
+    "signal", [RetryLater("busy", after="30s"), Snooze("5m", "night"), Park("no"), Discard()], ids=repr
+)
+def test_what_a_handler_says_is_the_same_in_another_process(signal: Exception) -> None:
+    again = pickle.loads(pickle.dumps(signal))
+    assert (type(again), str(again), vars(again)) == (type(signal), str(signal), vars(signal))
+
+
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return plain
+
+
+async def test_a_coroutine_that_comes_back_is_awaited() -> None:
+    done: list[str] = []
+
+    async def handle(order: Order) -> None:
+        await asyncio.sleep(0)
+        done.append(f"order {order.id}")
+
+    async def forgetful(order: Order) -> Any:
+        return handle(order)
+
+    for found in (handler(decorated(handle)), handler(forgetful)):
+        await found.finish(await call(found))
+        found.close()
+    assert done == ["order 7"] * 2
+
+
+async def test_a_generator_that_comes_back_has_not_run_and_is_a_failure() -> None:
+    found = handler(forgets)
+    with pytest.raises(TypeError, match="gave back a generator, whose code did not run"):
+        await found.finish(await call(found))
+    found.close()
+
+
+async def test_a_function_that_runs_out_of_something_has_failed() -> None:
+    def handle() -> None:
+        next(iter(()))
+
+    found = handler(handle)
+    async with asyncio.timeout(10):
+        with pytest.raises(RuntimeError, match="raised StopIteration"):
+            await call(found)
     found.close()
 
 
@@ -133,6 +237,10 @@ async def test_a_batch_is_given_as_a_list_or_as_itself() -> None:
     assert await handler(of_itself, for_batches=True).call_with_batch(batch) == (batch, GIVEN)
 
 
+async def _yields(order: Order) -> AsyncIterator[int]:
+    yield order.id
+
+
 async def _two_bodies(a: Order, b: Order) -> None: ...
 async def _starred(*orders: Order) -> None: ...
 async def _fine(order: Order) -> None: ...
@@ -144,6 +252,8 @@ async def _batch_and_message(orders: list[Order], message: Message) -> None: ...
 @pytest.mark.parametrize(
     ("function", "options", "complaint"),
     [
+        (yields, {}, "yields, so nobody would run it"),
+        (_yields, {}, "yields, so nobody would run it"),
         (_two_bodies, {}, "a gets the body; what should b get?"),
         (_starred, {}, r"what should \*orders get\?"),
         (_unreadable, {}, "its annotations cannot be read"),
