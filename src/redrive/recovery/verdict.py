@@ -15,6 +15,8 @@ from redrive.recovery.durations import duration
 from redrive.recovery.retry import Retry, Rung
 from redrive.recovery.story import ParkReason
 
+LONGEST_WAIT = timedelta(days=30)
+
 
 class Past(Protocol):
     """What is known of a message's earlier failures."""
@@ -83,7 +85,10 @@ def _again(classified: Classified, past: Past, policy: Retry, now: datetime, cha
 def wait(policy: Retry, length: timedelta, now: datetime, *, counts: bool) -> Again | None:
     """Wait for that long on the rungs there are: the shortest that is not sooner. If all are, the longest, and whoever
     gets the message back too early sends it round again. None if there is no rung at all.
+
+    Nobody waits for longer than `LONGEST_WAIT`: then the handler is asked again.
     """
+    length = min(length, LONGEST_WAIT)
     rungs = sorted(policy.rungs, key=lambda rung: rung.delay)
     if not rungs:
         return None

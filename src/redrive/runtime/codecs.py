@@ -117,8 +117,8 @@ class BodyReader:
         if self._wanted is bytes:
             return body
         content_type = raw_content_type(raw_properties)
-        decode = self._decoders.get(content_type) or self._learn(content_type)
         try:
+            decode = self._decoders.get(content_type) or self._learn(content_type)
             return decode(body)
         except Exception as error:
             raise Malformed(f"{type(error).__name__}: {error}") from error

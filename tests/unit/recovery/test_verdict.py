@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from redrive.recovery.classification import PERMANENT, TRANSIENT, Classified, Kind
 from redrive.recovery.retry import Exponential, Retry, Rung
 from redrive.recovery.story import ParkReason
-from redrive.recovery.verdict import Again, Bury, Drop, Verdict, decide, wait
+from redrive.recovery.verdict import LONGEST_WAIT, Again, Bury, Drop, Verdict, decide, wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -60,6 +60,12 @@ def test_who_asks_for_less_time_than_the_policy_gets_the_policys() -> None:
 def test_beyond_the_longest_rung_the_message_knows_when_it_is_due() -> None:
     later = Classified(Kind.TRANSIENT, timedelta(hours=1))
     assert verdict(later, delay="15s") == Again(Rung.of("15s", ""), NOW + timedelta(hours=1))
+
+
+def test_nobody_waits_for_longer_than_the_longest_wait() -> None:
+    for length in (LONGEST_WAIT + timedelta(days=10), timedelta.max):
+        snooze = Classified(Kind.SNOOZED, length)
+        assert verdict(snooze, delay="15s") == Again(Rung.of("15s", ""), NOW + LONGEST_WAIT, counts=False)
 
 
 def test_a_snooze_does_not_count() -> None:

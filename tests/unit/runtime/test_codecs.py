@@ -112,6 +112,20 @@ def test_another_content_type_can_be_taught() -> None:
     assert codecs.encode("hello", "text/shouting") == (b"HELLO", "text/shouting")
 
 
+@pytest.mark.parametrize("error", [TypeError("not that"), RuntimeError("no schema registry")])
+def test_a_codec_that_has_no_decoder_for_a_type_makes_the_message_malformed(error: Exception) -> None:
+    class Picky:
+        def decoder(self, wanted: Any) -> Any:  # noqa: ARG002
+            raise error
+
+        def encode(self, value: Any) -> bytes:
+            return bytes(value)
+
+    reader = Codecs({"application/x-picky": Picky()}).reader(Struct)
+    with pytest.raises(Malformed, match=str(error)):
+        reader.read(b"", raw("application/x-picky"))
+
+
 @pytest.mark.parametrize(
     ("value", "written", "content_type"),
     [
