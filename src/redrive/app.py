@@ -143,7 +143,7 @@ class App(Router):
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Running]:
         """Connected, with the topology in place: made, or found to be there (`declare=False`)."""
-        if any(spec.inbox for spec in self.consumers):
+        if any(spec.inbox for spec in self.chosen(())):
             await self._ready_database(self.inbox.table.name)
         async with AsyncExitStack() as stack:
             connect = await self._reach(stack)
@@ -426,7 +426,7 @@ class App(Router):
     @property
     def inbox_windows(self) -> dict[str, timedelta]:
         """For how long a message is known again, by the queues whose consumers have an inbox."""
-        policies = {spec.queue.name: spec.inbox_policy for spec in self.consumers}
+        policies = {spec.queue.name: spec.inbox_policy for spec in self.chosen(())}
         return {queue: duration(policy.keep) for queue, policy in policies.items() if policy is not None}
 
     @property

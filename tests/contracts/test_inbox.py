@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from redrive import App, Batch, Retry
+from redrive import App, Batch, Message, Retry
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, NotFound
 from redrive.integrations.logs import LogObserver
@@ -345,6 +346,59 @@ async def test_a_batch_is_one_transaction_without_its_duplicates(app: App) -> No
         await watcher.seen(Outcome.DUPLICATE, 3)
         assert await depth(running.consuming, "orders.dlq") == 1
     assert effects(app) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+async def test_those_without_an_id_are_known_and_their_neighbours_done(app: App, isolate: bool) -> None:
+    @app.batch_consumer("orders", size=30, timeout="300ms", retry=Retry(attempts=1), inbox=True, isolate=isolate)
+    async def handle(batch: Batch[Order], session: AsyncSession) -> None:
+        await session.execute(sa.insert(EFFECTS), [{"n": item.body.id, "who": ""} for item in batch])
+
+    async with working(app) as (running, watcher):
+        for number in range(30):
+            if number % 3:
+                await app.publish("", "orders", Order(number), message_id=f"m-{number}")
+            else:
+                await running.publishing.publish("", "orders", b'{"id": %d}' % number)
+        await watcher.seen(Outcome.DONE, 20)
+        await watcher.seen(Outcome.PARKED, 10)
+    assert effects(app) == [number for number in range(30) if number % 3]
+
+
+async def test_middleware_that_translates_errors_makes_none_of_a_duplicate(app: App) -> None:
+    @asynccontextmanager
+    async def translating(_: Message) -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise RuntimeError("something failed") from error
+
+    @app.consumer("orders", retry=Retry(attempts=1), inbox=True, middleware=[translating])
+    async def handle(order: Order, session: AsyncSession) -> None:
+        await session.execute(sa.insert(EFFECTS).values(n=order.id, who=""))
+
+    async with working(app) as (_, watcher):
+        for _ in range(2):
+            await app.publish("", "orders", Order(1), message_id="m-1")
+        await watcher.seen(Outcome.DUPLICATE, 1)
+    assert effects(app) == [1]
+
+
+async def test_dead_letters_are_handled_once_as_well(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1))
+    async def handle(order: Order) -> None:
+        raise ValueError(f"order {order.id}")
+
+    @app.dlq_consumer("orders", inbox=True)
+    async def last_resort(order: Order, session: AsyncSession) -> None:
+        await session.execute(sa.insert(EFFECTS).values(n=order.id, who=""))
+
+    async with working(app) as (_, watcher):
+        for _ in range(2):
+            await app.publish("", "orders", Order(1), message_id="m-1")
+        await watcher.seen(Outcome.DUPLICATE, 1)
+    assert effects(app) == [1]
+    assert set(app.inbox_windows) == {"orders.dlq"}
 
 
 async def test_old_entries_are_forgotten_in_small_batches(app: App) -> None:

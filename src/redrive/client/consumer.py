@@ -250,8 +250,10 @@ class Consumer:
             try:
                 await handler(delivery)
                 failures = 0
-            except (Exception, asyncio.CancelledError) as error:
-                if _is_cancelled():
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException as error:  # libraries written in Rust raise such as are no Exception
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     raise
                 failures += 1
                 await self._failed([delivery], error, failures)
@@ -267,8 +269,10 @@ class Consumer:
             try:
                 await handler(come)
                 failures = 0
-            except (Exception, asyncio.CancelledError) as error:
-                if _is_cancelled():
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException as error:  # libraries written in Rust raise such as are no Exception
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     raise
                 failures += 1
                 await self._failed(come, error, failures)

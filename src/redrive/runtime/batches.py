@@ -21,7 +21,7 @@ from redrive.recovery.durations import duration
 from redrive.recovery.story import ParkReason
 from redrive.runtime.batch import Batch
 from redrive.runtime.codecs import Malformed
-from redrive.runtime.consuming import PartlyFailed, Walk, is_cancelled
+from redrive.runtime.consuming import GIVES_UP, PartlyFailed, Walk, is_cancelled
 from redrive.runtime.message import Message
 from redrive.runtime.specs import BatchSpec
 
@@ -131,12 +131,11 @@ class Batching:
         except PartlyFailed as partly:
             await self._without_the_failed(batch, partly, budget)
             return
-        except asyncio.CancelledError as error:
-            if is_cancelled():
+        except GIVES_UP:
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            await self._raised(batch, error, budget)
-            return
-        except Exception as error:
             await self._raised(batch, error, budget)
             return
         if not known and not batch.failures:
@@ -144,7 +143,7 @@ class Batching:
             return
         for position, delivery in enumerate(batch.deliveries):
             if position in known:
-                self._walk.settlement.skip(delivery, self._walk.read_history(delivery))
+                self._walk.skip(delivery)
             elif (failure := batch.failures.get(position)) is not None:
                 self._walk.failed(delivery, failure)
             else:

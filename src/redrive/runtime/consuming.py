@@ -51,16 +51,21 @@ _NOT_BEFORE = HeaderNames.NOT_BEFORE.encode()
 _CRASHES = HeaderNames.CRASHES.encode()
 _OURS = b"x-redrive-"  # with which both begin
 
+GIVES_UP = (KeyboardInterrupt, SystemExit, GeneratorExit)  # the whole process, or a task that nobody waits for
+
 # What is due later than this no handler asked for: a stranger wrote it, and it would go round for ever.
 _FAR_ENOUGH = timedelta(days=31)
 
 
-class AlreadyProcessed(Exception):
+# Neither is an Exception: middleware that makes another error of everything that is one must not make one of these.
+
+
+class AlreadyProcessed(BaseException):
     """It is a duplicate."""
 
 
-class PartlyFailed(Exception):
-    """A handler marked some messages of its batch as failed; the others must be done without them."""
+class PartlyFailed(BaseException):
+    """Some messages of a batch failed, by its handler's word or before that; the others must be done without them."""
 
     def __init__(self, failures: Mapping[int, BaseException]) -> None:
         super().__init__(f"{len(failures)} messages of a batch failed")
@@ -110,7 +115,7 @@ class Walk:
         """Walk. Raises only when cancelled, and then the delivery is given back."""
         try:
             await self._walk(delivery)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # while it was held back, as a rule
             if not delivery.settled:
                 delivery.nack(requeue=True)
             raise
@@ -130,17 +135,19 @@ class Walk:
         current_message.set(message)
         try:
             if self._is_plain:
-                await self.handler.call(body, message)
+                if (result := await self.handler.call(body, message)) is not None:
+                    await self.handler.finish(result)
             else:
                 await self.within_limits(lambda: self._call(body, message), (message,))
         except AlreadyProcessed:
-            self.settlement.skip(delivery, self.read_history(delivery))
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                self.observer.done(self.queue, clock() - began)
+            self.skip(delivery)
+        except GIVES_UP:
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                self.settlement.release(delivery, self.read_history(delivery), clock() - began)
+                self._said_nothing()
                 raise
-            self.failed(delivery, error, clock() - began)
-        except Exception as error:
             self.failed(delivery, error, clock() - began)
         else:
             self.succeeded(delivery, clock() - began)
@@ -160,27 +167,27 @@ class Walk:
     async def _call(self, body: Any, message: Message) -> None:
         """The handler, in a transaction if it wants one. Commits before the message is acknowledged."""
         if self._transactions is None or not self.is_transactional:
-            await self.handler.call(body, message)
+            await self.handler.finish(await self.handler.call(body, message))
             return
         identity = self._inbox.identity(body, message) if self._inbox is not None else None
         async with self._transactions.begin(blocking=not self.handler.is_async) as transaction:
             if identity is not None and not await transaction.note(self.queue, [identity]):
                 raise AlreadyProcessed
-            await self.handler.call(body, message, transaction.session)
+            await self.handler.finish(await self.handler.call(body, message, transaction.session))
 
     async def call_with_batch(self, batch: Batch[Any]) -> frozenset[int]:
         """The handler for many, in one transaction if it wants one. Gives the positions of those that were processed
         before, or are in the batch twice: the handler does not see them.
         """
         if self._transactions is None or not self.is_transactional:
-            await self.handler.call_with_batch(batch)
+            await self.handler.finish(await self.handler.call_with_batch(batch))
             return frozenset()
         async with self._transactions.begin(blocking=not self.handler.is_async) as transaction:
             known = await self._known(batch, transaction)
             unknown = [position for position in range(len(batch)) if position not in known]
             fresh = batch.part(unknown)
             if unknown:
-                await self.handler.call_with_batch(fresh, transaction.session)
+                await self.handler.finish(await self.handler.call_with_batch(fresh, transaction.session))
             for position, error in fresh.failures.items():
                 batch.failures[unknown[position]] = error
             if batch.failures:
@@ -194,9 +201,15 @@ class Walk:
         firsts: dict[str, int] = {}
         known = set()
         for position, item in enumerate(batch.items):
-            identity = self._inbox.identity(item.body, item.message)
+            try:
+                identity = self._inbox.identity(item.body, item.message)
+            except Exception as error:
+                batch.failures[position] = error
+                continue
             if identity is not None and firsts.setdefault(identity, position) != position:
                 known.add(position)
+        if batch.failures:
+            raise PartlyFailed(batch.failures)
         fresh = await transaction.note(self.queue, list(firsts))
         return frozenset(known | {position for identity, position in firsts.items() if identity not in fresh})
 
@@ -219,6 +232,16 @@ class Walk:
             for _ in deliveries:
                 self._heard(self.breaker.succeeded(self.clock.monotonic()))
 
+    def skip(self, delivery: Delivery) -> None:
+        """It was processed before."""
+        self.settlement.skip(delivery, self.read_history(delivery))
+        self._said_nothing()
+
+    def _said_nothing(self) -> None:
+        """About what the breaker watches: if this was a probe, another one is needed."""
+        if self.breaker is not None:
+            self.breaker.inconclusive()
+
     # Failures -----------------------------------------------------------------------------------------
 
     def failed(self, delivery: Delivery, error: BaseException, seconds: float = 0.0) -> None:
@@ -234,7 +257,7 @@ class Walk:
             if classified.kind is Kind.TRANSIENT and self._blames(self.breaker, error):
                 self._heard(self.breaker.failed(self.clock.monotonic()))
             else:
-                self.breaker.inconclusive()
+                self._said_nothing()
         if isinstance(error, HandlerDied) and history.crashes + 1 >= (self.spec.crash_limit or 1 << 30):
             verdict = Bury(ParkReason.CRASHED)
         failure = describe(error, now, stack=isinstance(verdict, Bury))
@@ -273,6 +296,7 @@ class Walk:
     def bury(self, delivery: Delivery, error: BaseException, reason: ParkReason) -> None:
         failure = describe(error.__cause__ or error, self.clock.now())
         case = Case(delivery, self.read_history(delivery), failure, error)
+        self._said_nothing()
         if self.spec.for_dead_letters:
             self.settlement.put_back(case)
         else:
@@ -304,10 +328,14 @@ class Walk:
             delivery.nack(requeue=True)
             return True
         if delivery.redelivered and self._may_have_crashed(delivery):
+            self._said_nothing()
             return True
         if _CRASHES in delivery.raw_properties and not self.spec.for_dead_letters:
             await self._before_a_suspect()
-        return _NOT_BEFORE in delivery.raw_properties and self._is_early(delivery)
+        if _NOT_BEFORE in delivery.raw_properties and self._is_early(delivery):
+            self._said_nothing()
+            return True
+        return False
 
     def _may_have_crashed(self, delivery: Delivery) -> bool:
         """A delivery that comes again may have killed whoever had it. Whether it was settled by this."""

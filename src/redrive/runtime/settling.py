@@ -127,6 +127,11 @@ class Settlement:
         delivery.ack()
         self._observer.settled(self._event(Case(delivery, history, None, None), Outcome.DUPLICATE, "processed before"))
 
+    def release(self, delivery: Delivery, history: History, seconds: float) -> None:
+        """Whoever handled it was told to end: it goes back as it came."""
+        delivery.nack(requeue=True)
+        self._observer.settled(self._event(Case(delivery, history, None, None, seconds), Outcome.RELEASED, "cancelled"))
+
     # Again --------------------------------------------------------------------------------------------
 
     def _again(self, case: Case, verdict: Again) -> None:

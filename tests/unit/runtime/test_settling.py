@@ -16,6 +16,7 @@ from redrive.recovery.backoff import Backoff
 from redrive.recovery.breaker import Breaker, BreakerPolicy, BreakerState
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Route
+from redrive.recovery.signals import Park
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.codecs import Codecs
 from redrive.runtime.consuming import Walk
@@ -304,20 +305,62 @@ async def test_a_handler_that_was_cancelled_from_within_has_failed(broker: Broke
     assert headers(broker)[NAMES.reason].startswith("asyncio.exceptions.CancelledError")
 
 
+class Panic(BaseException):
+    """As libraries written in Rust raise it."""
+
+
+async def test_an_error_that_is_no_exception_is_a_failure_all_the_same(broker: Broker) -> None:
+    async def panics() -> None:
+        raise Panic("at the disco")
+
+    await settle(walk_of(broker, panics), broker.delivers())
+
+    assert broker.told == ["publish", "ack"]
+    assert headers(broker)[NAMES.reason].endswith("Panic: at the disco")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+async def test_who_ends_the_process_settles_nothing(broker: Broker, kind: type[BaseException]) -> None:
+    async def ends() -> None:
+        raise kind
+
+    with pytest.raises(kind):
+        await walk_of(broker, ends)(broker.delivers())
+
+    assert broker.told == []
+
+
 async def test_a_handler_that_is_cancelled_has_not_failed(broker: Broker) -> None:
-    began = asyncio.Event()
+    began, watcher = asyncio.Event(), Watcher()
 
     async def waits() -> None:
         began.set()
         await asyncio.sleep(60)
 
-    walking = asyncio.create_task(walk_of(broker, waits)(broker.delivers()))
+    walking = asyncio.create_task(walk_of(broker, waits, watcher)(broker.delivers()))
     await began.wait()
     walking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await walking
 
     assert broker.told == ["nack requeue=True"]
+    assert [(event.outcome, event.reason) for event in watcher.events] == [(Outcome.RELEASED, "cancelled")]
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"{}"])
+async def test_a_probe_that_says_nothing_of_the_dependency_leaves_room_for_another(broker: Broker, body: bytes) -> None:
+    async def handle(_: dict[str, int]) -> None:
+        raise Park("unknown customer")
+
+    walk = walk_of(broker, handle)
+    breaker = walk.breaker = Breaker(BreakerPolicy(window=1, minimum_calls=1, pause="1s"))
+    breaker.failed(0.0)
+    assert breaker.permits(2.0) == 0
+    assert breaker.permits(2.0) > 0  # one at a time
+
+    await settle(walk, broker.delivers(body=body))
+
+    assert breaker.permits(2.0) == 0
 
 
 def cannot_say(_: BaseException) -> bool:
