@@ -19,6 +19,7 @@ from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, load_app
 from redrive.errors import ConfigurationError
 from redrive.integrations.http import HealthServer
+from redrive.integrations.monitoring import outbox_facts
 from redrive.integrations.prometheus import PrometheusObserver, exposition
 from redrive.recovery.durations import brief, duration
 from redrive.runtime.relaying import Relay
@@ -89,7 +90,7 @@ class _Relaying:
         return [] if self._relay.last_error is None else ["the database or the broker is away"]
 
     async def _metrics(self) -> bytes:
-        self._facts = {self._app.outbox.table.name: await asyncio.to_thread(self._app.outbox_facts)}
+        self._facts = await outbox_facts(self._app)
         return exposition(self._registry)
 
 

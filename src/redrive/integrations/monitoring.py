@@ -24,6 +24,17 @@ log = logging.getLogger("redrive.integrations")
 _PATIENCE = 5.0  # seconds for a broker that is asked; whoever scrapes does not wait longer
 
 
+async def outbox_facts(app: App) -> dict[str, dict[str, float]]:
+    """By the outbox's name; nothing when its database is away."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return {app.outbox.table.name: await asyncio.to_thread(app.outbox_facts)}
+    except Exception as error:
+        said = str(error).partition("\n")[0]  # a database goes on with its statement
+        log.warning("what is in the outbox is not known for this scrape: %s", said or "no answer in time")
+        return {}
+
+
 class Monitoring:
     """Observes an application from its next connection on, which may be with no consumers, some, or all."""
 
@@ -48,7 +59,7 @@ class Monitoring:
         """The page that Prometheus reads. What cannot be known now is not told."""
         self._depths = await self._ask(self._app.connected)
         if self._relay:
-            self._outboxes = {self._app.outbox.table.name: await asyncio.to_thread(self._app.outbox_facts)}
+            self._outboxes = await outbox_facts(self._app)
         return exposition(self._registry)
 
     async def _ask(self, running: Running | None) -> dict[tuple[str, str], int]:
