@@ -1,7 +1,8 @@
 """The messages that an `x-delayed-message` exchange holds back, as RabbitMQ's plugin of that name does.
 
 A message with an `x-delay` header of so many milliseconds is kept until then and routed as if it had been
-published at that moment. Those that are persistent survive a restart, under the exchange's id in the journal.
+published at that moment. Those that are persistent survive a restart if the exchange does, under its id in the
+journal.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 
 class Delays:
-    def __init__(self, vhost: VirtualHost, exchange: int) -> None:
+    def __init__(self, vhost: VirtualHost, exchange: int, *, durable: bool) -> None:
         self._vhost = vhost
         self._exchange = exchange  # its id in the journal
+        self._durable = durable
         self._held: list[tuple[float, int, Entry]] = []
         self._alarm: Alarm | None = None
 
@@ -29,12 +31,18 @@ class Delays:
     def hold(self, message: Message, delay: int) -> None:
         number = self._vhost.next_id()
         entry = Entry(number, message, number, self._vhost.now() + delay / 1000)
-        if message.facts.persistent:
+        if self._durable and message.facts.persistent:
             self._vhost.store(self._exchange, entry)
-        self.restore(entry)
+        self._put(entry)
 
     def restore(self, entry: Entry) -> None:
+        """Put back what the journal kept."""
+        entry.stored = True
+        self._put(entry)
+
+    def _put(self, entry: Entry) -> None:
         assert entry.expires_at is not None
+        self._vhost.memory.take(entry.message.weight)
         heappush(self._held, (entry.expires_at, entry.id, entry))
         self._set_alarm()
 
@@ -48,16 +56,24 @@ class Delays:
         now = self._vhost.now()
         while self._held and self._held[0][0] <= now:
             _, _, entry = heappop(self._held)
-            if entry.stored:
-                self._vhost.journal.forget(entry.id)
-            self._vhost.route(entry.message)
+            self._let_go(entry)
         self._set_alarm()
+
+    def _let_go(self, entry: Entry) -> None:
+        """It is in its queues before the journal forgets that it was here."""
+        self._vhost.memory.release(entry.message.weight)
+        self._vhost.route(entry.message)
+        if entry.stored:
+            self._vhost.journal.forget(entry.id)
 
     def clear(self) -> None:
         """The exchange is gone, and what it held with it."""
-        self._held.clear()
-        self._vhost.journal.forget_queue(self._exchange)
+        held, self._held = self._held, []
         self._set_alarm()
+        if self._durable:
+            self._vhost.journal.forget_queue(self._exchange)
+        for _, _, entry in held:
+            self._vhost.memory.release(entry.message.weight)
 
     def __repr__(self) -> str:
         return f"<Delays held={len(self._held)}>"

@@ -1,4 +1,4 @@
-"""How much the queues hold, and the alarm when it is too much.
+"""How much the queues and the exchanges that delay hold, and the alarm when it is too much.
 
 As in RabbitMQ, an alarm stops publishers and nobody else: they are told (`connection.blocked`) and not read from until
 consumers have made room.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 DEFAULT_LIMIT = 1024 * 1024 * 1024
 _CLEAR_AT = 0.8  # of the limit: an alarm that came and went with every message would help nobody
-_OVERHEAD = 512  # bytes that a message takes besides its body, roughly
+_OVERHEAD = 512  # bytes that a message takes besides its properties and body, roughly
 
 
 class Memory:

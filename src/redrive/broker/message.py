@@ -121,7 +121,7 @@ def _milliseconds(expiration: str) -> int:
 class Message:
     """Shared by all queues it is in, and never changed."""
 
-    __slots__ = ("body", "deaths", "facts", "failures", "raw_properties", "route")
+    __slots__ = ("body", "deaths", "facts", "failures", "raw_properties", "route", "weight")
 
     def __init__(
         self,
@@ -138,6 +138,7 @@ class Message:
         self.facts = facts
         self.deaths = deaths
         self.failures = failures  # deliveries that failed in queues in which it died
+        self.weight = len(raw_properties) + len(body)  # bytes that it takes in memory, roughly
 
     @property
     def exchange(self) -> str:
@@ -146,6 +147,11 @@ class Message:
     @property
     def routing_key(self) -> str:
         return route_key(self.route)
+
+    @property
+    def routing_keys(self) -> tuple[str, ...]:
+        """All keys by which it finds its queues."""
+        return (self.routing_key, *self.facts.cc, *self.facts.bcc)
 
     def __repr__(self) -> str:
         return f"<Message exchange={self.exchange!r} key={self.routing_key!r} {len(self.body)} bytes>"

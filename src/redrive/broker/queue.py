@@ -139,7 +139,7 @@ class Queue:
         if message.failures:
             entry.delivery_count, entry.redelivered = message.failures, True
         self._next_position += 1
-        self.vhost.memory.take(len(message.body))
+        self.vhost.memory.take(message.weight)
         if self.survives and (message.facts.persistent or self.settings.quorum):
             self.vhost.store(self.id, entry)
         self._put(entry)
@@ -147,7 +147,7 @@ class Queue:
     def restore(self, entry: Entry) -> None:
         """Put back what the journal kept, in order, before anything else happens."""
         entry.stored = True
-        self.vhost.memory.take(len(entry.message.body))
+        self.vhost.memory.take(entry.message.weight)
         self._put(entry)
         self._next_position = max(self._next_position, entry.position + 1)
 
@@ -278,7 +278,7 @@ class Queue:
         self._forget(entry)
 
     def _forget(self, entry: Entry) -> None:
-        self.vhost.memory.release(len(entry.message.body))
+        self.vhost.memory.release(entry.message.weight)
         if entry.stored:
             self.vhost.journal.forget(entry.id)
 
@@ -355,7 +355,7 @@ class Queue:
         self.deleted = True
         count = len(self._ready)
         for entry in self._ready:
-            self.vhost.memory.release(len(entry.message.body))  # the journal forgets the queue as a whole
+            self.vhost.memory.release(entry.message.weight)  # the journal forgets the queue as a whole
         self._ready.clear()
         for alarm in (self._expiry, self._unused):
             if alarm is not None:

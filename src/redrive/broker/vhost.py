@@ -155,7 +155,7 @@ class VirtualHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         if exchange.type == DELAYED:
-            exchange.delays = Delays(self, exchange.id)
+            exchange.delays = Delays(self, exchange.id, durable=exchange.durable)
         self.exchanges[exchange.name] = exchange
         self._routes.clear()
 
@@ -396,8 +396,7 @@ class VirtualHost:
             raise precondition(f"user_id property set to '{facts.user_id}' but authenticated user was '{user}'")
         message = Message(publication.route, facts.raw, publication.body, facts, facts.deaths)
         if facts.cc or facts.bcc:
-            keys = (message.routing_key, *facts.cc, *facts.bcc)
-            targets = self.targets_for_keys(message.exchange, keys, publication.raw_properties)
+            targets = self.targets_for_keys(message.exchange, message.routing_keys, publication.raw_properties)
         return message, targets
 
     def deliver(self, message: Message, targets: tuple[Queue, ...], by: Publisher) -> tuple[bool, bool]:
@@ -420,9 +419,7 @@ class VirtualHost:
 
     def route(self, message: Message) -> None:
         """Send a message on its way again, from its exchange."""
-        walk = _Walk(self, message.raw_properties)
-        walk.visit(message.exchange, message.routing_key)
-        for queue in walk.queues:
+        for queue in self.targets_for_keys(message.exchange, message.routing_keys, message.raw_properties):
             queue.publish(message)
 
     def facts(self, raw_properties: bytes) -> Facts:
@@ -459,7 +456,7 @@ class VirtualHost:
         facts = facts.dead() if dead_letter_key is None else facts.dead_by_key()
         route = encode_short_string(name) + encode_short_string(key)
         dead = Message(route, raw_properties, message.body, facts, deaths, failures)
-        targets = self.targets_for_keys(name, (key, *facts.cc, *facts.bcc), raw_properties)
+        targets = self.targets_for_keys(name, dead.routing_keys, raw_properties)
         for target in targets:
             if not is_cycle(deaths, reason, target.name):
                 target.publish(dead)

@@ -7,7 +7,7 @@ import pytest
 
 from redrive.broker.broker import Broker
 from redrive.broker.server import BrokerServer
-from redrive.client import Connection
+from redrive.client import Connection, Properties
 from redrive.errors import NotPublished
 
 LIMIT = 20_000
@@ -48,3 +48,14 @@ async def test_consumers_go_on_during_an_alarm_and_end_it() -> None:
         await waiting
 
         assert publishing.blocked is None
+
+
+async def test_headers_count_like_bodies() -> None:
+    async with BrokerServer(Broker()) as server, Connection(server.url) as connection:
+        await connection.declare_queue("orders")
+
+        await connection.publish("", "orders", b"", Properties(headers={"long": "x" * 10_000}))
+        assert server.broker.memory.held > 10_000
+
+        await connection.purge_queue("orders")
+        assert server.broker.memory.held == 0
