@@ -54,10 +54,12 @@ class Delays:
     def _release(self) -> None:
         self._alarm = None
         now = self._vhost.now()
-        while self._held and self._held[0][0] <= now:
-            _, _, entry = heappop(self._held)
-            self._let_go(entry)
-        self._set_alarm()
+        try:
+            while self._held and self._held[0][0] <= now:
+                _, _, entry = heappop(self._held)
+                self._let_go(entry)
+        finally:  # whatever went wrong with one, the next one's time will come
+            self._set_alarm()
 
     def _let_go(self, entry: Entry) -> None:
         """It is in its queues before the journal forgets that it was here."""

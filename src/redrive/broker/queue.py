@@ -205,11 +205,13 @@ class Queue:
         if self._expiry is not None and self._expiry_due <= now:  # it is about to ring, and has nothing more to say
             self._expiry.cancel()
             self._expiry = None
-        while (entry := self._ready.take_expired(now)) is not None:
-            if self._weighs:
-                self._bytes -= self._size(entry.message)
-            self._die(entry, "expired")
-        self._watch_head()
+        try:
+            while (entry := self._ready.take_expired(now)) is not None:
+                if self._weighs:
+                    self._bytes -= self._size(entry.message)
+                self._die(entry, "expired")
+        finally:  # whatever went wrong with one, the next one's time will come
+            self._watch_head()
 
     # Out ----------------------------------------------------------------------------------------------
 

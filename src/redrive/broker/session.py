@@ -455,8 +455,12 @@ class Session(asyncio.Protocol):
             self._transport.abort()
 
     def _drop_channels(self) -> None:
+        """What goes wrong with one of them is no reason to keep what the others have."""
         for number in list(self.channels):
-            self._drop_channel(number)
+            try:
+                self._drop_channel(number)
+            except Exception:
+                log.exception("%r: channel %d did not end as it should", self, number)
 
     def _end(self) -> None:
         if self._ended:
@@ -465,11 +469,13 @@ class Session(asyncio.Protocol):
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
-        self._drop_channels()
-        if self._vhost is not None:
-            self._vhost.forget_owner(self)
-        self.broker.sessions.discard(self)
-        self.ended.set_result(None)
+        try:
+            self._drop_channels()
+            if self._vhost is not None:
+                self._vhost.forget_owner(self)
+        finally:
+            self.broker.sessions.discard(self)
+            self.ended.set_result(None)
 
     def __repr__(self) -> str:
         return (

@@ -102,6 +102,7 @@ class Conversation:
         self.tuning = offer or Tuning()
         self.largest_message = largest_message
         self.outgoing: list[bytes] = []
+        self._strict = side is Sender.CLIENT  # about the size of what it sends
         self._offered = ConnectionTune()
         self._channels: dict[int, _Channel] = {}
         self._haunted: dict[int, None] = {}  # numbers that a broker closed, longest ago first
@@ -138,15 +139,15 @@ class Conversation:
             self._advance_channel(channel, lifecycle.sent(method.name))
         else:
             self._require_open(channel)
-        content = (
-            frames.content_frames(channel, raw_properties, body, self.tuning.frame_max) if method.has_content else []
-        )
+        content: list[bytes] = []
+        if method.has_content:
+            content = frames.content_frames(channel, raw_properties, body, self.tuning.frame_max, strict=self._strict)
         self.outgoing += [frame, *content]
 
     def send_content(self, channel: int, method_frame: bytes, raw_properties: bytes, body: bytes) -> None:
         """`send` for a method frame that was encoded before: the hot path of publish and deliver."""
         self._require_open(channel)
-        content = frames.content_frames(channel, raw_properties, body, self.tuning.frame_max)
+        content = frames.content_frames(channel, raw_properties, body, self.tuning.frame_max, strict=self._strict)
         self.outgoing.append(method_frame)
         self.outgoing += content
 

@@ -47,11 +47,15 @@ def method_frame(channel: int, method: Method) -> bytes:
     return HEAD.pack(METHOD, channel, len(payload)) + payload + END
 
 
-def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
-    """The header and body frames of a message, in pieces to be joined with whatever is written next to them."""
+def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int, *, strict: bool = True) -> list[bytes]:
+    """The header and body frames of a message, in pieces to be joined with whatever is written next to them.
+
+    `strict`: refuse a header that is larger than a frame, since it cannot be cut. A broker must not, and RabbitMQ does
+    not: who gets a message may have agreed on smaller frames than who published it.
+    """
     room = frame_max - OVERHEAD
     size = len(body)
-    if 12 + len(properties) > room:
+    if 12 + len(properties) > room and strict:
         text = f"{len(properties)} bytes of properties and headers; this connection can carry {room - 12}"
         raise EncodingError(f"{text}. Shorten the headers: the broker would close the connection")
     header = HEADER_FRAME.pack(HEADER, channel, 12 + len(properties), BASIC_CLASS, 0, size)

@@ -8,6 +8,7 @@ import pytest
 from redrive.broker.broker import Broker
 from redrive.broker.server import BrokerServer
 from redrive.broker.storage.sqlite import SQLiteJournal
+from redrive.broker.vhost import VirtualHost
 from redrive.client import Connection, Properties
 from redrive.testing.clock import FakeClock
 
@@ -106,3 +107,21 @@ async def test_nothing_is_kept_for_an_exchange_that_does_not_survive(tmp_path: P
 
     assert list(journal.recover().messages) == []
     await journal.close()
+
+
+async def test_what_is_held_back_comes_after_a_message_whose_way_failed(
+    monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    async with BrokerServer(Broker(clock=clock)) as broker, Connection(broker.url) as connection:
+        await declare(connection, "orders")
+        await connection.publish("later", "orders", b"fails", delayed())
+        clock.advance(DELAY / 2)
+        await connection.publish("later", "orders", b"comes", delayed())
+        with monkeypatch.context() as patch:
+            patch.setattr(VirtualHost, "route", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                clock.advance(DELAY / 2)
+
+        clock.advance(DELAY / 2)
+
+        assert await bodies(connection, "orders") == [b"comes"]

@@ -260,6 +260,17 @@ def test_headers_too_large_for_a_frame_are_not_sent(pair: ConnectionPair) -> Non
     assert pair.client.take() == b""
 
 
+def test_a_broker_sends_headers_too_large_for_a_frame(pair: ConnectionPair) -> None:
+    properties = Properties(headers={"story": "y" * 140_000}).encode()
+
+    pair.server.send(1, BasicReturn(), properties, b"returned")
+    pair.server.send_content(1, deliver_frame(1, b"\x01t", 1, False, ROUTE), properties, b"delivered")
+
+    said = pair.server.take()
+    assert said.count(properties) == 2
+    assert said.endswith(b"delivered\xce")
+
+
 def test_a_value_that_amqp_cannot_carry_changes_nothing(pair: ConnectionPair) -> None:
     with pytest.raises(EncodingError, match="at most 255"):
         pair.client.send(2, ChannelOpen(out_of_band="x" * 256))

@@ -62,6 +62,12 @@ def test_headers_larger_than_a_frame_are_refused_before_the_broker_ends_the_conn
         content_frames(1, properties, b"", 4096)
 
 
+def test_headers_larger_than_a_frame_are_sent_whole_by_who_is_not_strict() -> None:
+    frame = b"".join(content_frames(1, bytes(5000), b"", 4096, strict=False))
+    assert frame[3:7] == (12 + 5000).to_bytes(4, "big")
+    assert len(frame) == 20 + 5000
+
+
 def test_headers_that_just_fit_a_frame_are_sent() -> None:
     frame = b"".join(content_frames(1, bytes(4076), b"", 4096))
     assert len(frame) == 4096
