@@ -192,12 +192,13 @@ class VirtualHost:
             if isinstance(destination, Exchange):
                 destination.sources.discard(exchange)
         for source in list(exchange.sources):
-            source.matcher.drop(exchange)
-            self._auto_delete(source)
+            if source.matcher.drop(exchange):
+                self._auto_delete(source)
         self._routes.clear()
 
     def _auto_delete(self, exchange: Exchange) -> None:
-        if exchange.auto_delete and not len(exchange.matcher) and exchange.name in self.exchanges:
+        """It has lost a binding. It may be gone itself by now, and another one have its name."""
+        if exchange.auto_delete and not len(exchange.matcher) and self.exchanges.get(exchange.name) is exchange:
             self._remove_exchange(exchange)
 
     # Queues -------------------------------------------------------------------------------------------
@@ -343,6 +344,8 @@ class VirtualHost:
         number = self._bindings.pop(_binding_key(source, destination, key, arguments), None)
         if number is not None:
             self.journal.undefine(number)
+        if isinstance(destination, Exchange) and not exchange.matcher.leads_to(destination):
+            destination.sources.discard(exchange)
         self._auto_delete(exchange)
 
     def bindable(self, source: str) -> Exchange:

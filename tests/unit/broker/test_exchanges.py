@@ -48,6 +48,17 @@ def test_to_bind_again_is_to_do_nothing(matcher: Matcher[str]) -> None:
     assert len(matcher) == 1
 
 
+def test_an_exchange_leads_somewhere_as_long_as_there_is_a_binding(matcher: Matcher[str]) -> None:
+    matcher.bind("q", "key", {})
+    matcher.bind("q", "other", {})
+
+    matcher.unbind("q", "key", {})
+    assert matcher.leads_to("q")
+
+    matcher.unbind("q", "other", {})
+    assert not matcher.leads_to("q")
+
+
 @pytest.mark.parametrize("other", [{}, {"a": True}, {"a": 1.0}, {"a": "1"}, {"a": 1, "b": 1}, {"b": 1}], ids=str)
 def test_bindings_with_other_arguments_are_others(matcher: Matcher[str], other: Table) -> None:
     matcher.bind("q", "key", {"a": 1})

@@ -41,6 +41,9 @@ class Matcher(Protocol[D]):
     def drop(self, destination: D) -> bool:
         """Forget all bindings to a destination. False when there were none."""
 
+    def leads_to(self, destination: D) -> bool:
+        """Is there any binding to it?"""
+
     def match(self, key: str, headers: Table) -> Iterable[D]:
         """Where a message goes: each destination once."""
 

@@ -90,6 +90,10 @@ class Bindings(ABC, Generic[D]):
             self._exclude(binding)
         return bool(bound)
 
+    def leads_to(self, destination: D) -> bool:
+        """Is there any binding to it?"""
+        return destination in self._bound
+
     def bindings(self) -> Iterator[Binding[D]]:
         for bound in self._bound.values():
             yield from bound.values()
