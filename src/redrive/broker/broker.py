@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from redrive.broker.clock import Clock, Lifetime, LoopClock
-from redrive.broker.deadletter import decode_deaths
+from redrive.broker.deadletter import decode_history
 from redrive.broker.dialect import LATEST, Dialect
 from redrive.broker.memory import DEFAULT_LIMIT, Memory
 from redrive.broker.message import Entry, Message, read_facts
@@ -124,8 +124,10 @@ class Broker:
                 queue.expire()
 
     def _entry(self, stored: StoredMessage, delivered_up_to: int) -> Entry:
-        deaths = decode_deaths(stored.deaths) if stored.deaths else ()
+        deaths, copies = decode_history(stored.deaths)
         facts = read_facts(stored.properties, self.dialect)
+        if copies is not None:
+            facts = facts.with_copies(copies)
         message = Message(stored.route, stored.properties, stored.body, facts, deaths, stored.delivery_count)
         expires_at = None if stored.expires_at is None else stored.expires_at / 1000
         entry = Entry(stored.id, message, stored.position, expires_at)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from redrive.broker.dialect import Dialect
 from redrive.wire.patch import (
@@ -56,6 +57,13 @@ class Death:
     exchange: str
     routing_keys: tuple[str, ...]
     original_expiration: str | None = None
+
+
+class Copies(NamedTuple):
+    """The keys besides its own by which a message finds its queues."""
+
+    cc: tuple[str, ...]
+    bcc: tuple[str, ...]
 
 
 def die(
@@ -116,13 +124,24 @@ def deaths_of(raw_properties: bytes, dialect: Dialect) -> tuple[Death, ...]:
     return tuple(map(_read_death, _tables(find_header(raw_properties, _X_DEATH))))
 
 
-def encode_deaths(deaths: tuple[Death, ...]) -> bytes:
-    """For storage: the value of an x-death header."""
-    return _x_death(map(_fields, deaths))
+def encode_history(deaths: tuple[Death, ...], copies: Copies | None) -> bytes:
+    """For storage: the value of an x-death header, and in it, after the deaths, an array of the copies' keys.
+
+    Whoever knows nothing of copies passes over it.
+    """
+    fates = [raw_table(_fields(death)) for death in deaths]
+    if copies is not None:
+        fates.append(raw_array(raw_array(map(raw_text, keys)) for keys in copies))
+    return raw_array(fates) if fates else b""
 
 
-def decode_deaths(stored: bytes) -> tuple[Death, ...]:
-    return tuple(map(_read_death, _tables(stored)))
+def decode_history(stored: bytes) -> tuple[tuple[Death, ...], Copies | None]:
+    deaths = tuple(map(_read_death, _tables(stored)))
+    elements = split_array(stored) if stored else []
+    if len(elements) == len(deaths):
+        return deaths, None
+    cc, bcc = (tuple(map(_text, split_array(keys))) for keys in split_array(elements[-1]))
+    return deaths, Copies(cc, bcc)
 
 
 # By a record beside the message: 4.x -----------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from redrive.broker.deadletter import Death, deaths_of
+from redrive.broker.deadletter import Copies, Death, deaths_of, encode_history
 from redrive.broker.dialect import Dialect
 from redrive.broker.exchanges.terms import type_name
 from redrive.broker.refusal import precondition
@@ -49,6 +49,10 @@ class Facts:
     def dead(self) -> Facts:
         """Of the same message as a dead letter: what killed it must not kill it again."""
         return replace(self, expiration=None) if self.expiration is not None else self
+
+    def with_copies(self, copies: Copies) -> Facts:
+        """By other keys than its properties tell."""
+        return replace(self, cc=copies.cc, bcc=copies.bcc)
 
     def dead_by_key(self) -> Facts:
         """Of a dead letter with a key of its own: the keys it was published with lead nowhere any more."""
@@ -152,6 +156,14 @@ class Message:
     def routing_keys(self) -> tuple[str, ...]:
         """All keys by which it finds its queues."""
         return (self.routing_key, *self.facts.cc, *self.facts.bcc)
+
+    def history(self) -> bytes:
+        """For storage: what happened to it and its properties do not tell. Mostly nothing."""
+        if not self.deaths and not self.facts.bcc:
+            return b""
+        copies = Copies(self.facts.cc, self.facts.bcc)
+        told = Copies(_read_copies(self.raw_properties, b"CC"), ())
+        return encode_history(self.deaths, None if copies == told else copies)
 
     def __repr__(self) -> str:
         return f"<Message exchange={self.exchange!r} key={self.routing_key!r} {len(self.body)} bytes>"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from redrive.broker.clock import Clock
-from redrive.broker.deadletter import die, encode_deaths, is_cycle
+from redrive.broker.deadletter import die, is_cycle
 from redrive.broker.delays import Delays
 from redrive.broker.dialect import Dialect
 from redrive.broker.exchanges import MATCHERS, InvalidBinding, Matcher
@@ -594,7 +594,7 @@ def stored_message(queue: int, entry: Entry) -> StoredMessage:
         route=message.route,
         properties=message.raw_properties,
         body=message.body,
-        deaths=encode_deaths(message.deaths) if message.deaths else b"",
+        deaths=message.history(),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.broker.deadletter import Death, deaths_of, decode_deaths, die, encode_deaths, is_cycle
+from redrive.broker.deadletter import Copies, Death, deaths_of, decode_history, die, encode_history, is_cycle
 from redrive.broker.dialect import DIALECTS, LATEST, Dialect
 from redrive.wire.patch import (
     RawValue,
@@ -340,13 +340,24 @@ some_deaths = st.lists(
 ).map(tuple)
 
 
-@given(some_deaths)
-def test_deaths_come_out_of_storage_as_they_went_in(deaths: tuple[Death, ...]) -> None:
-    assert decode_deaths(encode_deaths(deaths)) == deaths
+some_keys = st.lists(names_of_things, max_size=3).map(tuple)
+some_copies = st.none() | st.builds(Copies, some_keys, some_keys)
 
 
-def test_nothing_stored_is_no_deaths() -> None:
-    assert decode_deaths(b"") == ()
+@given(some_deaths, some_copies)
+def test_a_history_comes_out_of_storage_as_it_went_in(deaths: tuple[Death, ...], copies: Copies | None) -> None:
+    assert decode_history(encode_history(deaths, copies)) == (deaths, copies)
+
+
+def test_nothing_stored_is_no_history() -> None:
+    assert decode_history(b"") == ((), None)
+
+
+def test_deaths_that_were_stored_without_copies_are_read() -> None:
+    """As brokers wrote them before they kept copies."""
+    fields = raw_table([(b"queue", raw_text("work")), (b"reason", raw_text("rejected")), (b"count", raw_long(2))])
+
+    assert decode_history(raw_array([fields])) == ((Death("work", "rejected", 2, 0, "", ()),), None)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["rejected", "expired"])), max_size=8))

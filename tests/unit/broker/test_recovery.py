@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from redrive.broker.broker import Broker
 from redrive.broker.dialect import DIALECTS, LATEST, Dialect
 from redrive.broker.server import BrokerServer
@@ -109,3 +111,47 @@ async def test_a_dead_letter_has_failed_as_often_after_a_restart(tmp_path: Path)
     assert letter is not None
     assert letter.redelivered
     assert (letter.properties.headers or {})["x-delivery-count"] == 1
+
+
+async def declare_dead_letters(connection: Connection) -> None:
+    """What dies in `work` goes to `parked`; what dies there goes to `dead`, and a copy for "copy" to `audit`."""
+    await connection.declare_exchange("dlx")
+    by_key = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "parked"}
+    await connection.declare_queue("work", arguments=by_key)
+    await connection.declare_queue("parked", arguments={"x-dead-letter-exchange": "dlx"})
+    for queue, key in (("dead", "parked"), ("audit", "copy")):
+        await connection.declare_queue(queue)
+        await connection.bind_queue(queue, "dlx", key)
+
+
+async def reject(connection: Connection, queue: str) -> None:
+    delivery = await connection.get(queue)
+    assert delivery is not None
+    delivery.reject()
+    await connection.queue_info(queue)
+
+
+async def test_a_dead_letter_that_has_lost_its_copies_has_none_after_a_restart(tmp_path: Path) -> None:
+    async with server(tmp_path) as first, Connection(first.url) as connection:
+        await declare_dead_letters(connection)
+        await connection.publish("", "work", b"", Properties(delivery_mode=2, headers={"CC": ["copy"]}))
+        await reject(connection, "work")
+
+    async with server(tmp_path) as second, Connection(second.url) as connection:
+        await reject(connection, "parked")
+
+        assert (await connection.queue_info("dead")).messages == 1
+        assert (await connection.queue_info("audit")).messages == 0
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+async def test_copies_of_a_message_are_remembered_after_a_restart(tmp_path: Path, header: str) -> None:
+    async with server(tmp_path) as first, Connection(first.url) as connection:
+        await declare_dead_letters(connection)
+        await connection.publish("", "parked", b"", Properties(delivery_mode=2, headers={header: ["copy"]}))
+
+    async with server(tmp_path) as second, Connection(second.url) as connection:
+        await reject(connection, "parked")
+
+        assert (await connection.queue_info("dead")).messages == 1
+        assert (await connection.queue_info("audit")).messages == 1

@@ -32,7 +32,7 @@ class StoredMessage(NamedTuple):
     route: bytes  # exchange and routing key, as short strings
     properties: bytes  # as they came
     body: bytes
-    deaths: bytes  # the dead-letter history in the broker's own encoding
+    deaths: bytes  # the dead-letter history, and copies that the properties do not tell; the broker's own encoding
 
 
 class Definition(NamedTuple):
