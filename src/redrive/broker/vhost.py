@@ -17,6 +17,7 @@ from redrive.broker.deadletter import die, is_cycle
 from redrive.broker.delays import Delays
 from redrive.broker.dialect import Dialect
 from redrive.broker.exchanges import MATCHERS, InvalidBinding, Matcher
+from redrive.broker.exchanges.terms import Term, identity
 from redrive.broker.memory import Memory
 from redrive.broker.message import Entry, Facts, Message, read_facts
 from redrive.broker.queue import Publisher, Queue
@@ -32,6 +33,7 @@ from redrive.wire.properties import decode_properties
 from redrive.wire.values import Table, encode_short_string, encode_table, read_table
 
 Destination: TypeAlias = "Queue | Exchange"
+BindingKey: TypeAlias = tuple[str, str, str, str, Term]  # source, kind and name of the destination, key, arguments
 
 _ROUTES_REMEMBERED = 10_000
 _FACTS_REMEMBERED, _FACTS_LENGTH = 1024, 128
@@ -92,7 +94,7 @@ class VirtualHost:
         self.next_id = next_id
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
-        self._bindings: dict[tuple[str, str, str, str, bytes], int] = {}  # durable ones, by what they bind
+        self._bindings: dict[BindingKey, int] = {}  # durable ones, by what they bind
         self._routes: dict[bytes, tuple[Queue, ...]] = {}
         self._known_facts: dict[bytes, Facts] = {}
         for exchange, kind in _PREDECLARED.items():
@@ -353,7 +355,7 @@ class VirtualHost:
             raise access_refused("operation not permitted on the default exchange")
         return self.exchange(source)
 
-    def _forget_bindings(self, gone: Callable[[tuple[str, str, str, str, bytes]], bool]) -> None:
+    def _forget_bindings(self, gone: Callable[[BindingKey], bool]) -> None:
         for key in [key for key in self._bindings if gone(key)]:
             self.journal.undefine(self._bindings.pop(key))
 
@@ -524,7 +526,11 @@ class VirtualHost:
         source, destination = self.exchanges.get(value["source"]), known.get(value["destination"])
         if source is None or destination is None:
             return
-        source.matcher.bind(destination, value["key"], value["arguments"])
+        if not source.matcher.bind(destination, value["key"], value["arguments"]):
+            # It is bound already: brokers of before kept a binding twice if it was unbound in between with its
+            # arguments in another order. One of them must do, or nobody could unbind the other.
+            self.journal.undefine(definition.id)
+            return
         if isinstance(destination, Exchange):
             destination.sources.add(source)
         self._bindings[_binding_key(source.name, destination, value["key"], value["arguments"])] = definition.id
@@ -613,9 +619,7 @@ def _queue_definition(vhost: str, queue: Queue) -> Definition:
     return Definition(queue.id, "queue", vhost, queue.name, encode_table(value))
 
 
-def _binding_definition(
-    number: int, vhost: str, binding: tuple[str, str, str, str, bytes], arguments: Table
-) -> Definition:
+def _binding_definition(number: int, vhost: str, binding: BindingKey, arguments: Table) -> Definition:
     source, kind, destination, key, _ = binding
     value: Table = {"source": source, "kind": kind, "destination": destination, "key": key, "arguments": arguments}
     return Definition(number, "binding", vhost, f"{source}->{destination}", encode_table(value))
@@ -625,6 +629,6 @@ def read_definition(value: bytes) -> dict[str, Any]:
     return dict(read_table(value, 0, len(value))[0])
 
 
-def _binding_key(source: str, destination: Destination, key: str, arguments: Table) -> tuple[str, str, str, str, bytes]:
+def _binding_key(source: str, destination: Destination, key: str, arguments: Table) -> BindingKey:
     kind = "queue" if isinstance(destination, Queue) else "exchange"
-    return (source, kind, destination.name, key, encode_table(arguments))
+    return (source, kind, destination.name, key, identity(arguments))

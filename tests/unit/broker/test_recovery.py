@@ -7,8 +7,10 @@ import pytest
 from redrive.broker.broker import Broker
 from redrive.broker.dialect import DIALECTS, LATEST, Dialect
 from redrive.broker.server import BrokerServer
+from redrive.broker.storage.journal import Definition
 from redrive.broker.storage.sqlite import SQLiteJournal
 from redrive.client import Connection, Properties
+from redrive.wire.values import Table, encode_table
 
 
 def server(data: Path, dialect: Dialect = LATEST) -> BrokerServer:
@@ -155,3 +157,42 @@ async def test_copies_of_a_message_are_remembered_after_a_restart(tmp_path: Path
 
         assert (await connection.queue_info("dead")).messages == 1
         assert (await connection.queue_info("audit")).messages == 1
+
+
+CARDS = {"x-match": "all", "kind": "card"}
+CARDS_TURNED_ROUND = dict(reversed(CARDS.items()))
+
+
+def bound_queues(server: BrokerServer, exchange: str) -> list[str]:
+    bindings = server.broker.vhosts["/"].exchanges[exchange].matcher.bindings()
+    return [destination.name for destination, _, _ in bindings]
+
+
+async def test_a_binding_that_was_undone_with_its_arguments_in_another_order_is_gone_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with server(tmp_path) as first, Connection(first.url) as connection:
+        await connection.declare_exchange("cards", "headers")
+        await connection.declare_queue("orders")
+        await connection.bind_queue("orders", "cards", arguments=CARDS)
+        await connection.unbind_queue("orders", "cards", arguments=CARDS_TURNED_ROUND)
+
+    async with server(tmp_path) as second:
+        assert bound_queues(second, "cards") == []
+
+
+async def test_a_binding_that_a_broker_of_before_kept_twice_can_be_undone(tmp_path: Path) -> None:
+    async with server(tmp_path) as first, Connection(first.url) as connection:
+        await connection.declare_exchange("cards", "headers")
+        await connection.declare_queue("orders")
+        await connection.bind_queue("orders", "cards", arguments=CARDS)
+        again: Table = {"source": "cards", "kind": "queue", "destination": "orders", "key": ""}
+        again["arguments"] = CARDS_TURNED_ROUND
+        definition = Definition(first.broker.next_id(), "binding", "/", "cards->orders", encode_table(again))
+        first.broker.journal.define(definition)
+    async with server(tmp_path) as second, Connection(second.url) as connection:
+        assert bound_queues(second, "cards") == ["orders"]
+        await connection.unbind_queue("orders", "cards", arguments=CARDS)
+
+    async with server(tmp_path) as third:
+        assert bound_queues(third, "cards") == []
