@@ -2,10 +2,14 @@
 
 As in RabbitMQ, an alarm stops publishers and nobody else: they are told (`connection.blocked`) and not read from until
 consumers have made room.
+
+An alarm begins at once and ends in the next turn of the event loop. Whoever was stopped goes on then with what it had
+said, and publishes: that must not happen amidst a purge or whatever else makes room.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 DEFAULT_LIMIT = 1024 * 1024 * 1024
@@ -14,13 +18,14 @@ _OVERHEAD = 512  # bytes that a message takes besides its properties and body, r
 
 
 class Memory:
-    __slots__ = ("_on_change", "alarm", "held", "limit")
+    __slots__ = ("_ending", "_on_change", "alarm", "held", "limit")
 
     def __init__(self, limit: int, on_change: Callable[[str | None], None]) -> None:
         self.limit = limit
         self.held = 0
         self.alarm: str | None = None
         self._on_change = on_change
+        self._ending = False  # will the loop look whether the alarm is over?
 
     def take(self, size: int) -> None:
         self.held += size + _OVERHEAD
@@ -29,8 +34,17 @@ class Memory:
 
     def release(self, size: int) -> None:
         self.held -= size + _OVERHEAD
-        if self.alarm is not None and self.held < self.limit * _CLEAR_AT:
+        if self.alarm is not None and not self._ending and self._has_room():
+            self._ending = True
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        self._ending = False
+        if self._has_room():
             self._change(None)
+
+    def _has_room(self) -> bool:
+        return self.held < self.limit * _CLEAR_AT
 
     def _change(self, alarm: str | None) -> None:
         self.alarm = alarm

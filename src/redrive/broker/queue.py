@@ -322,12 +322,12 @@ class Queue:
 
     def purge(self) -> int:
         self.touch()
-        count = len(self._ready)
-        for entry in self._ready:
-            self._forget(entry)
+        entries = list(self._ready)
         self._ready.clear()
         self._bytes = 0
-        return count
+        for entry in entries:
+            self._forget(entry)
+        return len(entries)
 
     # Consumers ----------------------------------------------------------------------------------------
 
@@ -355,17 +355,17 @@ class Queue:
     def delete(self) -> int:
         """The end. Consumers are told; what is with them is forgotten when they settle it."""
         self.deleted = True
-        count = len(self._ready)
-        for entry in self._ready:
-            self.vhost.memory.release(entry.message.weight)  # the journal forgets the queue as a whole
+        entries = list(self._ready)
         self._ready.clear()
+        for entry in entries:
+            self.vhost.memory.release(entry.message.weight)  # the journal forgets the queue as a whole
         for alarm in (self._expiry, self._unused):
             if alarm is not None:
                 alarm.cancel()
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
             consumer.cancelled_by_broker()
-        return count
+        return len(entries)
 
     # Expiry of the queue itself -----------------------------------------------------------------------
 

@@ -135,6 +135,22 @@ async def test_what_is_said_during_an_alarm_is_heard_when_it_is_over(clock: Cloc
         assert bodies == [b"first", b"second"]
 
 
+async def test_publishers_go_on_when_the_purge_that_ended_an_alarm_is_done(clock: Clock) -> None:
+    async with stopped_by_an_alarm() as (server, client), Connection(server.url + "?heartbeat=0") as other:
+        before = len(server.broker.vhosts["/"].queues["orders"])
+        client.publish("orders", b"waits")
+        await pass_time(clock, intervals=10, meanwhile=client.beat)
+
+        assert await other.purge_queue("orders") == before
+
+        async with await other.consume("orders") as consumer, asyncio.timeout(20):
+            async for delivery in consumer:
+                delivery.ack()
+                if delivery.body == b"waits":
+                    break
+        await until(lambda: not server.broker.memory.held)
+
+
 async def test_what_is_said_during_an_alarm_does_not_fill_the_memory(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
