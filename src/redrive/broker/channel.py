@@ -128,6 +128,7 @@ class ChannelConsumer:
 
     def cancelled_by_broker(self) -> None:
         self.channel.consumers.pop(self.tag, None)
+        self.channel.part_with(self)
         self.channel.session.notify_cancel(self.channel.number, self.tag)
 
     def __repr__(self) -> str:
@@ -195,6 +196,7 @@ class Channel:
         self.ended = False  # and the client is told nothing more
         self.prefetch = 0  # for the whole channel
         self.consumers: dict[str, ChannelConsumer] = {}
+        self._parted: list[ChannelConsumer] = []  # they were cancelled, and have not settled everything
         self.unacked: dict[int, Unacked] = {}
         self._consumer_prefetch = 0  # for consumers that come after
         self._tags = count(1)
@@ -238,8 +240,12 @@ class Channel:
 
     @property
     def outstanding(self) -> int:
-        """Deliveries that are not settled, or only if a transaction is committed."""
-        return len(self.unacked) + (self._transaction.deliveries if self._transaction is not None else 0)
+        """Deliveries to consumers that are not settled. What was got counts towards no limit."""
+        return sum(consumer.unacked for consumer in (*self.consumers.values(), *self._parted))
+
+    def part_with(self, consumer: ChannelConsumer) -> None:
+        """It gets no more, and may still have something to settle."""
+        self._parted = [parted for parted in (*self._parted, consumer) if parted.unacked]
 
     def handle(self, method: Method) -> None:
         self._methods[type(method)](method)
@@ -434,6 +440,7 @@ class Channel:
         consumer = self.consumers.pop(method.consumer_tag, None)
         if consumer is not None:
             consumer.active = False
+            self.part_with(consumer)
             consumer.queue.remove(consumer)
             if not consumer.queue.deleted:
                 consumer.queue.dispatch()
@@ -544,6 +551,7 @@ class Channel:
         else:
             for together in _shares(taken):
                 self._give_up(together, fate)
+            self._dispatch(())
 
     def _finish(self, taken: Iterable[Unacked]) -> None:
         queues: dict[Queue, None] = {}
@@ -672,11 +680,6 @@ class _Transaction:
             self.settlements[-1][1].update(taken)
         else:
             self.settlements.append((fate, taken))
-
-    @property
-    def deliveries(self) -> int:
-        """How many wait for the commit to be settled."""
-        return sum(len(taken) for _, taken in self.settlements)
 
     def undone(self, unacked: dict[int, Unacked]) -> dict[int, Unacked]:
         """What is open when nothing of this is done."""
