@@ -118,10 +118,11 @@ class Broker:
         for stored in recovered.messages:
             if (put := restore.get(stored.queue)) is not None:
                 put(self._entry(stored, recovered.delivered.get(stored.queue, 0)))
-        for vhost in self.vhosts.values():
-            for queue in list(vhost.queues.values()):
-                queue.resume_after(recovered.delivered.get(queue.id, 0))
-                queue.expire()
+        queues = [queue for vhost in self.vhosts.values() for queue in vhost.queues.values()]
+        for queue in queues:
+            queue.resume_after(recovered.delivered.get(queue.id, 0))
+        for queue in queues:  # when all are ready for dead letters
+            queue.expire()
 
     def _entry(self, stored: StoredMessage, delivered_up_to: int) -> Entry:
         deaths, copies = decode_history(stored.deaths)

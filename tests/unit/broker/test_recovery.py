@@ -1,20 +1,23 @@
 """What a broker remembers of its last life."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from redrive.broker.broker import Broker
+from redrive.broker.clock import Clock
 from redrive.broker.dialect import DIALECTS, LATEST, Dialect
 from redrive.broker.server import BrokerServer
 from redrive.broker.storage.journal import Definition
 from redrive.broker.storage.sqlite import SQLiteJournal
 from redrive.client import Connection, Properties
+from redrive.testing.clock import FakeClock
 from redrive.wire.values import Table, encode_table
 
 
-def server(data: Path, dialect: Dialect = LATEST) -> BrokerServer:
-    return BrokerServer(Broker(journal=SQLiteJournal(data), dialect=dialect))
+def server(data: Path, dialect: Dialect = LATEST, clock: Clock | None = None) -> BrokerServer:
+    return BrokerServer(Broker(journal=SQLiteJournal(data), dialect=dialect, clock=clock))
 
 
 async def test_a_message_that_was_delivered_is_redelivered_after_a_restart(tmp_path: Path) -> None:
@@ -50,6 +53,29 @@ async def test_a_fresh_message_of_a_drained_queue_is_not_taken_for_redelivered_a
 
     assert fresh is not None
     assert not fresh.redelivered
+
+
+async def test_what_dies_while_its_broker_is_away_is_a_fresh_dead_letter(tmp_path: Path) -> None:
+    """It must not have the position of a message that was delivered before."""
+    clock, ttl = FakeClock(), timedelta(seconds=1)
+    mortal = {"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    async with server(tmp_path, clock=clock) as first, Connection(first.url) as connection:
+        await connection.declare_queue("orders", arguments=mortal)
+        await connection.declare_queue("dead")
+        await connection.publish("", "dead", b"of before")
+        before = await connection.get("dead")
+        assert before is not None
+        before.ack()
+        await connection.publish("", "orders", b"dies")
+    clock.advance(ttl)
+    async with server(tmp_path, clock=clock):
+        pass
+
+    async with server(tmp_path, clock=clock) as third, Connection(third.url) as connection:
+        dead = await connection.get("dead")
+
+    assert dead is not None
+    assert not dead.redelivered
 
 
 async def test_the_order_of_a_rotated_quorum_queue_survives_a_restart(tmp_path: Path) -> None:
