@@ -89,6 +89,8 @@ class BrokerServer:
         """No new clients, farewell to those there are, and everything on disk."""
         self._stop_listening()
         sessions = list(self.broker.sessions)
+        for session in sessions:  # all of them first, or what one gives back would be handed to the next
+            session.stop_delivering()
         for session in sessions:
             session.close(ReplyCode.CONNECTION_FORCED, "CONNECTION_FORCED - broker forced connection closure")
         if sessions:

@@ -422,6 +422,10 @@ class Session(asyncio.Protocol):
             return
         self.close(refusal.code, text, method_id)
 
+    def stop_delivering(self) -> None:
+        for channel in self.channels.values():
+            channel.flowing = False
+
     def close(self, code: ReplyCode, text: str, method_id: tuple[int, int] = (0, 0)) -> None:
         """Say farewell; what the client has open goes back to its queues at once."""
         self._drop_channels()

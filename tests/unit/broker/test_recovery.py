@@ -1,5 +1,6 @@
 """What a broker remembers of its last life."""
 
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -222,3 +223,21 @@ async def test_a_binding_that_a_broker_of_before_kept_twice_can_be_undone(tmp_pa
 
     async with server(tmp_path) as third:
         assert bound_queues(third, "cards") == []
+
+
+async def test_a_broker_that_stops_hands_nothing_from_one_consumer_to_the_next(tmp_path: Path) -> None:
+    """Each would have failed with it, and the delivery limit be used up."""
+    async with server(tmp_path) as first, AsyncExitStack() as stack:
+        connections = [await stack.enter_async_context(Connection(first.url)) for _ in range(3)]
+        await connections[0].declare_queue("orders", arguments={"x-queue-type": "quorum"})
+        consumers = [await connection.consume("orders", prefetch=10) for connection in connections]
+        await connections[0].publish("", "orders", b"")
+        orders = first.broker.vhosts["/"].queues["orders"]
+        assert (len(consumers), orders.unacked) == (3, 1)
+        await first.stop()
+
+    async with server(tmp_path) as second, Connection(second.url) as connection:
+        delivery = await connection.get("orders")
+
+    assert delivery is not None
+    assert (delivery.properties.headers or {})["x-delivery-count"] == 1
