@@ -58,6 +58,9 @@ class Dialect:
     # basic.get brings x-delivery-count at the first delivery, as 0. To consumers, and where False, it comes with the
     # second.
     writes_zero_delivery_count: bool = False
+    # A single active consumer yields to one of a higher priority that comes later, when it has settled what it has.
+    # Where False, as in classic queues, it stays until it leaves; the next one is then who has waited for longest.
+    active_consumer_yields: bool = True
     # How many priorities there are, without being asked for: 1 means none. Of two the upper one gets two thirds of the
     # deliveries; of 32 each comes before all lower ones.
     quorum_priorities: int = 32
@@ -106,6 +109,7 @@ DIALECTS = {
         remembers_failures=False,
         returns_by_name=True,
         writes_zero_delivery_count=True,
+        active_consumer_yields=False,
         quorum_priorities=1,
         expires_by_priority=False,
         counts_properties=False,

@@ -75,6 +75,7 @@ class Queue:
         self.deleted = False
         self.exclusive_consumer = False
         self._consumers: list[Consumer] = []  # in the order of delivery: by priority, then by turn
+        self._elected: Consumer | None = None  # the single active consumer, where there is to be one
         self._had_consumers = False
         self._ready = self._make_ready()
         self._drops = settings.overflow == "drop-head" and settings.limited
@@ -216,7 +217,9 @@ class Queue:
     # Out ----------------------------------------------------------------------------------------------
 
     def _active(self) -> Iterable[Consumer]:
-        return self._consumers[:1] if self.settings.single_active_consumer else self._consumers
+        if not self.settings.single_active_consumer:
+            return self._consumers
+        return () if self._elected is None else (self._elected,)
 
     def dispatch(self) -> None:
         """Hand out what is ready to whoever has room: the highest priority first, equals by turns."""
@@ -333,18 +336,30 @@ class Queue:
 
     def add(self, consumer: Consumer, *, exclusive: bool) -> None:
         self.touch()
-        place = 0
-        while place < len(self._consumers) and self._consumers[place].priority >= consumer.priority:
-            place += 1
-        self._consumers.insert(place, consumer)
+        self._consumers.insert(self._place(consumer), consumer)
+        if self.settings.single_active_consumer:
+            self._elect()
         self._had_consumers = True
         self.exclusive_consumer = exclusive
         self._stop_waiting_for_use()
+
+    def _place(self, consumer: Consumer) -> int:
+        place = 0
+        while place < len(self._consumers) and self._consumers[place].priority >= consumer.priority:
+            place += 1
+        return place
+
+    def _elect(self) -> None:
+        """The single active consumer is that until it leaves, whoever comes; then it is the first of the others."""
+        if self._elected not in self._consumers:
+            self._elected = self._consumers[0] if self._consumers else None
 
     def remove(self, consumer: Consumer) -> None:
         """It may be another one's turn now; to hand out is up to the caller, who may have something to give back."""
         if consumer in self._consumers:
             self._consumers.remove(consumer)
+            if self.settings.single_active_consumer:
+                self._elect()
             self.exclusive_consumer = False
         if not self._consumers:
             if self.auto_delete and self._had_consumers and not self.deleted:

@@ -70,6 +70,7 @@ class Gate:
 class QuorumQueue(Queue):
     _gate: Gate | None = None
     _leaving: tuple[Consumer, ...] = ()  # consumers that were cancelled and have not settled everything
+    _yielding = False  # the single active consumer gets no more, since one of a higher priority came
 
     def _make_ready(self) -> Ready:
         if self.settings.overflow == "reject-publish" and self.settings.limited:
@@ -93,6 +94,31 @@ class QuorumQueue(Queue):
     def remove(self, consumer: Consumer) -> None:
         self._leaving = tuple(leaving for leaving in (*self._leaving, consumer) if leaving.unacked)
         super().remove(consumer)
+
+    def _place(self, consumer: Consumer) -> int:
+        if self.settings.single_active_consumer and not self.vhost.dialect.active_consumer_yields:
+            return len(self._consumers)
+        return super()._place(consumer)
+
+    def _active(self) -> Iterable[Consumer]:
+        if self._yielding:
+            self._elect()  # it may have settled everything
+        return () if self._yielding else super()._active()
+
+    def _elect(self) -> None:
+        """The single active consumer yields to a higher priority, when it has settled what it has.
+
+        It gets nothing more before that, even if the other one has left again.
+        """
+        before = self._elected
+        super()._elect()
+        if before is None or self._elected is not before:
+            self._yielding = False
+            return
+        first = self._consumers[0]
+        self._yielding = self._yielding or first.priority > before.priority
+        if self._yielding and not before.unacked:
+            self._elected, self._yielding = first, False
 
     def publish(self, message: Message, by: Publisher | None = None) -> bool:
         """Who moves a dead letter does not ask whether there is room."""
