@@ -615,3 +615,20 @@ async def test_a_handler_that_fails_gets_its_message_again(connection: Connectio
 
     assert [await attempts.get(), await attempts.get()] == [False, True]
     await ready(connection, "orders", 0)
+
+
+async def test_headers_larger_than_the_frames_of_a_consumer_reach_it(connection: Connection, amqp_url: str) -> None:
+    """The broker does not cut them. Who closed the connection over them would do so again with every redelivery."""
+    await connection.declare_queue("orders")
+    story = "x" * 20_000
+    await connection.publish("", "orders", b"large", Properties(headers={"story": story}))
+    await connection.publish("", "orders", b"small")
+    query = "&" if "?" in amqp_url else "?"
+    async with Connection(f"{amqp_url}{query}frame_max=8192") as small, await small.consume("orders") as consumer:
+        async with asyncio.timeout(20):
+            first, second = await anext(consumer), await anext(consumer)
+
+        assert (first.properties.headers or {})["story"] == story
+        assert [first.body, second.body] == [b"large", b"small"]
+        assert (first.ack(), second.ack()) == (True, True)
+        assert small.reconnects == 0

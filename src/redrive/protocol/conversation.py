@@ -53,6 +53,8 @@ PUBLISH = b"\x00\x3c\x00\x28"
 # RabbitMQ's own ceiling: max_message_size can be set to 512 MiB at most.
 LARGEST_MESSAGE = 512 * 1024 * 1024
 
+# What a client takes from a broker, whatever frames were agreed on.
+LARGEST_HEADER = 4 * 1024 * 1024
 
 _LEAVING = (ChannelState.CLOSING, ChannelState.CROSSED)
 
@@ -256,7 +258,7 @@ class Conversation:
             kind, number, size = HEAD.unpack_from(data, pos)
             stop = pos + 7 + size
             if size > limit:
-                self._refuse_oversized(data, pos, size)
+                self._check_oversized(data, pos, size)
             if stop >= end:
                 break
             if data[stop] != END_OCTET:
@@ -296,7 +298,13 @@ class Conversation:
         self._advance(lifecycle.PROTOCOL_HEADER)
         return len(PROTOCOL_HEADER)
 
-    def _refuse_oversized(self, data: bytes, pos: int, size: int) -> None:
+    def _check_oversized(self, data: bytes, pos: int, size: int) -> None:
+        """RabbitMQ does not cut headers, also if they have grown beyond what was agreed on: by an x-death, or because
+        their publisher had larger frames. A client that closed the connection over one would do so again with every
+        redelivery.
+        """
+        if self._strict and data[pos] == HEADER and size <= LARGEST_HEADER and self.state is ConnectionState.OPEN:
+            return
         if self.state is ConnectionState.GREETED and data[pos : pos + 4] == b"AMQP":
             version = ".".join(map(str, data[pos + 4 : pos + 8]))
             raise RemoteProtocolError(ReplyCode.NOT_IMPLEMENTED, f"the broker refuses AMQP 0-9-1, it speaks {version}")

@@ -11,7 +11,7 @@ import pytest
 
 from redrive.errors import ReplyCode
 from redrive.protocol.content import Incoming, Publication
-from redrive.protocol.conversation import Conversation, Event, Violation
+from redrive.protocol.conversation import LARGEST_HEADER, Conversation, Event, Violation
 from redrive.protocol.lifecycle import ConnectionState
 from redrive.testing.pair import ConnectionPair, Split, byte_by_byte, frame, whole
 from redrive.wire.frames import (
@@ -20,6 +20,7 @@ from redrive.wire.frames import (
     HEADER,
     HEARTBEAT,
     METHOD,
+    OVERHEAD,
     PROTOCOL_HEADER,
     publish_frame,
 )
@@ -326,6 +327,18 @@ def test_a_flood_of_empty_body_frames_leaves_nothing_behind(pair: ConnectionPair
     pair.tell_server(frame(BODY, 1, b"") * 2000)
 
     assert kept(pair.server) == before
+
+
+def test_a_broker_may_send_large_headers_and_no_endless_ones(pair: ConnectionPair) -> None:
+    fits = pair.client.tuning.frame_max - OVERHEAD
+
+    assert pair.tell_client(frame(HEADER, 1, header(0), size=fits + 1)[:-1]) == []
+    assert pair.client.state is ConnectionState.OPEN
+
+
+@pytest.mark.parametrize(("kind", "size"), [(HEADER, LARGEST_HEADER + 1), (METHOD, 131_072), (BODY, 131_072)])
+def test_whatever_else_is_larger_than_agreed_ends_the_connection(pair: ConnectionPair, kind: int, size: int) -> None:
+    assert_violation(pair.tell_client(frame(kind, 1, header(0), size=size)), ReplyCode.FRAME_ERROR)
 
 
 def test_a_violation_by_someone_who_said_farewell_ends_the_connection_in_silence(pair: ConnectionPair) -> None:
