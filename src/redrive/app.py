@@ -24,7 +24,16 @@ from redrive.broker.host import SharedBroker
 from redrive.broker.storage import StorageError
 from redrive.broker.storage.census import count_unserved
 from redrive.client import BrokerURL, Connection, State
-from redrive.errors import AccessRefused, Closed, ConfigurationError, NotFound, ResourceLocked, TopologyConflict
+from redrive.errors import (
+    AccessRefused,
+    Closed,
+    ConfigurationError,
+    ConnectionLost,
+    NotFound,
+    RedriveError,
+    ResourceLocked,
+    TopologyConflict,
+)
 from redrive.reach import recognise, survey
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
@@ -348,8 +357,7 @@ class App(Router):
         async with AsyncExitStack() as stack:
             connect = await self._reach(stack)
             connection = await connect("relay", patience=_RELAY_PATIENCE, window=5000)
-            if not self.database.is_postgresql:
-                await self._alone(connection, stop, standby=standby)
+            turn = None if self.database.is_postgresql else await self._alone(connection, stop, standby=standby)
             if bring:
                 await self._bring_for_relay(connection)
             waker = await stack.enter_async_context(Waker(self.database, channel_of(self.schema.outbox.table)))
@@ -366,6 +374,7 @@ class App(Router):
                 refused=Refused,
                 attempts=policy.attempts,
                 lanes=2 if self.database.is_postgresql else 1,  # two would take the same rows
+                turn=turn,
             )
             self._relay = relay
             if ready is not None:
@@ -382,13 +391,13 @@ class App(Router):
         except (TopologyConflict, AccessRefused) as error:
             log.warning("the relay goes on with the topology as it is: %s", error)
 
-    async def _alone(self, connection: Connection, stop: asyncio.Event, *, standby: bool) -> None:
+    async def _alone(self, connection: Connection, stop: asyncio.Event, *, standby: bool) -> _Turn:
         """SQLite has no locks on rows: there may be one relay, and the broker knows whether there is."""
-        name = f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}"
+        turn = _Turn(connection, f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}")
         while not stop.is_set():
             try:
-                await connection.declare_queue(name, durable=False, exclusive=True)
-                return
+                await turn.take()
+                break
             except ResourceLocked:
                 if not standby:
                     raise ConfigurationError(
@@ -396,6 +405,7 @@ class App(Router):
                     ) from None
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _STANDBY)
+        return turn
 
     async def ready_outbox(self) -> None:
         """See that the outbox's table is there: whoever only writes to it would learn that from the first row."""
@@ -461,6 +471,39 @@ class App(Router):
     def __repr__(self) -> str:
         where = BrokerURL.parse(self.broker) if self.broker is not None else f"embedded in {self.data}"
         return f"<App {self.name} {where} queues={len(self.queues)} consumers={len(self.consumers)}>"
+
+
+class _Turn:
+    """The right to be the only relay: an exclusive queue, which the broker gives to one connection.
+
+    It goes with the connection. When that is back after a break, the queue may be another relay's by now, or still be
+    held for our old connection, which the broker does not know to be dead: so it is asked for again.
+    """
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+        self._taken: int | None = None  # after how many reconnects
+
+    async def take(self) -> None:
+        await self._connection.link()
+        reconnects = self._connection.reconnects
+        await self._connection.declare_queue(self._name, durable=False, exclusive=True)
+        self._taken = reconnects
+
+    async def keep(self) -> None:
+        if self._connection.state is State.OPEN and self._connection.reconnects == self._taken:
+            return
+        try:
+            async with asyncio.timeout(_RELAY_PATIENCE.total_seconds()):
+                await self.take()
+        except ResourceLocked:
+            raise RedriveError("another relay has taken over, and SQLite is for one: its end is waited for") from None
+        except TimeoutError:
+            raise ConnectionLost(f"not connected ({self._connection.last_error})") from None
+
+    def __repr__(self) -> str:
+        return f"<_Turn {self._name} taken={self._taken}>"
 
 
 class Running:

@@ -266,6 +266,67 @@ def test_whoever_looks_does_not_wait_for_a_writer(database: Database, outbox: Ou
         assert claimed(claims) == [b"a"]
 
 
+# Ids ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path) -> Database:
+    """SQLite with a table as older versions made it: the id of a deleted last row is given again."""
+    database = Database(f"sqlite:///{tmp_path / 'old.db'}")
+    with database.engine.begin() as connection:
+        for statement in filter(str.strip, Schema().sql("sqlite").split(";\n")):
+            connection.exec_driver_sql(statement.replace(" AUTOINCREMENT", ""))
+    return database
+
+
+@pytest.mark.parametrize("keep", [None, timedelta(days=1)], ids=["deleted", "kept"])
+def test_a_row_that_has_got_the_id_of_a_settled_one_is_not_settled_with_it(
+    forgetful: Database, outbox: Outbox, keep: timedelta | None
+) -> None:
+    add(forgetful, outbox, "a", "b")
+    slow, quick = Claims(forgetful, outbox.table, keep=keep), Claims(forgetful, outbox.table)
+    with slow.claim(10) as one:
+        with quick.claim(10) as other:
+            other.settle([row.id for row in other.rows], [])
+        add(forgetful, outbox, "c", "d")
+        first, second = one.rows
+        one.settle([first.id], [Refused(second.id, "unroutable", None)])
+    with quick.claim(10) as claim:
+        assert [(row.id, row.body) for row in claim.rows] == [(first.id, b"c"), (second.id, b"d")]
+    forgetful.engine.dispose()
+
+
+def test_a_row_that_another_has_settled_is_left_as_it_is(forgetful: Database, outbox: Outbox) -> None:
+    claims = Claims(forgetful, outbox.table, keep=timedelta(days=1))
+    add(forgetful, outbox, "a", "b")
+    with claims.claim(10) as one:
+        first, second = one.rows
+        with claims.claim(10) as other:
+            other.settle([first.id], [Refused(second.id, "unroutable", None)])
+        one.settle([second.id], [Refused(first.id, "unroutable", None)])
+    assert [row["id"] for row in claims.listed(RowState.PUBLISHED, 10)] == [first.id]
+    assert [row["id"] for row in claims.listed(RowState.PARKED, 10)] == [second.id]
+    forgetful.engine.dispose()
+
+
+def test_an_id_is_not_given_again_when_its_row_is_gone(database: Database, outbox: Outbox, claims: Claims) -> None:
+    seen = []
+    for body in ("a", "b", "c"):
+        add(database, outbox, body)
+        with claims.claim(1) as claim:
+            seen += [row.id for row in claim.rows]
+            claim.settle(seen[-1:], [])
+    assert len(set(seen)) == 3
+
+
+def test_a_table_of_an_older_version_is_as_good(forgetful: Database, outbox: Outbox) -> None:
+    Schema().upgrade(forgetful)
+    Schema().check(forgetful, outbox.table.name)
+    add(forgetful, outbox, "a")
+    assert claimed(Claims(forgetful, outbox.table)) == [b"a"]
+    forgetful.engine.dispose()
+
+
 # Order --------------------------------------------------------------------------------------------
 
 

@@ -14,10 +14,12 @@ import sqlalchemy as sa
 from redrive import App
 from redrive.client import Connection
 from redrive.errors import TopologyMissing
+from redrive.runtime.relaying import Relay
 from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
 from redrive.store.tables import RowState
 from redrive.testing import Endpoint
+from redrive.testing.proxy import FaultProxy
 
 
 @pytest.fixture
@@ -138,6 +140,61 @@ async def test_a_relay_that_declares_nothing_leaves_its_rows_alone_until_there_i
     assert await relayed(careful) == {}
     assert await published(connection) == {b"0"}
     await careful.database.close()
+
+
+async def test_a_relay_that_lost_its_turn_with_its_connection_waits_until_it_has_it_again(
+    app: App, amqp_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.app._STANDBY", 0.01)
+    monkeypatch.setattr("redrive.runtime.relaying._TROUBLE", 0.01)
+    async with FaultProxy(amqp_url) as network:
+        url = app.database.url.render_as_string(hide_password=False)
+        broken = App("shop", broker=network.url, database=url)
+        first, second = At(broken), At(app)
+        await first.work()
+        standby = asyncio.create_task(second.work())
+        network.refuse()
+        network.cut()
+        await standby
+        await network.accept()
+        await first.told("another relay has taken over")
+
+        await connection.declare_queue("orders")
+        add(app, GOOD)
+        await second.published(1)
+        await second.end()
+        add(app, GOOD)
+        await first.published(1)
+        await first.end()
+        await broken.database.close()
+    assert (first.relay.published, second.relay.published) == (1, 1)
+
+
+class At:
+    """An application whose relay is at work, or waits to be."""
+
+    def __init__(self, app: App) -> None:
+        self.relay: Relay
+        self._app = app
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[Relay]
+
+    async def work(self) -> None:
+        began: asyncio.Future[Relay] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._app._publish_rows(self._stop, ready=began.set_result, standby=True))
+        self.relay = await began
+
+    async def told(self, trouble: str) -> None:
+        while trouble not in str(self.relay.last_error):  # noqa: ASYNC110 - it is not told in another way
+            await asyncio.sleep(0.01)
+
+    async def published(self, count: int) -> None:
+        while self.relay.published < count:  # noqa: ASYNC110 - the relay is the one to ask
+            await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        self._stop.set()
+        await self._task
 
 
 @pytest.mark.rabbitmq

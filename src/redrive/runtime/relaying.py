@@ -10,6 +10,9 @@ A row that the broker refuses (no queue is bound, too large, a full queue) is pu
 after its last attempt; the others go on. RabbitMQ often does not say which of many messages it objects to, and ends the
 channel for all: then each is sent alone, and who is to blame is known. A broker that is not there is nobody's fault:
 rows wait, and nothing is counted.
+
+Where rows cannot be locked (SQLite) there may be one relay. Whose turn it is the broker knows, and a connection that
+broke may have lost it: so the turn is kept before rows are read, and before each send. Who has lost it waits for it.
 """
 
 from __future__ import annotations
@@ -80,6 +83,17 @@ class Waits(Protocol):
     async def wait(self) -> None: ...
 
 
+class Turn(Protocol):
+    async def keep(self) -> None:
+        """See that nobody else works on the rows; an error of Redrive's if somebody may."""
+
+
+class Anytime:
+    """For rows that are locked by whoever has claimed them."""
+
+    async def keep(self) -> None: ...
+
+
 class PublishesMany(Protocol):
     async def publish_many(self, messages: Iterable[tuple[str, str, bytes, Properties | bytes, bool]]) -> int: ...
 
@@ -95,6 +109,7 @@ class Relay:
         attempts: int = 10,
         batch: int = 500,
         lanes: int = 2,
+        turn: Turn | None = None,
     ) -> None:
         """`lanes`: so many batches at a time: while one is published, the next is read."""
         self.published = 0
@@ -107,6 +122,7 @@ class Relay:
         self._attempts = attempts
         self._batch = batch
         self._lanes = lanes
+        self._turn = turn or Anytime()
         self._sending = asyncio.Lock()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -138,6 +154,7 @@ class Relay:
 
     async def once(self) -> int:
         """One batch: claim, publish, mark. How many rows there were."""
+        await self._turn.keep()
         batch = _Batch(self._claims, self._batch)
         rows = await asyncio.to_thread(batch.open)
         try:
@@ -189,6 +206,10 @@ class Relay:
         return error
 
     async def _pipeline(self, rows: Sequence[Row]) -> dict[int, PublishError | None]:
+        try:
+            await self._turn.keep()
+        except RedriveError as error:  # what was confirmed before is marked all the same
+            return {place: NotPublished(row.exchange, row.routing_key, str(error)) for place, row in enumerate(rows)}
         try:
             await self._broker.publish_many(
                 (row.exchange, row.routing_key, row.body, row.properties, True) for row in rows

@@ -4,7 +4,10 @@ PostgreSQL: a claim is a transaction. Its rows are locked (`FOR UPDATE SKIP LOCK
 work, and are free again the moment a relay dies. What was confirmed is deleted or marked in that same transaction.
 
 SQLite has one writer, and a relay that held its lock while publishing would stop the application: rows are read
-without one, published, and settled in a short transaction. Only one relay may work on it; `Relay` sees to that.
+without one, published, and settled in a short transaction. Only one relay may work on it (`redrive.runtime.relaying`).
+That is known from the broker, and can be out of date for a moment: so a row is settled only if it still waits and is
+the same one. Its id alone does not say so: SQLite gives the id of a deleted last row to the next one, in tables that
+were made without AUTOINCREMENT.
 
 Order by key: rows of one key are published one after the other. Before a relay publishes a key's rows it takes an
 advisory lock on the key and makes sure that no earlier row of it is pending (put off, or in another relay's hands);
@@ -19,7 +22,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -76,10 +79,10 @@ class Claim:
     def settle(self, published: Sequence[int], refused: Iterable[Any]) -> None:
         """Say what became of the rows. Those that are not named stay as they were."""
         if self._connection is not None:
-            self._claims.settle_on(self._connection, published, refused)
+            self._claims.settle_on(self._connection, self.rows, published, refused)
         else:
             with self._claims.database.engine.begin() as connection:
-                self._claims.settle_on(connection, published, refused)
+                self._claims.settle_on(connection, self.rows, published, refused)
 
 
 class Claims:
@@ -178,17 +181,39 @@ class Claims:
 
     # Settling -----------------------------------------------------------------------------------------
 
-    def settle_on(self, connection: sa.Connection, published: Sequence[int], refused: Iterable[Refused]) -> None:
+    def settle_on(
+        self,
+        connection: sa.Connection,
+        claimed: Sequence[OutboxRow],
+        published: Sequence[int],
+        refused: Iterable[Refused],
+    ) -> None:
         table = self.table
+        known = {row.id: row.message_id for row in claimed}
         if published:
-            mine = table.c.id.in_(published)
-            if self._keep is None:
-                connection.execute(sa.delete(table).where(mine))
-            else:
-                done = {"state": int(RowState.PUBLISHED), "published_at": self._now(), "last_error": None}
-                connection.execute(sa.update(table).where(mine).values(**done))
+            self._change_all(connection, self._publication(), {id: known[id] for id in published})
         for row in refused:
-            connection.execute(sa.update(table).where(table.c.id == row.id).values(**self._refusal(row)))
+            change = sa.update(table).values(**self._refusal(row))
+            self._change_all(connection, change, {row.id: known[row.id]})
+
+    def _change_all(self, connection: sa.Connection, change: sa.Update | sa.Delete, rows: Mapping[int, str]) -> None:
+        """These rows, if they wait as they did when they were claimed. On PostgreSQL they do: they are locked.
+
+        SQLite, to which no statement is a journey, is told of each by itself: it takes longer over a list of pairs.
+        """
+        table = self.table
+        if self.database.is_postgresql:
+            connection.execute(change.where(table.c.id.in_(list(rows))))
+            return
+        the_same = (table.c.id == sa.bindparam("its_id"), table.c.message_id == sa.bindparam("its_message_id"))
+        each = [{"its_id": id, "its_message_id": message_id} for id, message_id in rows.items()]
+        connection.execute(change.where(*the_same, _is(table, RowState.PENDING)), each)
+
+    def _publication(self) -> sa.Update | sa.Delete:
+        if self._keep is None:
+            return sa.delete(self.table)
+        done = {"state": int(RowState.PUBLISHED), "published_at": self._now(), "last_error": None}
+        return sa.update(self.table).values(**done)
 
     def _refusal(self, row: Refused) -> dict[str, Any]:
         changes: dict[str, Any] = {"attempts": self.table.c.attempts + 1, "last_error": row.error[:_MOST_ERROR]}

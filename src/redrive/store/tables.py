@@ -127,6 +127,7 @@ def outbox_table(metadata: sa.MetaData, names: OutboxNames = OutboxNames()) -> s
         column("next_attempt_at", _MOMENT, nullable=False, server_default=now),
         column("published_at", _MOMENT),
         column("last_error", sa.Text),
+        sqlite_autoincrement=True,  # an id is never given twice, even if the row is gone: relays know rows by it
     )
     _index(table, "due", [table.c.next_attempt_at, table.c.id], table.c.state == int(RowState.PENDING))
     keyed = sa.and_(table.c.state == int(RowState.PENDING), table.c.ordering_key.is_not(None))

@@ -99,8 +99,29 @@ class Waker:
         await asyncio.sleep(0)
 
 
-def relay_of(rows: Rows, broker: Broker, *, attempts: int = 3, lanes: int = 1, waker: Waker | None = None) -> Relay:
-    return Relay(rows, broker, waker or Waker(), refused=Refused, attempts=attempts, lanes=lanes)
+class Turn:
+    """A turn that is another's at some of the times that it is asked for."""
+
+    def __init__(self, *lost: int) -> None:
+        self._lost = lost
+        self._asked = 0
+
+    async def keep(self) -> None:
+        self._asked += 1
+        if self._asked in self._lost:
+            raise RedriveError("another relay has taken over")
+
+
+def relay_of(
+    rows: Rows,
+    broker: Broker,
+    *,
+    attempts: int = 3,
+    lanes: int = 1,
+    waker: Waker | None = None,
+    turn: Turn | None = None,
+) -> Relay:
+    return Relay(rows, broker, waker or Waker(), refused=Refused, attempts=attempts, lanes=lanes, turn=turn)
 
 
 def unknown(cause: RedriveError | None = None) -> PublishUnknown:
@@ -202,6 +223,27 @@ async def test_behind_a_row_that_fails_nothing_of_its_key_is_sent() -> None:
     await relay_of(rows, broker).once()
     assert broker.sent == [[1, 2], [4]]
     assert (rows.left, rows.refused.keys()) == ([3], {1})
+
+
+# Turns --------------------------------------------------------------------------------------------
+
+
+async def test_while_it_is_anothers_turn_rows_are_not_even_read(caplog: pytest.LogCaptureFixture) -> None:
+    rows, waker, stop = Rows([row(1)]), Waker(), asyncio.Event()
+    relay = relay_of(rows, Broker(), waker=waker, turn=Turn(1, 2, 3))
+    running = asyncio.create_task(relay.run(stop))
+    await waker.waited.wait()
+    stop.set()
+    await running
+    assert (relay.published, rows.claims) == (1, 2)
+    assert caplog.text.count("the outbox waits: another relay has taken over") == 1
+
+
+async def test_a_turn_that_is_lost_in_between_leaves_the_rest_alone_and_marks_what_was_confirmed() -> None:
+    rows, broker = Rows([row(1, "a"), row(2), row(3, "a")]), Broker()
+    await relay_of(rows, broker, turn=Turn(3)).once()
+    assert broker.sent == [[1, 2]]
+    assert (rows.left, rows.refused) == ([3], {})
 
 
 # Running ------------------------------------------------------------------------------------------
