@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -30,6 +31,7 @@ from redrive.testing.broker import ThreadedBroker
 from working import depth, take, working
 
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("n", sa.Integer), sa.Column("who", sa.String(20)))
+ONCE = sa.Table("once", EFFECTS.metadata, sa.Column("n", sa.Integer, primary_key=True))
 
 
 class Order(msgspec.Struct):
@@ -284,6 +286,60 @@ async def test_a_failure_takes_back_its_writes_and_is_not_remembered(app: App) -
         await watcher.seen(Outcome.DONE)
     assert effects(app) == [7]
     assert _status(app)["pending"] == 1
+
+
+def write_twice(session: Session, number: int, *, savepoint: bool) -> None:
+    """And take no offence at being told so."""
+    session.execute(sa.insert(EFFECTS).values(n=number, who=""))
+    for _ in range(2):
+        with suppress(IntegrityError), session.begin_nested() if savepoint else nullcontext():
+            session.execute(sa.insert(ONCE).values(n=number))
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
+async def test_a_database_error_that_was_caught_does_not_make_a_rollback_a_success(app: App, plain: bool) -> None:
+    if not app.database.is_postgresql:
+        pytest.skip("SQLite's transactions survive a statement that fails")
+    policy: dict[str, Any] = {"retry": Retry(attempts=1), "inbox": True}
+
+    if plain:
+
+        @app.consumer("orders", **policy)
+        def handle(order: Order, session: Session) -> None:
+            write_twice(session, order.id, savepoint=False)
+    else:
+
+        @app.consumer("orders", **policy)
+        async def handle_async(order: Order, session: AsyncSession) -> None:
+            await session.run_sync(write_twice, order.id, savepoint=False)
+
+    async with working(app) as (running, watcher):
+        await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.PARKED)
+        letter = await take(running.consuming, "orders.dlq")
+    assert "begin_nested" in str(letter.properties.headers)
+    assert (effects(app), _noted(app)) == ([], [])
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
+async def test_a_database_error_in_a_savepoint_may_be_caught(app: App, plain: bool) -> None:
+    policy: dict[str, Any] = {"retry": Retry(attempts=1), "inbox": True}
+    if plain:
+
+        @app.consumer("orders", **policy)
+        def handle(order: Order, session: Session) -> None:
+            write_twice(session, order.id, savepoint=True)
+    else:
+
+        @app.consumer("orders", **policy)
+        async def handle_async(order: Order, session: AsyncSession) -> None:
+            await session.run_sync(write_twice, order.id, savepoint=True)
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        await watcher.seen(Outcome.DONE)
+    assert effects(app) == [1]
+    assert len(_noted(app)) == 1
 
 
 async def test_the_same_message_on_two_workers_has_one_effect(app: App) -> None:

@@ -3,6 +3,9 @@
 SQLite is set up to be safe and not to fail for being busy: write-ahead log, full sync, and a wait for the one writer.
 A transaction that will write begins as one (`BEGIN IMMEDIATE`), so that two of them queue rather than one failing
 half way. Whoever only looks (`looking`) begins none, and neither waits for a writer nor keeps one waiting.
+
+PostgreSQL gives up a transaction in which a statement has failed, and answers its COMMIT with ROLLBACK, which is no
+error. Who caught the statement's error would take for stored what is not: so such a commit is refused here.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -72,8 +75,7 @@ class Database:
             if self._engine is None:
                 options = self._options(_SYNC_DRIVERS)
                 engine = sa.create_engine(options.pop("url"), **options)
-                if not self.is_postgresql:
-                    _set_up_sqlite(engine)
+                self._set_up(engine)
                 self._engine = engine
             return self._engine
 
@@ -82,9 +84,11 @@ class Database:
         if self._async_engine is None:
             options = self._options(_ASYNC_DRIVERS)
             self._async_engine = create_async_engine(options.pop("url"), **options)
-            if not self.is_postgresql:
-                _set_up_sqlite(self._async_engine.sync_engine)
+            self._set_up(self._async_engine.sync_engine)
         return self._async_engine
+
+    def _set_up(self, engine: sa.Engine) -> None:
+        (_set_up_postgresql if self.is_postgresql else _set_up_sqlite)(engine)
 
     def _options(self, drivers: dict[str, str]) -> dict[str, Any]:
         # Errors are told in headers and logs, where the values of a statement, a message's content, have no business.
@@ -137,6 +141,19 @@ def _set_up_sqlite(engine: sa.Engine) -> None:
     def begun(connection: sa.Connection) -> None:
         if connection.get_execution_options().get("isolation_level") != _AUTOCOMMIT:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _set_up_postgresql(engine: sa.Engine) -> None:
+    from psycopg.pq import TransactionStatus  # an extra: only who uses PostgreSQL needs it
+
+    @event.listens_for(engine, "commit")
+    def committing(connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        if driver.info.transaction_status == TransactionStatus.INERROR:  # known here: PostgreSQL is not asked
+            raise PendingRollbackError(
+                "a statement of this transaction failed, so that PostgreSQL can only roll all of it back: nothing is "
+                "committed. To go on after an error, catch it around a savepoint: `with session.begin_nested(): ...`"
+            )
 
 
 def _write_ahead(cursor: Any) -> None:
