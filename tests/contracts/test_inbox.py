@@ -3,8 +3,10 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +246,31 @@ async def test_a_plain_function_that_outlives_its_time_limit_has_no_effect(app: 
         await app.publish("", "orders", Order(2))
         await watcher.seen(Outcome.DONE, 2)
     assert effects(app) == [1, 2]
+
+
+async def test_transactions_that_wait_for_one_to_end_do_not_take_its_threads(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    transactions, waiting = StoreTransactions(app.database, app.inbox), asyncio.Queue[None]()
+    note, tell = app.inbox.note, partial(asyncio.get_running_loop().call_soon_threadsafe, waiting.put_nowait, None)
+
+    def noting(*arguments: Any) -> set[str]:
+        tell()
+        return note(*arguments)
+
+    async def handle() -> set[str]:
+        async with transactions.begin(blocking=True) as transaction:
+            return await transaction.note("orders", ["m-1"])
+
+    async with asyncio.timeout(20):
+        async with transactions.begin(blocking=True) as first:
+            assert await first.note("orders", ["m-1"]) == {"m-1"}
+            monkeypatch.setattr(app.inbox, "note", noting)
+            others = [asyncio.create_task(handle()) for _ in range(4)]
+            for _ in range(2):
+                await waiting.get()
+        assert await asyncio.gather(*others) == [set()] * 4
 
 
 async def test_a_commit_that_is_under_way_when_its_caller_gives_up_is_finished(app: App) -> None:
