@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
@@ -14,9 +14,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from redrive import App, Batch, Message, Retry
 from redrive.client import Connection
@@ -293,6 +293,77 @@ async def test_a_commit_that_is_under_way_when_its_caller_gives_up_is_finished(a
     with pytest.raises(asyncio.CancelledError):
         await writing
     assert effects(app) == [1]
+
+
+ENDS: dict[str, Callable[[Session], Any]] = {
+    "commit": lambda session: session.commit(),
+    "rollback": lambda session: session.rollback(),
+    "close": lambda session: session.close(),
+    "commit of the transaction": lambda session: _root(session).commit(),
+    "rollback of the transaction": lambda session: _root(session).rollback(),
+    "rollback in a savepoint": lambda session: (session.begin_nested(), session.rollback()),
+}
+
+
+def _root(session: Session) -> SessionTransaction:
+    transaction = session.get_transaction()
+    assert transaction is not None
+    return transaction
+
+
+@pytest.mark.parametrize("inbox", [True, False], ids=["inbox", "session"])
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_handler_that_ends_the_transaction_has_failed(app: App, end: str, plain: bool, inbox: bool) -> None:
+    policy: dict[str, Any] = {"retry": Retry(attempts=1), "inbox": inbox}
+
+    def write(session: Session, number: int) -> None:
+        ENDS[end](session)
+        session.execute(sa.insert(EFFECTS).values(n=number, who=""))
+
+    if plain:
+
+        @app.consumer("orders", **policy)
+        def handle(order: Order, session: Session) -> None:
+            write(session, order.id)
+    else:
+
+        @app.consumer("orders", **policy)
+        async def handle_async(order: Order, session: AsyncSession) -> None:
+            await session.run_sync(write, order.id)
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        (parked,) = await watcher.seen(Outcome.PARKED)
+    assert "InvalidRequestError" in str(parked) or "ResourceClosedError" in str(parked)
+    assert effects(app) == []
+
+
+async def test_a_handler_that_ends_the_transaction_is_told_what_to_do(app: App) -> None:
+    async with StoreTransactions(app.database, app.inbox).begin(blocking=True) as transaction:
+        for end in (transaction.session.commit, transaction.session.rollback):
+            with pytest.raises(InvalidRequestError, match=r"the consumer commits it .* session.begin_nested\(\)"):
+                end()
+    async with StoreTransactions(app.database, app.inbox).begin(blocking=False) as transaction:
+        for end in (transaction.session.commit, transaction.session.rollback):
+            with pytest.raises(InvalidRequestError, match=r"the consumer commits it .* session.begin_nested\(\)"):
+                await end()
+
+
+async def test_a_savepoint_is_the_handlers_own(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), inbox=True)
+    def handle(order: Order, session: Session) -> None:
+        for number in range(3):
+            savepoint = session.begin_nested()
+            session.execute(sa.insert(EFFECTS).values(n=number, who=""))
+            savepoint.rollback() if number == 1 else savepoint.commit()
+        session.begin_nested()  # nobody ends this one
+        session.execute(sa.insert(EFFECTS).values(n=order.id, who=""))
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(7))
+        await watcher.seen(Outcome.DONE)
+    assert effects(app) == [0, 2, 7]
 
 
 async def test_a_failure_takes_back_its_writes_and_is_not_remembered(app: App) -> None:

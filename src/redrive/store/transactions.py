@@ -7,6 +7,10 @@ have all of them, and no transaction would ever end.
 
     noting     waits for others; so many at a time
     ending     commit, rollback, close: always finds a thread
+
+The transaction is the consumer's. A handler that committed it would have its message noted as processed before it is,
+and one that rolled it back would lose the note, and go on in a transaction without it: both are refused (`ItsSession`).
+Savepoints are the handler's own.
 """
 
 from __future__ import annotations
@@ -18,9 +22,9 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import InvalidRequestError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -35,6 +39,42 @@ _NOTING = 32  # threads at most
 _ENDING = 1000  # more than messages are handled at a time; a thread is made when all there are are busy
 
 
+class ItsSession(Session):
+    """For a handler: with a transaction that has begun, and that only the consumer ends."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._its = self.begin()
+
+    def commit(self) -> NoReturn:
+        _refuse("commit")
+
+    def rollback(self) -> NoReturn:
+        _refuse("roll back")
+
+    def finish(self) -> None:
+        if (
+            self.get_transaction() is not self._its
+        ):  # there are other ways to end one: `close`, and the transaction's own
+            _refuse("end")
+        super().commit()
+
+    def give_up(self) -> None:
+        """A function that outlived its time limit may be using the session this moment, in its thread. Whatever it
+        makes of that, nobody will commit it.
+        """
+        with suppress(SQLAlchemyError):
+            super().rollback()
+            self.close()
+
+
+def _refuse(what: str) -> NoReturn:
+    raise InvalidRequestError(
+        f"a handler must not {what} its message's transaction: the consumer commits it when the handler returns, and "
+        "rolls it back when it raises. To take back a part, use a savepoint: `with session.begin_nested(): ...`"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _AsyncTransaction:
     session: AsyncSession
@@ -46,7 +86,7 @@ class _AsyncTransaction:
 
 @dataclass(frozen=True, slots=True)
 class _BlockingTransaction:
-    session: Session
+    session: ItsSession
     inbox: Inbox
     threads: Executor
 
@@ -64,16 +104,17 @@ class StoreTransactions:
     @asynccontextmanager
     async def begin(self, *, blocking: bool) -> AsyncIterator[_AsyncTransaction | _BlockingTransaction]:
         if not blocking:
-            async with self._database.async_sessions()() as its_own, its_own.begin():
+            async with self._database.async_sessions()(sync_session_class=ItsSession) as its_own:
                 yield _AsyncTransaction(its_own, self._inbox)
+                await its_own.run_sync(_finish)
             return
         # Closed is closed: a function that outlived its time limit must not begin another transaction, and keep it.
-        session = self._database.sessions()(close_resets_only=False)
+        session = ItsSession(self._database.engine, expire_on_commit=False, close_resets_only=False)
         try:
             yield _BlockingTransaction(session, self._inbox, self._noting)
-            await self._to_the_end(session.commit)
+            await self._to_the_end(session.finish)
         except BaseException:
-            await self._to_the_end(partial(_give_up, session))
+            await self._to_the_end(session.give_up)
             raise
         await self._to_the_end(session.close)
 
@@ -87,13 +128,9 @@ class StoreTransactions:
             raise
 
 
-def _give_up(session: Session) -> None:
-    """A function that outlived its time limit may be using the session this moment, in its thread. Whatever it makes of
-    that, nobody will commit it.
-    """
-    with suppress(SQLAlchemyError):
-        session.rollback()
-        session.close()
+def _finish(session: Session) -> None:
+    assert isinstance(session, ItsSession)
+    session.finish()
 
 
 async def _in(threads: Executor, step: Callable[[], T]) -> T:
