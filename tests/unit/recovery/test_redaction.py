@@ -53,6 +53,11 @@ def test_what_is_deeper_than_can_be_looked_at_is_hidden() -> None:
     assert REDACTED in str(redact(value))
 
 
+def test_a_key_may_be_bytes() -> None:
+    assert redact({b"password": "hunter2", b"\xff": 1}) == {b"password": REDACTED, b"\xff": 1}
+    assert redact({b"name": b"token", b"value": "x"}) == {b"name": b"token", b"value": REDACTED}
+
+
 def test_that_a_secret_is_missing_may_be_seen() -> None:
     assert redact({"token": None}) == {"token": None}
 
@@ -80,10 +85,28 @@ SECRET_TEXTS = {
     "an AWS key": ("id AKIAIOSFODNN7EXAMPLE.", f"id {REDACTED}."),
     "a card with spaces": (f"card {CARD}!", f"card {REDACTED}!"),
     "a card with dashes": ("5500-0000-0000-0004", REDACTED),
+    "a card and an amount": ("4111111111111111 43 EUR", f"{REDACTED} 43 EUR"),
+    "a card and when it expires": (f"{CARD} 12/27", f"{REDACTED} 12/27"),
+    "a card behind a number": ("order 5 4111111111111111", f"order 5 {REDACTED}"),
+    "a card behind a date": ("2024-05-17 4111111111111111", f"2024-05-17 {REDACTED}"),
+    "a card and a dash": ("4111111111111111-1", f"{REDACTED}-1"),
+    "a card behind a fraction": ("0.5 4111111111111111", f"0.5 {REDACTED}"),
     "a form": ("user=ann&password=hunter2&x=1", f"user=ann&password={REDACTED}&x=1"),
     "a header line": ("Cookie: a=b; c=d\nHost: x", f"Cookie: {REDACTED}\nHost: x"),
     "JSON inside of text": ('{"password": "hun\\"ter2", "a": 1}', f'{{"password": {REDACTED}, "a": 1}}'),
     "JSON inside of JSON": ('{\\"password\\":\\"hunter2\\",\\"a\\":1}', f'{{\\"password\\":{REDACTED},\\"a\\":1}}'),
+    "a quote inside of JSON inside of JSON": (
+        r"{\"password\": \"hun\\\"ter2\", \"a\": 1}",
+        rf"{{\"password\": {REDACTED}, \"a\": 1}}",
+    ),
+    "a backslash inside of JSON inside of JSON": (
+        r"{\"password\": \"hunter2\\\\\", \"a\": 1}",
+        rf"{{\"password\": {REDACTED}, \"a\": 1}}",
+    ),
+    "JSON inside of JSON inside of JSON": (
+        r"{\\\"password\\\": \\\"hunter2\\\", \\\"a\\\": 1}",
+        rf"{{\\\"password\\\": {REDACTED}, \\\"a\\\": 1}}",
+    ),
     "a table below a key": ('{"card": {"n": [1, "}"]}, "a": 1}', f'{{"card": {REDACTED}, "a": 1}}'),
     "a number below a key": ('{"pin":1234,"a":1}', f'{{"pin":{REDACTED},"a":1}}'),
     "JSON that is cut off": ('{"token": "abc', f'{{"token": {REDACTED}'),
@@ -94,6 +117,9 @@ SECRET_TEXTS = {
     "a repr": ("{'password': 'hunter2'}", f"{{'password': {REDACTED}}}"),
     "a hash rocket": ("{:password=>'x'}", f"{{:password=>{REDACTED}}}"),
     "XML": ("<a><senha>x y</senha><b>z</b></a>", f"<a><senha>{REDACTED}</senha><b>z</b></a>"),
+    "XML with CDATA": ("<a><senha> <![CDATA[x<y]]></senha><b>z</b></a>", f"<a><senha>{REDACTED}</senha><b>z</b></a>"),
+    "CDATA that is cut off": ("<senha><![CDATA[x<y", f"<senha>{REDACTED}"),
+    "XML inside of CDATA": ("<b><![CDATA[<senha>x</senha>]]></b>", f"<b><![CDATA[<senha>{REDACTED}</senha>]]></b>"),
     "XML with a namespace": ('<n:CPF id="1">123</n:CPF>', f'<n:CPF id="1">{REDACTED}</n:CPF>'),
 }
 
@@ -157,6 +183,7 @@ def test_what_is_hidden_can_be_chosen() -> None:
         *("eyJ-" * 20_000, "password" * 10_000, "a=" * 40_000, '"' * 80_000, "1 " * 40_000, "<a " * 30_000),
         *("-----BEGIN " * 8_000, "://" * 30_000, "token:{" * 12_000, "bearer " * 12_000, "\\" * 80_000),
         *('token:"' + '\\"' * 40_000, "x" * 80_000, "a.b-" * 20_000, "<pin>" * 16_000),
+        *("4 " * 40_000, "22-" * 30_000, "<pin><![CDATA[" * 8_000, 'pin:\\"' * 10_000),
     ],
     ids=lambda text: text[:8],
 )
