@@ -114,6 +114,14 @@ def test_sql_alone_can_add_a_message(database: Database, claims: Claims) -> None
     assert (properties.message_id, properties.content_type, properties.delivery_mode) == ("m1", "application/json", 2)
 
 
+def test_sql_may_write_a_body_as_text(database: Database, claims: Claims) -> None:
+    text = "convert_to('{\"né\"\\: 1}', 'UTF8')" if database.is_postgresql else "'{\"né\"\\: 1}'"
+    insert = "INSERT INTO redrive_outbox (message_id, exchange, routing_key, body) VALUES ('m1', 'e', 'k', "
+    with database.engine.begin() as connection:
+        connection.execute(sa.text(f"{insert}{text})"))
+    assert claimed(claims) == ['{"né": 1}'.encode()]
+
+
 def test_the_sql_of_the_documentation_does_so(database: Database, claims: Claims) -> None:
     if not database.is_postgresql:
         pytest.skip("it is PostgreSQL's")

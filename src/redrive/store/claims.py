@@ -130,8 +130,15 @@ class Claims:
     def _read(self, connection: sa.Connection, chosen: Sequence[Candidate]) -> list[OutboxRow]:
         if not chosen:
             return []
-        query = sa.select(self.table).where(self.table.c.id.in_([one.id for one in chosen])).order_by(self.table.c.id)
-        return [_row(found) for found in connection.execute(query).mappings()]
+        table = self.table
+        query = sa.select(*map(self._readable, table.c)).where(table.c.id.in_([one.id for one in chosen]))
+        return [_row(found) for found in connection.execute(query.order_by(table.c.id)).mappings()]
+
+    def _readable(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+        """SQLite keeps text as text in a column for bytes, if somebody's SQL writes it: it is read as UTF-8."""
+        if self.database.is_postgresql or not isinstance(column.type, sa.LargeBinary):
+            return column
+        return sa.cast(column, sa.LargeBinary).label(column.key)
 
     def _now(self) -> Any:
         """The database's own time: rows are stamped by it. One moment for all rows, so that an index can be asked."""
