@@ -30,6 +30,7 @@ from redrive.store.inbox import Inbox
 from redrive.store.tables import InboxNames, RowState
 from redrive.store.transactions import StoreTransactions
 from redrive.testing.broker import ThreadedBroker
+from redrive.wire.properties import Properties
 from working import depth, take, working
 
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("n", sa.Integer), sa.Column("who", sa.String(20)))
@@ -653,6 +654,20 @@ def test_a_key_that_is_too_long_for_the_table_is_still_its_own() -> None:
     keys = {policy.identity("k" * 300 + end, None) for end in ("", "a", "b")}  # type: ignore[arg-type]
     assert len(keys) == 3
     assert all(key is not None and len(key) <= 255 for key in keys)
+
+
+async def test_an_id_that_no_database_takes_is_recognised_all_the_same(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), inbox=True)
+    async def handle(order: Order, session: AsyncSession) -> None:
+        await session.execute(sa.insert(EFFECTS).values(n=order.id, who=""))
+
+    async with working(app) as (running, watcher):
+        for number, identity in enumerate(("a\0b", "a\udcff", "a\udcfe" * 200, "ü\0") * 2):
+            properties = Properties(content_type="application/json", message_id=identity[:80])
+            await running.publishing.publish("", "orders", b'{"id":%d}' % (number % 4), properties)
+        await watcher.seen(Outcome.DONE, 4)
+        await watcher.seen(Outcome.DUPLICATE, 4)
+    assert effects(app) == [0, 1, 2, 3]
 
 
 def test_the_wrong_kind_of_session_is_explained(app: App) -> None:
