@@ -274,6 +274,33 @@ async def test_transactions_that_wait_for_one_to_end_do_not_take_its_threads(
         assert await asyncio.gather(*others) == [set()] * 4
 
 
+async def test_a_note_that_comes_too_late_leaves_no_transaction_open(app: App) -> None:
+    transactions = StoreTransactions(app.database, app.inbox)
+    begun, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    @sa.event.listens_for(app.database.engine, "checkin")
+    def checkin(*_: Any) -> None:
+        closed.set()
+
+    @sa.event.listens_for(app.database.engine, "checkout")
+    def checkout(*_: Any) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    async def handle() -> None:
+        async with transactions.begin(blocking=True) as transaction:
+            await transaction.note("orders", ["m-1"])
+
+    handling = asyncio.create_task(handle())
+    await asyncio.to_thread(begun.wait, 20)
+    handling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await handling
+    go_on.set()
+    assert await asyncio.to_thread(closed.wait, 20)
+    assert _noted(app) == []
+
+
 async def test_a_commit_that_is_under_way_when_its_caller_gives_up_is_finished(app: App) -> None:
     committing, go_on = threading.Event(), threading.Event()
 

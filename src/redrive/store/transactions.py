@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -63,9 +63,12 @@ class ItsSession(Session):
         """A function that outlived its time limit may be using the session this moment, in its thread. Whatever it
         makes of that, nobody will commit it.
         """
-        with suppress(SQLAlchemyError):
+        try:
             super().rollback()
             self.close()
+        except SQLAlchemyError:  # then the connection must not stay in the pool, nor its transaction open
+            with suppress(SQLAlchemyError):
+                self.invalidate()
 
 
 def _refuse(what: str) -> NoReturn:
@@ -89,9 +92,16 @@ class _BlockingTransaction:
     session: ItsSession
     inbox: Inbox
     threads: Executor
+    notes: list[Future[set[str]]] = field(default_factory=list)
 
     async def note(self, consumer: str, message_ids: Sequence[str]) -> set[str]:
-        return await _in(self.threads, partial(self.inbox.note, self.session, consumer, message_ids))
+        note = partial(copy_context().run, self.inbox.note, self.session, consumer, message_ids)
+        self.notes.append(self.threads.submit(note))
+        return await asyncio.wrap_future(self.notes[-1])
+
+    def still_noting(self) -> Future[set[str]] | None:
+        """A note that is waited for no longer, and still waits itself: for a connection, or for another transaction."""
+        return next((note for note in self.notes if not note.done()), None)
 
 
 class StoreTransactions:
@@ -110,13 +120,21 @@ class StoreTransactions:
             return
         # Closed is closed: a function that outlived its time limit must not begin another transaction, and keep it.
         session = ItsSession(self._database.engine, expire_on_commit=False, close_resets_only=False)
+        transaction = _BlockingTransaction(session, self._inbox, self._noting)
         try:
-            yield _BlockingTransaction(session, self._inbox, self._noting)
+            yield transaction
             await self._to_the_end(session.finish)
         except BaseException:
-            await self._to_the_end(session.give_up)
+            await self._give_up(transaction)
             raise
         await self._to_the_end(session.close)
+
+    async def _give_up(self, transaction: _BlockingTransaction) -> None:
+        """Now, or when the note has ended that has the session: before that it cannot be closed."""
+        if (noting := transaction.still_noting()) is not None:
+            noting.add_done_callback(lambda _: transaction.session.give_up())
+        else:
+            await self._to_the_end(transaction.session.give_up)
 
     async def _to_the_end(self, step: Callable[[], None]) -> None:
         """In a thread, and not left alone when the caller is cancelled: a session is for one at a time."""
