@@ -176,6 +176,69 @@ async def test_who_has_one_queue_sees_no_other(client: httpx.AsyncClient, connec
     problem(await client.get("/admin/outbox", headers=mine), 403, "not-allowed")
 
 
+FOREIGN = ("ledger", "no-such-queue", "exchange:amq.fanout:", "exchange:no-such-exchange:key", "original")
+
+
+@pytest.mark.parametrize("to", FOREIGN)
+async def test_who_has_one_queue_sends_into_no_other(
+    amqp_url: str, tmp_path: Path, connection: Connection, to: str
+) -> None:
+    """And is not told whether it is there."""
+    await one_of_mine_and_one_of_others(connection)
+    async with asking(an_office(amqp_url, tmp_path, editing=True), "admin", "eve", queues=["payments.*"]) as eve:
+        for path, asked in (
+            ("re-drive/plan", {}),
+            ("re-drive", {}),
+            ("re-drive", {"ramp": [1]}),
+            ("re-drive", {"dry_run": True}),
+            ("messages/m-1/edit-and-re-drive", {"body": "{}"}),
+            ("messages/m-1/edit-and-re-drive", {"body": "{}", "dry_run": True}),
+        ):
+            told = problem(await eve.post(f"{MINE}/{path}", json={**asked, "to": to}), 403, "not-allowed")
+            assert told["detail"] == "not allowed: eve sees the queues payments.*, and nothing else"
+        denied = (await eve.get("/admin/audit", headers=bearing("admin", "root"))).json()["items"]
+        assert (await eve.get("/admin/operations")).json()["items"] == []
+
+    assert [(one["by"], one["allowed"]) for one in denied] == [("eve", False)] * 6
+    assert (await connection.queue_info("ledger")).messages == 0
+
+
+async def test_a_plan_is_not_carried_out_into_a_queue_that_is_not_ones_own_any_more(
+    client: httpx.AsyncClient, connection: Connection
+) -> None:
+    await one_of_mine_and_one_of_others(connection)
+    planned = await client.post(f"{MINE}/re-drive/plan", json={"to": "ledger"})
+    order = {"plan_token": planned.json()["plan_token"]}
+
+    refused = await client.post(f"{MINE}/re-drive", json=order, headers=bearing("admin", queues=["payments.*"]))
+
+    problem(refused, 403, "not-allowed")
+    assert (await connection.queue_info("ledger")).messages == 0
+
+
+async def test_who_has_some_queues_sends_from_one_to_the_other(
+    client: httpx.AsyncClient, connection: Connection
+) -> None:
+    await one_of_mine_and_one_of_others(connection)
+    mine = bearing("operator", "eve", queues=["payments.*", "ledger"]) | WAIT
+
+    over = await client.post(f"{MINE}/re-drive", json={"to": "ledger"}, headers=mine)
+
+    assert (over.json()["state"], over.json()["counts"]["moved"]) == ("SUCCEEDED", 1)
+    assert await bodies(connection, "ledger") == orders(1)
+
+
+MINE = "/admin/dlq/queues/payments.dlq"
+
+
+async def one_of_mine_and_one_of_others(connection: Connection) -> None:
+    for queue in ("payments.dlq", "ledger"):
+        await connection.declare_queue(queue)
+    letter = dead_letter(1)
+    await connection.publish("", "payments.dlq", letter.body, letter.properties)
+    await until_depth(connection, "payments.dlq", 1)
+
+
 # Looking ----------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Hashable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, assert_never
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -90,11 +90,12 @@ class Desk:
         return self.who.may(act, queue)
 
     async def need(self, act: Act, queue: str | None = None) -> None:
-        if self.may(act, queue):
-            return
-        refused = NotAllowed(act, self.who, queue)
+        if not self.may(act, queue):
+            await self._refuse(NotAllowed(act, self.who, queue), queue or "")
+
+    async def _refuse(self, refused: NotAllowed, queue: str) -> NoReturn:
         entry = AuditEntry(
-            self.office.clock.now(), self.who.name, str(act), queue or "", allowed=False, detail=str(refused)
+            self.office.clock.now(), self.who.name, str(refused.act), queue, allowed=False, detail=str(refused)
         )
         try:
             await asyncio.to_thread(self.service.audit.write, entry)
@@ -107,6 +108,21 @@ class Desk:
         await self.need(act)
         if not self.who.is_unrestricted:
             raise NotAllowed(act, self.who, "*")
+
+    async def _need_target(self, act: Act, order: Order) -> None:
+        """To send into a queue is for who sees it. Who gets what goes to an exchange is the bindings' affair: that is
+        for those who see all queues. Asked before the broker is, which would tell what is there.
+        """
+        match order.to.way:
+            case Way.QUEUE:
+                await self.need(act, order.to.name)
+            case Way.EXCHANGE | Way.ORIGINAL:
+                if not self.who.is_unrestricted:
+                    await self._refuse(NotAllowed(act, self.who, "*"), order.queue)
+            case Way.OWN | Way.RETRY:
+                pass
+            case other:
+                assert_never(other)
 
     # Looking ------------------------------------------------------------------------------------------
 
@@ -209,7 +225,9 @@ class Desk:
     # Planning and re-driving --------------------------------------------------------------------------
 
     async def plan(self, order: Order) -> Planned:
-        await self.need(Act.DISCARD if order.kind is Kind.DISCARD else Act.PLAN, order.queue)
+        act = Act.DISCARD if order.kind is Kind.DISCARD else Act.PLAN
+        await self.need(act, order.queue)
+        await self._need_target(act, order)
         plan = await self.service.plan(order)
         token = await asyncio.to_thread(
             self.office.plans.keep, plan.order, plan.eligible, self.who.name, self.office.clock.now()
@@ -219,6 +237,7 @@ class Desk:
     async def redrive(self, order: Order) -> Operation:
         """Without a plan of one's own. A canary gets one all the same: how long it waits depends on it."""
         await self.need(Act.REDRIVE, order.queue)
+        await self._need_target(Act.REDRIVE, order)
         planned = None
         if order.ramp is not None:
             plan = await self.service.plan(order)
@@ -233,6 +252,9 @@ class Desk:
         kept = await asyncio.to_thread(self.office.plans.take, token, queue, self.who.name, self.office.clock.now())
         if kept is None or kept.order.kind is not Kind.REDRIVE:
             raise PlanExpired
+        await self._need_target(
+            Act.REDRIVE, kept.order
+        )  # the plan is of before; whose queues they are may have changed
         return await self._begin(changes(kept.order), kept.eligible)
 
     async def _begin(self, order: Order, planned: int | None) -> Operation:
@@ -264,6 +286,7 @@ class Desk:
     async def edit(self, order: Order, transform: Transform, *, force: bool = False) -> Operation:
         """Send messages back to work, changed. The originals are archived."""
         await self.need_editing(order.queue)
+        await self._need_target(Act.EDIT, order)
         plan = await self.service.plan(order)
         return await self._crew.begin(Change(self.who.name, plan, self.office.archives, transform, force))
 
@@ -274,6 +297,7 @@ class Desk:
     async def preview(self, order: Order, transform: Transform, *, force: bool = False) -> list[tuple[str, str]]:
         """What a change would do: ids with differences."""
         await self.need_editing(order.queue)
+        await self._need_target(Act.EDIT, order)
         return await self.service.samples(order, transform, force=force)
 
     async def need_editing(self, queue: str) -> None:

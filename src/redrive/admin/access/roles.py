@@ -4,6 +4,8 @@ Each act has the least role that it needs. Whose queues are restricted by patter
 those queues alone, and:
 
 - an act on a queue wants the queue said. Said none, the answer is no: who forgets to ask is not let in by that.
+- where messages are sent is asked for, too: a queue that is named is one to be seen, and what goes to an exchange gets
+  wherever that is bound to, so it needs a principal who is unrestricted.
 - LOOK and READ_AUDIT also exist without a queue: the lists of queues, operations and entries, of which one gets what
   one `sees`. Entries about no queue (keys, sign-ins) are for the unrestricted.
 - the outbox is nobody's queue: its acts need a principal who is unrestricted. Its rows, the topology and the doctor's
