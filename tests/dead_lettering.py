@@ -116,8 +116,8 @@ def a_mover(
     broker: DeadLetterBroker, order: Order | None = None, memory: Memory | None = None, **options: Any
 ) -> Mover:
     clock = SystemClock()
-    id = options.pop("id", "op_test")
-    return Mover(an_operation(order, id), broker, memory or Memory(), Redriving(broker, clock), clock=clock, **options)
+    operation = options.pop("operation", None) or an_operation(order, options.pop("id", "op_test"))
+    return Mover(operation, broker, memory or Memory(), Redriving(broker, clock), clock=clock, **options)
 
 
 async def redrive(url: str, order: Order | None = None, memory: Memory | None = None, **options: Any) -> Operation:

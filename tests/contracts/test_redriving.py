@@ -11,6 +11,7 @@ from dead_lettering import (
     SOURCE,
     Memory,
     a_mover,
+    an_operation,
     an_order,
     bodies,
     dead_letter,
@@ -28,7 +29,7 @@ from redrive.client.publisher import Publish
 from redrive.errors import ConnectionLost, OperationConflict
 from redrive.runtime.dlq import moving
 from redrive.runtime.dlq.moving import WINDOW, Mover
-from redrive.runtime.dlq.operation import Destination, Outcome, Ramp, Selection, State, Way, Wish
+from redrive.runtime.dlq.operation import Counts, Destination, Outcome, Ramp, Selection, State, Way, Wish
 from redrive.testing import FaultProxy
 from redrive.wire.patch import patch_properties
 
@@ -310,6 +311,54 @@ async def test_a_canary_that_sings_moves_everything(connection: Connection, amqp
 
     assert (over.state, over.counts.moved, over.step) == (State.SUCCEEDED, 30, 4)
     assert await bodies(connection, SOURCE) == orders(*range(30))
+
+
+async def test_who_goes_on_with_a_canary_looks_first_what_came_back(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 20)
+    back = dead_letter(20, **{"x-redriven-op": "op_test"})
+    await connection.publish_many([back])
+    await until_depth(connection, DLQ, 21)
+    begun = an_operation(an_order(ramp=Ramp((1,), wait=0.05)))
+    moved_one = replace(begun, state=State.RUNNING, counts=Counts(moved=1), scope=21, started_at=begun.created_at)
+
+    over = await redrive(amqp_url, operation=moved_one)
+
+    assert (over.state, over.counts.moved, over.counts.returned) == (State.STOPPED_BY_GUARD, 1, 1)
+    assert over.note == "1 of 1 came back, more than 10 %: the rest was left where it is"
+    assert (await connection.queue_info(SOURCE)).messages == 0
+
+
+@pytest.mark.parametrize("while_it", ["depth", "hold"])
+async def test_a_canary_survives_a_connection_that_is_lost_while_it_waits_or_counts(
+    connection: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch, while_it: str
+) -> None:
+    await prepare(connection, 30)
+    async with FaultProxy(amqp_url) as network, operating(network.url, publishes_to=amqp_url) as broker:
+        mover = a_mover(broker, an_order(ramp=Ramp((1, 5), wait=0.2)))
+        ask, cuts = getattr(broker, while_it), 0
+
+        async def asked(*about: object) -> object:
+            nonlocal cuts
+            answer = await ask(*about)
+            if mover.operation.counts.moved == 1 and not cuts:
+                cuts += 1
+                network.cut()
+                await eventually(lambda: is_lost(broker))
+            return answer
+
+        monkeypatch.setattr(broker, while_it, asked)
+        over = await mover.run()
+
+    assert cuts == 1
+    assert (over.state, over.counts.moved, over.note) == (State.SUCCEEDED, 30, "")
+
+
+def is_lost(broker: DeadLetterBroker) -> bool:
+    try:
+        broker.check()
+    except ConnectionLost:
+        return True
+    return False
 
 
 # Broken connections -------------------------------------------------------------------------------

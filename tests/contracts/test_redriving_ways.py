@@ -1,5 +1,6 @@
 """Where re-driven messages go: their own queue, its retry exchange, another queue, the exchange they came from."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from redrive.admin.service import Service
 from redrive.client import Connection
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Retry
-from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, State
+from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, State
 from redrive.runtime.dlq.planning import Plan
 from redrive.store.audit import Audit
 from redrive.store.database import Database
@@ -82,6 +83,21 @@ async def test_another_queue(connection: Connection, service: Service) -> None:
     assert any("no consumer" in warning for warning in plan.warnings)
     assert over.state is State.SUCCEEDED
     assert await bodies(connection, "hospital") == orders(0, 1)
+
+
+async def test_a_canary_waits_for_what_it_sent_to_another_queue(connection: Connection, service: Service) -> None:
+    """Though everything is handled in the queue whose dead letters these are."""
+    await prepare(connection, 20)
+    await connection.declare_queue("hospital")
+    order = Order(Kind.REDRIVE, DLQ, to=Destination.parse("hospital"), ramp=Ramp((1,), wait=5))
+
+    running = asyncio.create_task(service.run(await service.begin(order)))
+    await until_depth(connection, "hospital", 1)
+    again = await take(connection, "hospital")
+    await connection.publish("", DLQ, again.body, again.raw_properties)
+    over = await running
+
+    assert (over.state, over.counts.moved) == (State.STOPPED_BY_GUARD, 1)
 
 
 async def test_by_the_original_exchange_others_receive_them_too(

@@ -137,7 +137,8 @@ class View:
 
     def settled_in(self, queue: str) -> Callable[[], Awaitable[bool]] | None:
         """Can it be seen that everything is handled that was sent back to the queue whose dead letters these are? The
-        embedded broker tells it exactly. RabbitMQ's figures are seconds old: what was just sent is not in them.
+        embedded broker tells it exactly. RabbitMQ's figures are seconds old: what was just sent is not in them. Of what
+        was sent elsewhere it says nothing.
         """
         source = self.source(queue)
         if source is None or not self.server.embedded:

@@ -8,7 +8,7 @@
                    write down what became of each
                    ack those that were confirmed
                then give back all others, in order
-      outcome  of a canary's step: how many came back?
+      outcome  of a canary's step: how many came back? Whoever goes on with a canary asks that first
 
 What can die between which two steps:
 
@@ -166,15 +166,16 @@ class Mover:
 
     async def _steps(self) -> tuple[State, str]:
         ramp = self.operation.order.ramp
+        if ramp is not None and self.operation.counts.moved and await self._comes_back(ramp):
+            return self._stopped(
+                ramp, ended=self._room(None) == 0
+            )  # nobody knows what became of another process's step
         for number, size in steps(ramp, self.operation.counts.moved):
             await self.steering.become(replace(self.operation, step=number))
             before = self.operation.counts.moved
             ended = await self._step(size)
             if ramp is not None and self.operation.counts.moved > before and await self._comes_back(ramp):
-                counts = self.operation.counts
-                rest = "" if ended else ": the rest was left where it is"
-                told = f"{counts.returned} of {counts.moved} came back, more than {ramp.returned_pct:g} %{rest}"
-                return State.STOPPED_BY_GUARD, told
+                return self._stopped(ramp, ended=ended)
             if self.steering.is_cancelled:
                 return State.CANCELLED, "what was moved stays moved"
             if ended:
@@ -183,6 +184,12 @@ class Mover:
         if failed:
             return State.PARTIAL, f"{failed} could not be moved, and stay in the queue: see its items"
         return State.SUCCEEDED, ""
+
+    def _stopped(self, ramp: Ramp, *, ended: bool) -> tuple[State, str]:
+        counts = self.operation.counts
+        rest = "" if ended else ": the rest was left where it is"
+        told = f"{counts.returned} of {counts.moved} came back, more than {ramp.returned_pct:g} %{rest}"
+        return State.STOPPED_BY_GUARD, told
 
     async def _step(self, size: int | None) -> bool:
         """Move so many. Whether there is nothing more to move."""
@@ -212,6 +219,7 @@ class Mover:
         except RedriveError:
             log.warning("operation %s: %s; waiting for the broker", self.operation.id, error)
             self._unsure += self._acked
+            self._acked = 0
             await self._broker.restored(_BROKER_PATIENCE)
             await self._broker.lock(self.queue)
         else:
@@ -302,8 +310,16 @@ class Mover:
         """Give what was moved its time. Whether too much of it came back."""
         wait = ramp.wait if ramp.wait is not None else DEFAULT_WAIT
         until = self._clock.monotonic() + wait
+        while True:
+            try:
+                return await self._waited(ramp, wait, until)
+            except RedriveError as error:
+                await self._survive(error)
+
+    async def _waited(self, ramp: Ramp, wait: float, until: float) -> bool:
         expected = await self._broker.depth(self.queue)
         while not self.steering.is_cancelled:
+            self._broker.check()
             left = until - self._clock.monotonic()
             arrived = await self._broker.depth(self.queue) - expected
             if arrived > 0:
