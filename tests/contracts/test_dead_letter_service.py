@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -358,8 +359,73 @@ async def test_a_look_in_the_way_does_not_end_what_could_be_resumed(
 
     after = await service.operation(left.id)
     assert not after.state.is_over
-    successor.store.save(replace(after, beat_at=left.beat_at))
+    assert service.is_interrupted(after)
     assert (await successor.resume(left.id)).state is State.SUCCEEDED
+
+
+async def test_what_was_over_when_the_lock_was_taken_is_not_done_again(
+    connection: Connection, service: Service, successor: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(connection, 50)
+    left = await interrupted(service)
+    take_over = successor.store.take_over
+
+    def take_over_at_the_last_moment(*about: Any) -> bool:
+        taken = take_over(*about)
+        successor.store.save(replace(left, owner=successor.owner, state=State.SUCCEEDED))
+        return taken
+
+    monkeypatch.setattr(successor.store, "take_over", take_over_at_the_last_moment)
+    over = await successor.resume(left.id)
+
+    assert (over.state, over.counts) == (State.SUCCEEDED, left.counts)
+    assert (await connection.queue_info(SOURCE)).messages <= left.counts.moved + UNDER_WAY
+
+
+async def test_what_cannot_go_on_because_its_queue_is_gone_has_failed(
+    connection: Connection, service: Service, successor: Service
+) -> None:
+    await prepare(connection, 50)
+    left = await interrupted(service)
+    await connection.delete_queue(DLQ)
+
+    with pytest.raises(NotFound):
+        await successor.resume(left.id)
+
+    over = await service.operation(left.id)
+    assert (over.state, over.counts.moved) == (State.FAILED, left.counts.moved)
+    assert over.note.startswith("it cannot go on: ")
+    assert over.note.endswith("What was moved stays moved")
+    [(_, ended)] = service.audit.listed(action="re-drive ended")
+    assert ended.operation == left.id
+
+
+async def test_a_cancel_that_nobody_heard_is_obeyed_before_going_on(
+    connection: Connection, service: Service, successor: Service
+) -> None:
+    await prepare(connection, 50)
+    left = replace(await interrupted(service), state=State.RUNNING)
+    service.store.save(left)
+    service.store.wish(left.id, Wish(State.CANCELLING))
+
+    over = await successor.go_on(left)
+
+    assert (over.state, over.counts.moved) == (State.CANCELLED, left.counts.moved)
+
+
+async def test_a_cancel_is_obeyed_though_it_cannot_go_on(
+    connection: Connection, service: Service, successor: Service, amqp_url: str
+) -> None:
+    await prepare(connection, 50)
+    left = replace(await interrupted(service), state=State.RUNNING)
+    service.store.save(left)
+    service.store.wish(left.id, Wish(State.CANCELLING))
+    async with operating(amqp_url) as somebody:
+        await somebody.lock(DLQ)
+        with pytest.raises(OperationConflict):
+            await successor.go_on(left)
+
+    assert (await service.operation(left.id)).state is State.CANCELLED
 
 
 async def test_an_interrupted_operation_can_be_closed(

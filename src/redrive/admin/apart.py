@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from redrive.admin.jobs import Job
 from redrive.admin.place import Place
-from redrive.admin.running import Ended, Inside
+from redrive.admin.running import Hears, Inside
 from redrive.admin.service import Service
 from redrive.broker.host import SharedBroker
 from redrive.errors import Closed, RedriveError
@@ -58,6 +58,10 @@ class Ready(NamedTuple):
 class Begin(NamedTuple):
     number: int
     job: Job
+
+
+class Known(NamedTuple):
+    id: str  # of an operation that is about to begin
 
 
 class Begun(NamedTuple):
@@ -94,7 +98,7 @@ async def _read(reader: asyncio.StreamReader) -> Any:
 class Apart:
     """A crew in a process of its own."""
 
-    def __init__(self, task: Task, ended: Ended = lambda _: None) -> None:
+    def __init__(self, task: Task, ended: Hears = lambda _: None) -> None:
         self.owner = ""
         self._task = task
         self._ended = ended
@@ -163,9 +167,9 @@ class Apart:
                 case Ready():
                     self.owner = message.owner
                     self._ready.set()
+                case Known():
+                    self._ids.add(message.id)
                 case Begun():
-                    if not message.operation.state.is_over:
-                        self._ids.add(message.operation.id)
                     self._answer(message.number, message.operation)
                 case Refused():
                     self._answer(message.number, message.error)
@@ -219,7 +223,7 @@ async def _serve(reader: asyncio.StreamReader, out: BinaryIO) -> None:
 
     database = Database(task.database)
     service = Service(task.place, OperationsStore(database), Audit(database), by=task.by)
-    crew = Inside(service, task.mark, lambda operation: tell(Over(operation)))
+    crew = Inside(service, task.mark, lambda over: tell(Over(over)), lambda known: tell(Known(known.id)))
     async with AsyncExitStack() as stack:
         if task.place.broker is None and task.place.data is not None:
             await stack.enter_async_context(SharedBroker(task.place.data))

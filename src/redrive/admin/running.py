@@ -21,11 +21,12 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Protocol
 
 from redrive.admin.jobs import GoOn, Job
 from redrive.admin.place import Place
-from redrive.admin.service import Service
+from redrive.admin.service import STALE, Service
 from redrive.client import BrokerURL
 from redrive.errors import OperationConflict, RedriveError
 from redrive.runtime.dlq.moving import Mover
@@ -36,7 +37,7 @@ log = logging.getLogger("redrive.admin")
 _LOOK_ROUND = 3.0  # seconds
 _STOP_WITHIN = 10.0
 
-Ended = Callable[[Operation], None]
+Hears = Callable[[Operation], None]
 
 
 class Crew(Protocol):
@@ -46,7 +47,9 @@ class Crew(Protocol):
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of the operations under way."""
+        """Of the operations under way, and of those that are about to be: they are not left behind, whatever else it
+        looks like.
+        """
 
     async def start(self) -> None: ...
 
@@ -102,6 +105,7 @@ class Runner:
         self._service = service
         self._mark = mark
         self._rounds: asyncio.Task[None] | None = None
+        self._not_before: dict[str, datetime] = {}  # of those that could not go on when it was tried
 
     async def start(self) -> None:
         await self.crew.start()
@@ -122,12 +126,21 @@ class Runner:
             await asyncio.sleep(_LOOK_ROUND)
 
     async def adopt(self) -> None:
-        for operation in await asyncio.to_thread(self._service.store.running):
-            if operation.id in self.crew.ids or not operation.owner.startswith(f"{self._mark}:"):
-                continue
-            is_left = operation.owner != self.crew.owner and is_gone(operation.owner)
-            if is_left or self._service.is_interrupted(operation):
-                await self._adopt(operation)
+        running = await asyncio.to_thread(self._service.store.running)
+        self._not_before = {one.id: self._not_before[one.id] for one in running if one.id in self._not_before}
+        for operation in filter(self._is_left, running):
+            now = await asyncio.to_thread(self._service.store.get, operation.id)  # to adopt another may have taken long
+            if now is not None and not now.state.is_over and self._is_left(now):
+                await self._adopt(now)
+
+    def _is_left(self, operation: Operation) -> bool:
+        if operation.id in self.crew.ids or not operation.owner.startswith(f"{self._mark}:"):
+            return False
+        now = self._service.clock.now()
+        if now < self._not_before.get(operation.id, now):
+            return False
+        is_gone_now = operation.owner != self.crew.owner and is_gone(operation.owner)
+        return is_gone_now or self._service.is_interrupted(operation)
 
     async def _adopt(self, operation: Operation) -> None:
         if operation.order.kind is not Kind.REDRIVE:
@@ -136,10 +149,10 @@ class Runner:
         log.info("operation %s was left behind: going on with it", operation.id)
         try:
             await self.crew.begin(GoOn(self._service.by, operation))
-        except OperationConflict as error:
-            log.info("operation %s: %s", operation.id, error)
         except RedriveError as error:
-            log.warning("operation %s cannot go on now: %s", operation.id, error)
+            self._not_before[operation.id] = self._service.clock.now() + STALE
+            tell = log.info if isinstance(error, OperationConflict) else log.warning
+            tell("operation %s cannot go on now: %s", operation.id, error)
 
     def __repr__(self) -> str:
         return f"<Runner of {len(self.crew.ids)} operations>"
@@ -148,9 +161,13 @@ class Runner:
 class Inside:
     """Tasks in this process."""
 
-    def __init__(self, service: Service, mark: str, ended: Ended = lambda _: None) -> None:
+    def __init__(
+        self, service: Service, mark: str, ended: Hears = lambda _: None, known: Hears = lambda _: None
+    ) -> None:
+        """`known` hears of an operation as soon as it is one, `ended` when it is over."""
         self._service = service
         self._ended = ended
+        self._known = known
         self._running: dict[str, _Running] = {}
         self.owner = service.owner = owner_name(mark)
 
@@ -165,16 +182,17 @@ class Inside:
         await asyncio.gather(*(one.leave(self._service) for one in list(self._running.values())))
 
     async def begin(self, job: Job) -> Operation:
-        running = _Running(job, self._service.acting(job.by))
+        running = _Running(job, self._service.acting(job.by), self._note)
         running.task.add_done_callback(lambda _: self._over(running))
-        operation = await running.first()
-        if not running.task.done():
-            self._running[operation.id] = running
-        return operation
+        return await running.first()
+
+    def _note(self, running: _Running, operation: Operation) -> None:
+        self._running[operation.id] = running
+        self._known(operation)
 
     def _over(self, running: _Running) -> None:
-        if running.operation is not None:
-            self._running.pop(running.operation.id, None)
+        if running.operation is not None and self._running.get(running.operation.id) is running:
+            del self._running[running.operation.id]
             self._ended(running.operation)
         if not running.task.cancelled() and (error := running.task.exception()) is not None:
             log.warning("an operation was not carried out, or its end not written down: %s", error)
@@ -183,8 +201,9 @@ class Inside:
 class _Running:
     """One operation, in a task."""
 
-    def __init__(self, job: Job, service: Service) -> None:
+    def __init__(self, job: Job, service: Service, known: Callable[[_Running, Operation], None]) -> None:
         self.operation: Operation | None = None
+        self._known = known
         self._mover: Mover | None = None
         self._moved = asyncio.Event()
         self.task = asyncio.create_task(job.run(service, self._see, self._meet), name="redrive-operation")
@@ -193,8 +212,11 @@ class _Running:
         self._mover = mover
 
     def _see(self, operation: Operation) -> None:
+        if self.operation is None:
+            self._known(self, operation)
         self.operation = operation
-        self._moved.set()
+        if self._mover is not None:  # else it is about to begin
+            self._moved.set()
 
     async def first(self) -> Operation:
         """As it is when it has begun."""

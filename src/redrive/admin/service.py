@@ -9,6 +9,7 @@ An operation is written down before it begins, and its audit entry before that: 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +58,10 @@ from redrive.topology.peeking import PeekSafety
 
 T = TypeVar("T")
 
+log = logging.getLogger("redrive.admin")
+
 STALE = timedelta(seconds=30)  # an operation that showed no life for so long has lost its runner
+_BEAT = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,28 +287,42 @@ class Service:
         changed: Changed = lambda _: None,
         started: Callable[[Mover], None] = lambda _: None,
     ) -> Operation:
-        """Carry it out, here and now, to its end. `started` gets who does it, to steer."""
-        queue = operation.order.queue
+        """Carry it out, here and now, to its end. `started` gets who does it, to steer; `changed` hears at once that it
+        is about to be done.
+        """
+        changed(operation)
         try:
-            async with self.place.moving() as view:
-                mover = await self._mover(view, operation, act, changed)
+            async with self._living(operation) as begun, self.place.moving() as view:
+
+                def seen(now: Operation) -> None:
+                    begun.set()
+                    changed(now)
+
+                operation = await self._taken(view, operation)
+                if operation.state.is_over:
+                    return operation
+                mover = await self._mover(view, operation, act, seen)
                 started(mover)
                 over = await mover.run()
         except RedriveError as error:
             named = await self._named(error) if isinstance(error, OperationConflict) else error
-            if operation.started_at is None:  # else it is interrupted, as it was, and can be resumed
-                await self._fail(operation, named)
+            await self._let_go(operation, named)
             raise named from None
-        detail = f"{over.state}: {over.note}" if over.note else str(over.state)
-        counts = over.counts.as_dict()
-        await self.record(f"{over.order.kind} ended", queue, operation=over.id, counts=counts, detail=detail)
+        await self._record_end(over)
         return over
+
+    async def _taken(self, view: View, operation: Operation) -> Operation:
+        """As it is now that its queue is nobody else's: whoever had it until now has written down the last of it."""
+        order = operation.order
+        await view.check_look(order.queue, spend=order.spend_deliveries)
+        await view.broker.lock(order.queue)
+        now = await self.operation(operation.id)
+        return replace(now, owner=operation.owner, state=now.state if now.state.is_over else operation.state)
 
     async def _mover(
         self, view: View, operation: Operation, act: Callable[[Moves], Act] | None, changed: Changed
     ) -> Mover:
         order = operation.order
-        await view.check_look(order.queue, spend=order.spend_deliveries)
         return Mover(
             operation,
             view.broker,
@@ -316,6 +334,59 @@ class Service:
             settled=view.settled_in(order.queue) if order.to.way in (Way.OWN, Way.RETRY) else None,
             changed=changed,
         )
+
+    @asynccontextmanager
+    async def _living(self, operation: Operation) -> AsyncIterator[asyncio.Event]:
+        """Show that somebody is about to do it: to connect and to look round takes its time, and who shows no life for
+        `STALE` is taken for gone. Until the event is set: it has begun, and shows that itself.
+        """
+        begun = asyncio.Event()
+        beating = asyncio.create_task(self._beat(operation, begun), name=f"redrive-beginning-{operation.id}")
+        try:
+            yield begun
+        finally:
+            begun.set()  # not cancelled: what it is writing must not come after what is written next
+            await beating
+
+    async def _beat(self, operation: Operation, begun: asyncio.Event) -> None:
+        while not begun.is_set():
+            try:
+                async with asyncio.timeout(_BEAT):
+                    await begun.wait()
+            except TimeoutError:
+                await self._beat_once(operation)
+
+    async def _beat_once(self, operation: Operation) -> None:
+        """Taken over from oneself: then how far it is stays as it is, and nothing happens if somebody else has it."""
+        owner = operation.owner
+        try:
+            await self._store(self.store.take_over, operation.id, owner, self.clock.now(), owner)
+        except Exception as error:  # the next beat may succeed
+            log.warning("operation %s: its memory did not answer: %s", operation.id, error)
+
+    async def _let_go(self, operation: Operation, error: RedriveError) -> None:
+        """It did not begin, or cannot go on. What had begun is interrupted, as it was, and whoever comes next may go on
+        at once; unless its queue is gone, or somebody wants it to end.
+        """
+        stored = await self._store(self.store.get, operation.id)
+        if stored is None or stored.state.is_over or stored.owner != operation.owner:
+            return
+        if stored.started_at is None:
+            await self._fail(stored, error)
+        elif isinstance(error, NotFound):
+            note = f"it cannot go on: {error}. What was moved stays moved"
+            over = replace(stored, state=State.FAILED, ended_at=self.clock.now(), note=note)
+            await self._store(self.store.save, over)
+            await self._record_end(over)
+        elif State.CANCELLING in (operation.state, (await self._store(self.store.wishes, operation.id)).state):
+            await self._close(stored)
+        else:
+            await self.leave(stored)
+
+    async def _record_end(self, over: Operation) -> None:
+        detail = f"{over.state}: {over.note}" if over.note else str(over.state)
+        counts = over.counts.as_dict()
+        await self.record(f"{over.order.kind} ended", over.order.queue, operation=over.id, counts=counts, detail=detail)
 
     async def _fail(self, operation: Operation, error: Exception) -> None:
         """It did not begin, or its memory failed: say so, if that is possible."""

@@ -199,10 +199,14 @@ async def watched(runs: Callable[..., Any]) -> Operation:
         for mover in movers:
             mover.steering.cancel()
 
+    def show(operation: Operation) -> None:
+        if operation.state is not State.PENDING:  # nothing is seen of it yet
+            progress.show(operation, loop.time())
+
     loop = asyncio.get_running_loop()
     cancelling = asyncio.create_task(cancel())
     try:
-        over: Operation = await runs(lambda operation: progress.show(operation, loop.time()), movers.append)
+        over: Operation = await runs(show, movers.append)
         return over
     finally:
         cancelling.cancel()

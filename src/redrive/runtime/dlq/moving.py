@@ -156,6 +156,7 @@ class Mover:
         began = self.operation.started_at or self._clock.now()
         state = State.RUNNING if self.operation.state is State.PENDING else self.operation.state
         await self.steering.become(replace(self.operation, state=state, scope=scope, started_at=began))
+        await self.steering.hear()  # before anything is moved: somebody may have wanted it to end while nobody listened
 
     async def _work(self) -> tuple[State, str]:
         try:

@@ -87,15 +87,18 @@ class Steering:
 
     async def _beat_once(self) -> None:
         try:
-            wish = await asyncio.to_thread(self._memory.wishes, self.operation.id)
-            if wish != Wish():
-                self._obey(wish)
-                await asyncio.to_thread(self._memory.granted, self.operation.id, wish)
+            await self.hear()
             await self.write_down()
         except Exception as error:  # the next beat may succeed; the work itself tells when it cannot go on
             log.warning("operation %s: its memory did not answer: %s", self.operation.id, error)
 
     # Wishes -------------------------------------------------------------------------------------------
+
+    async def hear(self) -> None:
+        wish = await asyncio.to_thread(self._memory.wishes, self.operation.id)
+        if wish != Wish():
+            self._obey(wish)
+            await asyncio.to_thread(self._memory.granted, self.operation.id, wish)
 
     def _obey(self, wish: Wish) -> None:
         if wish.rate is not None:

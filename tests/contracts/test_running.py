@@ -1,0 +1,178 @@
+"""Operations of a server, on every broker: each is carried out once, however long it takes to begin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dead_lettering import DLQ, SOURCE, a_service, an_order, bodies, eventually, orders, prepare
+from hand_clock import HandClock
+from redrive.admin.jobs import Discard, GoOn, Job, Redrive
+from redrive.admin.place import Place, View
+from redrive.admin.running import Inside, Runner
+from redrive.admin.service import STALE, Service
+from redrive.client import Connection
+from redrive.errors import ConnectionFailed
+from redrive.runtime.dlq.operation import Kind, Operation, State
+
+MARK = "server:mark"
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def service(amqp_url: str, tmp_path: Path, clock: HandClock) -> Service:
+    return a_service(amqp_url, tmp_path, clock=clock)
+
+
+@pytest.fixture
+async def crew(service: Service) -> AsyncIterator[Inside]:
+    crew = Inside(service, MARK)
+    yield crew
+    await crew.stop()
+
+
+class Gate:
+    """Whoever wants to move messages waits here, after the connections are open."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.waiting = 0
+
+    def __call__(self, view: Any) -> Any:
+        async def slow(place: Place, taking: Connection, publishing: Connection | None = None) -> View:
+            if publishing is not None:
+                self.waiting += 1
+                await self.open.wait()
+            seen: View = await view(place, taking, publishing)
+            return seen
+
+        return slow
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate()
+    monkeypatch.setattr(Place, "view", gate(Place.view))
+    return gate
+
+
+async def pending(service: Service, gate: Gate) -> Operation:
+    await eventually(lambda: gate.waiting > 0)
+    [operation] = await service.operations()
+    assert operation.state is State.PENDING
+    return operation
+
+
+async def a_job(service: Service, kind: Kind, folder: Path) -> Job:
+    if kind is Kind.REDRIVE:
+        return Redrive("ada", an_order())
+    return Discard("ada", await service.plan(an_order(kind=kind)), folder / "archive", DLQ)
+
+
+async def test_what_is_about_to_begin_shows_that_it_lives(
+    connection: Connection,
+    service: Service,
+    crew: Inside,
+    clock: HandClock,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("redrive.admin.service._BEAT", 0.01)
+    await prepare(connection, 3)
+    asked = asyncio.create_task(crew.begin(Redrive("ada", an_order())))
+    operation = await pending(service, gate)
+
+    clock.advance(STALE)
+
+    await eventually(lambda: service.store.find(operation.id)[0].beat_at == clock.now())
+    gate.open.set()
+    await asked
+
+
+@pytest.mark.parametrize("kind", [Kind.REDRIVE, Kind.DISCARD])
+async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
+    connection: Connection,
+    service: Service,
+    crew: Inside,
+    clock: HandClock,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    kind: Kind,
+) -> None:
+    """Though its memory did not answer for so long that it seems to be gone."""
+    monkeypatch.setattr("redrive.admin.service._BEAT", 3600)
+    await prepare(connection, 3)
+    asked = asyncio.create_task(crew.begin(await a_job(service, kind, tmp_path)))
+    operation = await pending(service, gate)
+    clock.advance(STALE + timedelta(seconds=1))
+    assert service.is_interrupted(operation)
+
+    async with asyncio.timeout(10):  # whoever adopted it would wait at the gate
+        await Runner(service, MARK, crew).adopt()
+    gate.open.set()
+    await asked
+    await eventually(lambda: not crew.ids)
+
+    assert (await service.operation(operation.id)).state is State.SUCCEEDED
+    actions = [entry.action for _, entry in service.audit.listed(by=None)]
+    assert sorted(actions) == [kind, f"{kind} ended"]
+    assert await bodies(connection, SOURCE) == (orders(0, 1, 2) if kind is Kind.REDRIVE else [])
+
+
+async def test_what_does_not_begin_is_answered_and_not_known_any_more(
+    connection: Connection, service: Service, crew: Inside
+) -> None:
+    await prepare(connection, 0)
+    await connection.delete_queue(DLQ)
+
+    with pytest.raises(Exception, match=DLQ):
+        await crew.begin(Redrive("ada", an_order()))
+
+    assert crew.ids == frozenset()
+    [operation] = await service.operations()
+    assert operation.state is State.FAILED
+
+
+class NobodyThere:
+    """A crew that cannot reach the broker."""
+
+    owner = f"{MARK}:here:1:ff"
+    ids: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def begin(self, job: Job) -> Operation:
+        assert isinstance(job, GoOn)
+        self.tried.append(job.operation.id)
+        raise ConnectionFailed("nobody there")
+
+
+async def test_what_cannot_go_on_is_tried_again_only_after_a_while(service: Service, clock: HandClock) -> None:
+    service.owner = f"{MARK}:elsewhere:1:ee"
+    left = await service.begin(an_order())
+    await service.leave(left)
+    crew = NobodyThere()
+    runner = Runner(service, MARK, crew)
+
+    await runner.adopt()
+    await runner.adopt()
+    assert crew.tried == [left.id]
+
+    clock.advance(STALE)
+    await runner.adopt()
+    assert crew.tried == [left.id] * 2
