@@ -9,6 +9,8 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -370,6 +372,23 @@ async def test_a_discard_takes_no_more_than_was_shown(client: httpx.AsyncClient,
     assert "Nothing was discarded. Type orders.dlq" in seen(wrong, 422).text
     assert seen(wrong, 422).fields["reason"] == ["spam"]
     begun = await client.post(f"{QUEUE}/discard", data={**fields, "confirm": DLQ})
+    assert (await is_over(client, sent_to(begun)))["counts"]["moved"] == 3
+    assert await bodies(connection, DLQ) == orders(3)
+
+
+async def test_a_discard_takes_nothing_urgent_that_was_not_shown(
+    client: httpx.AsyncClient, connection: Connection
+) -> None:
+    await prepare(connection, 3, **{"x-max-priority": 10})
+    shown = seen(await client.get(f"{QUEUE}/discard", params={"form": "1"}))
+    urgent = dead_letter(3, **{"x-redrive-parked-at": datetime.now(UTC).isoformat()})
+    assert isinstance(urgent.properties, Properties)
+    await connection.publish("", DLQ, urgent.body, replace(urgent.properties, priority=9))
+    await until_depth(connection, DLQ, 4)
+    fields = {name: values[-1] for name, values in shown.fields.items()}
+
+    begun = await client.post(f"{QUEUE}/discard", data={**fields, "confirm": DLQ})
+
     assert (await is_over(client, sent_to(begun)))["counts"]["moved"] == 3
     assert await bodies(connection, DLQ) == orders(3)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -25,6 +26,7 @@ from dead_lettering import (
 from redrive.client import Connection, Delivery, Properties
 from redrive.client import State as ConnectionState
 from redrive.client.dead_letters import DeadLetterBroker
+from redrive.client.holding import Hold
 from redrive.client.publisher import Publish
 from redrive.errors import ConnectionLost, OperationConflict
 from redrive.runtime.dlq import moving
@@ -225,6 +227,79 @@ async def test_what_arrives_meanwhile_is_not_touched(connection: Connection, amq
 
 
 # Steering -----------------------------------------------------------------------------------------
+
+
+def late(number: int, priority: int = 3) -> Publish:
+    """One that dies now."""
+    letter = dead_letter(number, **{"x-redrive-parked-at": datetime.now(UTC).isoformat()})
+    assert isinstance(letter.properties, Properties)
+    return letter._replace(properties=replace(letter.properties, priority=priority))
+
+
+async def test_what_is_more_urgent_and_arrives_meanwhile_is_not_touched(
+    connection: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it stands before the rest."""
+    await prepare(connection, 20, **{"x-max-priority": 10})
+    async with operating(amqp_url) as broker:
+        hold = broker.hold
+
+        async def hold_later(queue: str, at_most: int) -> Hold:
+            await connection.publish_many(late(number, 9) for number in range(100, 105))
+            await until_depth(connection, DLQ, 25)
+            monkeypatch.undo()
+            return await hold(queue, at_most)
+
+        monkeypatch.setattr(broker, "hold", hold_later)
+        over = await a_mover(broker, keeps_order=False, prefers_urgent=True).run()
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 20)
+    assert await bodies(connection, SOURCE) == orders(*range(20))
+    assert await bodies(connection, DLQ) == orders(*range(100, 105))
+
+
+async def test_what_is_more_urgent_and_came_after_the_plan_is_not_touched(
+    connection: Connection, amqp_url: str
+) -> None:
+    await prepare(connection, 20, **{"x-max-priority": 10})
+    planned = Selection(now=datetime.now(UTC), limit=20)
+    await connection.publish_many(late(number, 9) for number in range(100, 105))
+    await until_depth(connection, DLQ, 25)
+
+    over = await redrive(amqp_url, an_order(selection=planned), keeps_order=False, prefers_urgent=True)
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 20)
+    assert await bodies(connection, DLQ) == orders(*range(100, 105))
+
+
+async def test_who_goes_on_where_order_is_lost_finds_what_stands_behind_what_came_later(
+    connection: Connection, amqp_url: str
+) -> None:
+    await prepare(connection, 0)
+    begun = an_operation()
+    moved = replace(begun, state=State.RUNNING, counts=Counts(moved=3), scope=8, started_at=begun.created_at)
+    await connection.publish_many(late(number) for number in range(100, 120))
+    await connection.publish_many(dead_letter(number) for number in range(3, 8))
+    await until_depth(connection, DLQ, 25)
+
+    over = await redrive(amqp_url, operation=moved, keeps_order=False)
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 8)
+    assert await bodies(connection, SOURCE) == orders(*range(3, 8))
+    assert await bodies(connection, DLQ) == orders(*range(100, 120))
+
+
+async def test_where_order_is_lost_no_more_are_moved_than_were_there(connection: Connection, amqp_url: str) -> None:
+    """Also of messages that do not tell when they died."""
+    await prepare(connection, 0)
+    begun = replace(an_operation(), state=State.RUNNING, scope=3, started_at=datetime.now(UTC))
+    silent = [dead_letter(number, **{"x-redrive-parked-at": None}) for number in range(5)]
+    await connection.publish_many(silent)
+    await until_depth(connection, DLQ, 5)
+
+    over = await redrive(amqp_url, operation=begun, keeps_order=False)
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
 
 
 @pytest.mark.parametrize("queue_type", TYPES)

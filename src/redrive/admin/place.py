@@ -131,9 +131,14 @@ class View:
 
     async def keeps_order(self, queue: str) -> bool:
         """Does it put what it gets back where it was? A quorum queue keeps what came back before apart, and puts it at
-        the end of that: 4.3, too, as soon as a message was looked at twice.
+        the end of that: 4.3, too, as soon as a message was looked at twice. Nor does one where the urgent come first.
         """
-        return (await self.definition(queue)).type != "quorum"
+        return (await self.definition(queue)).type != "quorum" and not await self.prefers_urgent(queue)
+
+    async def prefers_urgent(self, queue: str) -> bool:
+        """Do messages of a higher priority stand before those that came earlier?"""
+        highest = (await self.definition(queue)).arguments.get("x-max-priority")
+        return bool(highest or self.survey.state(queue).effective_policy.get("max-priority"))
 
     def settled_in(self, queue: str) -> Callable[[], Awaitable[bool]] | None:
         """Can it be seen that everything is handled that was sent back to the queue whose dead letters these are? The

@@ -331,6 +331,7 @@ class Service:
             clock=self.clock,
             retries=await self._retries(view, order),
             keeps_order=await view.keeps_order(order.queue),
+            prefers_urgent=await view.prefers_urgent(order.queue),
             settled=view.settled_in(order.queue) if order.to.way in (Way.OWN, Way.RETRY) else None,
             changed=changed,
         )

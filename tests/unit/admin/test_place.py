@@ -2,12 +2,36 @@
 
 import pickle
 from datetime import timedelta
+from typing import Any, cast
+
+import pytest
 
 from redrive import Retry
-from redrive.admin.place import Place
+from redrive.admin.place import Place, View
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Exponential
-from redrive.topology import Exchange, Queue, Topology
+from redrive.topology import Definitions, Exchange, Queue, QueueDefinition, Server, Topology
+from redrive.topology.survey import QueueState, Survey
+
+QUEUE = {"arguments": {"x-max-priority": 10}}, {}
+POLICY = {}, {"effective_policy": {"max-priority": 10}}
+PLAIN = {}, {}
+QUORUM = {"arguments": {"x-queue-type": "quorum"}}, {}
+
+
+@pytest.mark.parametrize(
+    ("told", "keeps_order", "prefers_urgent"),
+    [(PLAIN, True, False), (QUORUM, False, False), (QUEUE, False, True), (POLICY, False, True)],
+)
+async def test_where_the_urgent_come_first_no_order_is_kept(
+    told: tuple[dict[str, Any], dict[str, Any]], keeps_order: bool, prefers_urgent: bool
+) -> None:
+    definition, state = QueueDefinition("q.dlq", **told[0]), QueueState(**told[1])
+    survey = Survey(Server("4.1.0"), Definitions.of([], [definition]), True, {"q.dlq": state})
+    view = View(Place(), cast("Any", None), cast("Any", None), survey.server, survey)
+
+    assert await view.keeps_order("q.dlq") is keeps_order
+    assert await view.prefers_urgent("q.dlq") is prefers_urgent
 
 
 def test_a_place_can_be_sent_to_another_process_though_functions_judge_errors() -> None:

@@ -4,8 +4,8 @@ A message is passed over if it is not selected, and if it has come back from thi
 told of, if it is selected and must not or cannot be moved. Everything else is taken.
 
 What arrived after an operation began is none of its business. As a rule it stands behind everything that was there, and
-is never reached. A queue that puts what it gets back at its end mixes the two; there the time of death decides, as
-far as the clocks of those who wrote it can be trusted.
+is never reached. A queue that puts what it gets back at its end mixes the two, and so does one in which the urgent come
+first; there the time of death decides, as far as the clocks of those who wrote it can be trusted.
 """
 
 from __future__ import annotations

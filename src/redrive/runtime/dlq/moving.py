@@ -33,7 +33,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import chain, takewhile
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -59,6 +59,7 @@ DEFAULT_WAIT = 30.0  # seconds that a canary waits for failures, where nothing e
 _QUIET = 2.0  # seconds without a message after which a queue that should have more is taken at its word
 _LONGEST_PASS = timedelta(minutes=10).total_seconds()
 _BROKER_PATIENCE = 120.0
+_MOST_IN_VAIN = 3  # passes, where each may have found only what came since it began
 
 
 class Taken(NamedTuple):
@@ -108,11 +109,13 @@ class Mover:
         clock: Clock,
         retries: Mapping[str, Route] | None = None,
         keeps_order: bool = True,
+        prefers_urgent: bool = False,
         settled: Callable[[], Awaitable[bool]] | None = None,
         changed: Changed = lambda _: None,
     ) -> None:
-        """`keeps_order`: does the queue put what it gets back where it was? `settled`: is everything handled that was
-        moved, as far as that can be seen? `changed` hears of every progress.
+        """`keeps_order`: does the queue put what it gets back where it was? `prefers_urgent`: does what comes later
+        stand before the rest if it has a higher priority? `settled`: is everything handled that was moved, as far as
+        that can be seen? `changed` hears of every progress.
         """
         self.steering = Steering(operation, memory, clock, changed)
         self.queue = operation.order.queue
@@ -121,10 +124,13 @@ class Mover:
         self._clock = clock
         self._retries = retries or {}
         self._keeps_order = keeps_order
+        self._prefers_urgent = prefers_urgent
+        self._goes_on = operation.started_at is not None  # with what another process has begun
         self._settled = settled
         self._passes = 0
         self._told: set[int] = set()  # hashes of the ids of messages that were skipped, or failed
         self._failures = 0  # in a row
+        self._in_vain = 0  # passes in a row that found nothing to move
         self._unacked: Counter[str] = Counter()  # moved, and the broker could not be told
         self._acked = 0  # in this pass
         # Of what another process has moved it may have died before it told the broker: so many may still be there.
@@ -233,21 +239,37 @@ class Mover:
         self._broker.check()
         depth = await self._broker.depth(self.queue)
         left = self._left(depth)
-        mixed = self._passes > 0 and not self._keeps_order
+        mixed = self._is_mixed
         at_most = (depth if left else 0) if mixed else min(depth, left)
         if not at_most:
             return True
         self._passes += 1
         self._acked = 0
         held = await self._broker.hold(self.queue, at_most)
+        if mixed:  # not every message tells when it died: in no case more than were there
+            room = left if room is None else min(room, left)
         flow = _Flow(self, held, self._chooser(mixed or self._unsure > 0), at_most, room)
         try:
-            return await flow.run(until=self._clock.monotonic() + _LONGEST_PASS)
+            ended = await flow.run(until=self._clock.monotonic() + _LONGEST_PASS)
         finally:
             try:
                 await flow.drain()
             finally:
                 await held.release()
+        return ended and not (self._prefers_urgent and await self._is_more_behind(at_most, flow.chosen))
+
+    async def _is_more_behind(self, seen: int, chosen: int) -> bool:
+        """What is urgent and came since the pass began stood before the rest, of which so many were not reached."""
+        self._in_vain = 0 if chosen else self._in_vain + 1
+        there = await self._broker.depth(self.queue)
+        return there > seen - self._acked and self._in_vain < _MOST_IN_VAIN
+
+    @property
+    def _is_mixed(self) -> bool:
+        """May what came later stand among what was there? In some queues once a pass has given back the rest, in others
+        at any time.
+        """
+        return self._prefers_urgent or (not self._keeps_order and (self._goes_on or self._passes > 0))
 
     def _left(self, depth: int) -> int:
         """How many of those that were there when it began may still be there."""
@@ -258,11 +280,20 @@ class Mover:
         return Chooser(
             self.operation.order,
             operation=self.operation.id,
-            began=self.operation.started_at or self._clock.now(),
+            began=self._asked_at,
             mixed=mixed,
             retries=self._retries,
             budget=self._broker.budget,
         )
+
+    @property
+    def _asked_at(self) -> datetime:
+        """After which nothing is meant. Where the urgent come first that is when it was planned: more may have come
+        before those that were shown until it began.
+        """
+        began = self.operation.started_at or self._clock.now()
+        planned = self.operation.order.selection.now if self._prefers_urgent else None
+        return min(began, planned) if planned is not None else began
 
     def _choose(self, held: Held, chooser: Chooser, delivery: Delivery, position: int) -> Taken | None:
         letter = read_summary(delivery.raw_properties, delivery.body, self.queue, position)
@@ -356,6 +387,7 @@ class _Flow:
         self._chooser = chooser
         self._at_most = at_most
         self._room = room
+        self.chosen = 0
         self._portion: list[Taken] = []
         self._under_way: deque[tuple[asyncio.Task[Problems], list[Taken]]] = deque()
         self._settling: asyncio.Task[None] | None = None
@@ -363,7 +395,7 @@ class _Flow:
 
     async def run(self, until: float) -> bool:
         """Whether the end was reached."""
-        position = chosen = 0
+        position = 0
         while position < self._at_most and not self._steering.wish.is_set():
             came = await self._held.next(_QUIET)
             for delivery in came:
@@ -373,13 +405,13 @@ class _Flow:
                     continue
                 if self._steering.has_rate:
                     await self._steering.in_time()
-                chosen += 1
+                self.chosen += 1
                 self._portion.append(taken)
                 if len(self._portion) >= PORTION or self._steering.has_rate:
                     await self._send()
                     if self._mover._clock.monotonic() > until:
                         return False
-                if chosen == self._room or self._steering.wish.is_set():
+                if self.chosen == self._room or self._steering.wish.is_set():
                     return False
             self._mover._broker.check()
             if not came:

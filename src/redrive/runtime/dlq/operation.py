@@ -114,7 +114,9 @@ class Selection:
     """Which messages are meant: those that match everything that is said here, the first `limit` of them."""
 
     query: str = ""  # in the language of `redrive.recovery.search`
-    now: datetime | None = None  # the moment for which the query's "2h" is meant
+    now: datetime | None = (
+        None  # the moment for which it is meant: of a query's "2h", and of what was there to be shown
+    )
     ids: tuple[str, ...] = ()
     group: str = ""  # the beginning of a fingerprint
     limit: int | None = None

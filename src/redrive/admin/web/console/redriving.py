@@ -26,6 +26,7 @@ from redrive.admin.web.console.pages import page, seen
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
 from redrive.errors import ConfigurationError, PeekUnsafe
+from redrive.recovery.history import read_moment
 from redrive.runtime.dlq.operation import Order
 
 router = APIRouter()
@@ -204,7 +205,9 @@ async def _discard_page(request: Request, at: Desk, queue: str, form: Form, type
 
 @router.post("/queues/{queue:path}/discard")
 async def discard(request: Request, at: At, queue: Named) -> Response:
-    """No more than were shown: what died since then is at the end of the queue, and stays there."""
+    """No more than were shown: what died since then is at the end of the queue, and stays there. Where the urgent come
+    first it is among them, so it is also said when they were shown.
+    """
     await at.need(Act.DISCARD, queue)
     typed, to = await form_of(request), links_of(request)
     form = Form.of(typed, typed.getlist("ids"))
@@ -216,5 +219,6 @@ async def discard(request: Request, at: At, queue: Named) -> Response:
     if order is None or not shown.isdecimal() or not int(shown):
         return seen(to("queues", queue, "discard", **form.fields, said="plan-changed"))
     limit = min(int(shown), order.selection.limit or int(shown))
-    operation = await at.discard(queue, replace(order, selection=replace(order.selection, limit=limit)), confirm)
+    selection = replace(order.selection, limit=limit, now=read_moment(text_of(typed, "shown_at")))
+    operation = await at.discard(queue, replace(order, selection=selection), confirm)
     return seen(to("operations", operation.id))
