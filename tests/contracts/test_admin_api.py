@@ -22,6 +22,7 @@ from redrive.admin.web.rest import ACTS, router
 from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable
+from redrive.runtime.dlq.operation import Operation
 
 QUEUE = f"/admin/dlq/queues/{DLQ}"
 WAIT = {"Prefer": "wait=20"}
@@ -451,6 +452,33 @@ async def test_a_request_that_takes_long_keeps_its_key(
     assert set(kept) == {"ada: k-3"}
     await asyncio.sleep(0.01)
     assert len(kept) == told  # not after it was answered
+
+
+async def test_what_was_begun_is_answered_though_it_cannot_be_looked_at(
+    office: Office, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(connection, 40)
+
+    find, looks = office.service.store.find, 0
+
+    def find_or_not(id: str) -> list[Operation]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # the first is its runner's, the second of who waits for it
+            raise OperationalError("SELECT", None, Exception("the database is away"))
+        return find(id)
+
+    monkeypatch.setattr(office.service.store, "find", find_or_not)
+    asked: dict[str, Any] = {"json": {"limit": 10, "rate": 100}, "headers": {"Idempotency-Key": "k-5", **WAIT}}
+    first = await client.post(f"{QUEUE}/re-drive", **asked)
+    again = await client.post(f"{QUEUE}/re-drive", **asked)
+
+    assert first.status_code == 202
+    assert first.json()["state"] == "RUNNING"
+    assert again.json()["id"] == first.json()["id"]
+    assert again.headers["idempotency-replayed"] == "true"
+    await until_over(client, first.headers["location"])
+    assert len((await client.get("/admin/operations")).json()["items"]) == 1
 
 
 async def test_what_was_done_is_answered_though_it_cannot_be_remembered(

@@ -1,8 +1,9 @@
 """Requests with an Idempotency-Key: however often one is sent, it is done once, and the answer is the same.
 
 Answers below 500 are remembered. A request that found the broker or the database away did nothing, so its key is free
-again. One that takes long keeps its key. What was done, and cannot be remembered because the database is away by then,
-is answered all the same: who has the answer does not ask again.
+again; one that began an operation is answered with that, whatever is away by then. One that takes long keeps its key.
+What was done, and cannot be remembered because the database is away by then, is answered all the same: who has the
+answer does not ask again.
 """
 
 from __future__ import annotations

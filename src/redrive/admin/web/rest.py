@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
@@ -31,6 +32,8 @@ from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.looking import By
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Outcome, Selection, State, Wish
 from redrive.runtime.dlq.transforming import ByHand, Transform, from_patch
+
+log = logging.getLogger("redrive.admin")
 
 _LONGEST_WAIT = 30.0  # seconds that somebody may prefer to wait
 _BEAT = 1.0  # seconds between two looks at an operation that is watched
@@ -372,6 +375,7 @@ def _wait_of(prefer: str | None) -> float:
 
 
 async def _until_over(at: Desk, operation: Operation, wait: float) -> Operation:
+    """Or as it was last seen: it is under way, also if it cannot be looked at. Who hears less asks for it once more."""
     try:
         async with asyncio.timeout(wait):
             while not operation.state.is_over:
@@ -379,6 +383,8 @@ async def _until_over(at: Desk, operation: Operation, wait: float) -> Operation:
                 operation = await at.operation(operation.id)
     except TimeoutError:
         pass
+    except Exception as error:
+        log.warning("operation %s is under way, and cannot be looked at: %s", operation.id, error)
     return operation
 
 
