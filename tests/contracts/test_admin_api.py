@@ -284,6 +284,32 @@ async def test_a_message_with_its_story_and_without_its_secrets(
     ]
 
 
+CARD = "4111 1111 1111 1111"
+QUOTING = {"x-redrive-message": f"card {CARD} was refused", "x-redrive-stack": "Refused: login with password=hunter2"}
+
+
+async def test_what_an_error_says_is_without_secrets_as_well(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 0)
+    letter = dead_letter(1, **QUOTING)
+    await connection.publish("", DLQ, letter.body, letter.properties)
+    await until_depth(connection, DLQ, 1)
+
+    one = await client.get(f"{QUEUE}/messages/m-1")
+    for answer in (
+        one,
+        await client.get(f"{QUEUE}/messages"),
+        await client.get(f"{QUEUE}/groups"),
+        await client.post(f"{QUEUE}/re-drive/plan", json={}),
+    ):
+        assert answer.status_code == 200
+        assert "[redacted] was refused" in answer.text
+        assert CARD not in answer.text
+    assert "hunter2" not in one.text
+    shown = (await client.get(f"{QUEUE}/messages/m-1", params={"reveal": True})).json()
+    assert shown["error_message"] == QUOTING["x-redrive-message"]
+    assert shown["stack"] == QUOTING["x-redrive-stack"]
+
+
 async def test_two_hundred_who_look_at_the_same_are_one_look(
     client: httpx.AsyncClient, connection: Connection, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,6 +286,24 @@ async def test_a_queue_that_somebody_holds_is_told_of(
         await broker.unlock(DLQ)
 
 
+async def test_no_page_shows_the_secrets_that_an_error_quotes(
+    client: httpx.AsyncClient, connection: Connection
+) -> None:
+    await prepare(connection, 0)
+    card = "4111 1111 1111 1111"
+    quoting = {"x-redrive-message": f"card {card} was refused", "x-redrive-stack": "Refused: password=hunter2"}
+    letter = dead_letter(1, **quoting)
+    await connection.publish("", DLQ, letter.body, letter.properties)
+    await until_depth(connection, DLQ, 1)
+
+    for path in (f"{QUEUE}/messages/m-1", f"{QUEUE}/messages", QUEUE, f"{QUEUE}/re-drive", f"{QUEUE}/discard", "/"):
+        page = seen(await client.get(path)).text
+        assert "[redacted] was refused" in page, path
+        assert card not in page, path
+        assert "hunter2" not in page, path
+    assert f"card {card} was refused" in seen(await client.get(f"{QUEUE}/messages/m-1?reveal=true")).text
+
+
 # Re-driving ---------------------------------------------------------------------------------------------
 
 

@@ -434,6 +434,22 @@ def test_a_payload_cannot_write_to_the_terminal(own_folder: Shell, content_type:
         assert len(said) < 200_000
 
 
+def test_what_an_error_says_is_shown_without_secrets(own_folder: Shell) -> None:
+    card, password = "4111 1111 1111 1111", "hunter2"
+    quoting = {"x-redrive-message": f"card {card}", "x-redrive-stack": f"password={password}", "api-token": password}
+    own_folder.prepare(0)
+    own_folder.publish(dead_letter(1, **quoting))
+
+    for words in ((), ("--headers",), ("--json",)):
+        out, _ = own_folder.run("dlq", "show", DLQ, "m-1", *words)
+        assert "card [redacted]" in out
+        assert card not in out
+        assert password not in out
+    out, _ = own_folder.run("dlq", "show", DLQ, "m-1", "--headers", "--reveal")
+    assert card in out
+    assert password in out
+
+
 def test_nothing_is_coloured_where_nobody_sees_it(own_folder: Shell) -> None:
     own_folder.prepare(1)
     for environment in ({}, {"NO_COLOR": "1"}):

@@ -12,9 +12,9 @@ from redrive.admin.service import QueueView
 from redrive.admin.snapshots import Seen
 from redrive.recovery.bodies import ShownBody, visible
 from redrive.recovery.bodies import show as show_body
-from redrive.recovery.dead_letter import Summary
+from redrive.recovery.dead_letter import DeadLetter, Summary
 from redrive.recovery.durations import duration
-from redrive.recovery.redaction import REDACTION, redact
+from redrive.recovery.redaction import REDACTION, redact, redact_text
 from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.looking import Found, Group, Grouping
@@ -111,8 +111,7 @@ class LetterOut(Told):
 
     @classmethod
     def of(cls, letter: Summary) -> Self:
-        told = letter._asdict()
-        return cls(**{name: _shown(name, told[name]) for name in cls.model_fields})
+        return cls(**_line(letter, reveal=False))
 
 
 class LettersOut(Told):
@@ -153,12 +152,11 @@ class MessageOut(LetterOut):
         letter = found.letter
         headers = {visible(name): _plain(value) for name, value in letter.headers.items()}
         redaction = None if reveal else REDACTION
-        line = {name: _shown(name, getattr(letter, name)) for name in LetterOut.model_fields}
         return cls(
-            **line,
+            **_line(letter, reveal=reveal),
             queue=_name(letter.queue),
-            timeline=[visible(line) for line in explain(letter)],
-            stack=visible(letter.stack),
+            timeline=[_words(line, reveal=reveal) for line in explain(letter)],
+            stack=_words(letter.stack, reveal=reveal),
             headers=headers if reveal else dict(redact(headers, REDACTION)),  # type: ignore[call-overload]
             content_type=_text(letter.content_type),
             timestamp=letter.timestamp,
@@ -181,7 +179,8 @@ class GroupOut(Told):
 
     @classmethod
     def of(cls, group: Group) -> Self:
-        return cls(**{name: _text(getattr(group, name)) for name in cls.model_fields})
+        told = {name: _text(getattr(group, name)) for name in cls.model_fields}
+        return cls(**told | {"error_message": _words(group.error_message, reveal=False)})
 
 
 class GroupsOut(Told):
@@ -546,6 +545,16 @@ def _text(value: Any) -> Any:
     if isinstance(value, dict):
         return {_text(key): _text(one) for key, one in value.items()}
     return value
+
+
+def _words(text: str, *, reveal: bool) -> str:
+    """What an error says often quotes what it failed with: it has secrets as the message has."""
+    return visible(text) if reveal else redact_text(visible(text))
+
+
+def _line(letter: Summary | DeadLetter, *, reveal: bool) -> dict[str, Any]:
+    told = {name: _shown(name, getattr(letter, name)) for name in LetterOut.model_fields}
+    return told | {"error_message": _words(letter.error_message, reveal=reveal)}
 
 
 def _name(value: str | None) -> Any:

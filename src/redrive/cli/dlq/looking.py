@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -18,7 +18,7 @@ from redrive.recovery import search
 from redrive.recovery.bodies import show as show_body
 from redrive.recovery.dead_letter import Summary
 from redrive.recovery.durations import duration
-from redrive.recovery.redaction import REDACTION
+from redrive.recovery.redaction import REDACTION, redact, redact_text
 from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.looking import By, Found
 
@@ -172,8 +172,9 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, spend: 
     letter = found.letter
     redaction = None if reveal else REDACTION
     body = show_body(found.body, letter.content_type, letter.headers, redaction=redaction)
+    told = str if reveal else redact_text
     if json:
-        as_json(_message_row(found, body.text))
+        as_json(_message_row(found, body.text, reveal))
         return
     out().print(f"[bold]{safe(letter.id)}[/]  in {safe(queue)}, position {letter.position}", markup=True)
     facts = {
@@ -181,7 +182,7 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, spend: 
         "correlation": letter.correlation_id,
         "type": letter.type,
         "source": letter.source,
-        "error": ": ".join(filter(None, (letter.error, letter.error_message))),
+        "error": ": ".join(filter(None, (letter.error, told(letter.error_message)))),
         "group": letter.fingerprint,
         "re-driven": str(letter.redriven) if letter.redriven else None,
     }
@@ -190,12 +191,13 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, spend: 
             click.echo(f"{name:<12} {safe(value)}")
     click.echo()
     for line in explain(letter):
-        click.echo(f"  {line}")
+        click.echo(f"  {told(line)}")
     if letter.stack:
-        click.echo("\n" + "\n".join(safe(line) for line in letter.stack.splitlines()))
+        click.echo("\n" + "\n".join(safe(line) for line in told(letter.stack).splitlines()))
     if headers:
         click.echo("\nheaders")
-        for name, header in letter.headers.items():
+        shown = letter.headers if reveal else cast("dict[str, Any]", redact(letter.headers))
+        for name, header in shown.items():
             click.echo(f"  {safe(name)}: {safe(str(header), 500)}")
     click.echo(f"\nbody  {counted(letter.size, 'byte')}, {safe(letter.content_type) or 'no content type'}, {body.kind}")
     click.echo(body.text)
@@ -209,9 +211,11 @@ async def _found(service: Service, queue: str, id: str, reveal: bool, spend: boo
     return await service.message(queue, id, spend=spend)
 
 
-def _message_row(found: Found, text: str) -> dict[str, Any]:
+def _message_row(found: Found, text: str, reveal: bool) -> dict[str, Any]:
     row = {key: value for key, value in asdict(found.letter).items() if key != "headers"}
-    return row | {"timeline": explain(found.letter), "body": text, "delivered_key": found.routing_key}
+    row["timeline"] = explain(found.letter)
+    shown = row if reveal else cast("dict[str, Any]", redact(row))
+    return shown | {"body": text, "delivered_key": found.routing_key}
 
 
 @click.command()

@@ -30,6 +30,7 @@ from redrive.admin.web.console import drawing, words
 from redrive.admin.web.console.links import address_asked_for, links_of
 from redrive.admin.web.identity import office_of
 from redrive.recovery.bodies import visible
+from redrive.recovery.redaction import redact_text
 from redrive.runtime.dlq.operation import Kind, State
 from redrive.version import version
 
@@ -90,6 +91,7 @@ def environment() -> Environment:
     made.filters.update(
         ago=_ago, cut=_cut, exactly=_exactly, number=words.number, percent=words.percent, size=words.size
     )
+    made.filters["without_secrets"] = redact_text
     made.globals.update(
         {name: getattr(words, name) for name in words.__dict__ if callable(getattr(words, name)) and name[0] != "_"}
     )
