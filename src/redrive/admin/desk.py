@@ -252,9 +252,7 @@ class Desk:
         kept = await asyncio.to_thread(self.office.plans.take, token, queue, self.who.name, self.office.clock.now())
         if kept is None or kept.order.kind is not Kind.REDRIVE:
             raise PlanExpired
-        await self._need_target(
-            Act.REDRIVE, kept.order
-        )  # the plan is of before; whose queues they are may have changed
+        await self._need_target(Act.REDRIVE, kept.order)  # whose queues they are may have changed since
         return await self._begin(changes(kept.order), kept.eligible)
 
     async def _begin(self, order: Order, planned: int | None) -> Operation:

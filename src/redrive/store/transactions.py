@@ -53,9 +53,7 @@ class ItsSession(Session):
         _refuse("roll back")
 
     def finish(self) -> None:
-        if (
-            self.get_transaction() is not self._its
-        ):  # there are other ways to end one: `close`, and the transaction's own
+        if self.get_transaction() is not self._its:  # there are other ways: `close`, and the transaction's own
             _refuse("end")
         super().commit()
 

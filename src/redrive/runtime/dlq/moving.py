@@ -173,10 +173,9 @@ class Mover:
 
     async def _steps(self) -> tuple[State, str]:
         ramp = self.operation.order.ramp
+        # What became of a step that another process took nobody has asked yet.
         if ramp is not None and self.operation.counts.moved and await self._comes_back(ramp):
-            return self._stopped(
-                ramp, ended=self._room(None) == 0
-            )  # nobody knows what became of another process's step
+            return self._stopped(ramp, ended=self._room(None) == 0)
         for number, size in steps(ramp, self.operation.counts.moved):
             await self.steering.become(replace(self.operation, step=number))
             before = self.operation.counts.moved
