@@ -135,13 +135,23 @@ def _set_headers(raw: bytes, headers: Mapping[str, FieldValue]) -> Iterator[tupl
                 raise EditRefused(f"header {visible(name)}: {error}") from None
 
 
+def _is_the_same(one: object, other: object) -> bool:
+    """Also in its types, all the way down: 1 is not true."""
+    if type(one) is not type(other) or one != other:
+        return False
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(_is_the_same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return all(map(_is_the_same, one, other))
+    return True
+
+
 def _is_there(raw: RawValue | None, value: FieldValue) -> bool:
     """The value of a header, in whatever type its publisher wrote it."""
     if raw is None:
         return False
     try:
-        found = read_value(raw, 0, len(raw))[0]
-        return type(found) is type(value) and found == value
+        return _is_the_same(read_value(raw, 0, len(raw))[0], value)
     except (RemoteProtocolError, RecursionError):
         return False
 

@@ -187,6 +187,7 @@ _Path: TypeAlias = tuple[str, ...]
 _STRAY_TILDE = re.compile(r"~(?![01])")
 _PLACE = re.compile(r"0|[1-9][0-9]{0,17}")
 _END = "-"
+_LARGEST = 64 * 1024 * 1024  # characters of a document with its copies
 
 
 def parse_pointer(text: str) -> _Path:
@@ -222,7 +223,7 @@ class Step:
             case "move":
                 return _add(_remove(document, self.source), self.to, _find(document, self.source))
             case "copy":
-                return _add(document, self.to, _find(document, self.source))
+                return _bounded(_add(document, self.to, _find(document, self.source)))
             case _:
                 return _test(document, self.to, self.value)
 
@@ -265,6 +266,33 @@ class JsonPatch:
             return body if changed == document else write_json(changed)
         except (RecursionError, NotJson):
             raise PatchError("the document is nested too deep to be written") from None
+
+
+def _bounded(document: Json) -> Json:
+    """Copies share what they are copies of, so that thirty of them may stand for a document that fits nowhere."""
+    if _size(document) > _LARGEST:
+        raise _Misfit(f"the document would have more than {_LARGEST:,} characters")
+    return document
+
+
+def _size(document: Json) -> int:
+    """How long it would be if it were written, roughly. What is there more than once is measured once."""
+    known: dict[int, int] = {}
+
+    def size(value: Json) -> int:
+        return known[id(value)] if isinstance(value, dict | list) else 2 + len(value) if isinstance(value, str) else 5
+
+    waiting = [document] if isinstance(document, dict | list) else []
+    while waiting:  # not by recursion: documents may be deeper than that goes
+        value = waiting[-1]
+        parts = value if isinstance(value, list) else (*value, *value.values())
+        unknown = [part for part in parts if isinstance(part, dict | list) and id(part) not in known]
+        if unknown:
+            waiting += unknown
+        else:
+            known[id(value)] = 2 + sum(map(size, parts))
+            waiting.pop()
+    return size(document)
 
 
 _OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")

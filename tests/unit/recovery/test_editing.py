@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import time
 from typing import Any
 
@@ -44,6 +45,18 @@ def test_an_edit_of_nothing_changes_nothing() -> None:
 
 def test_a_new_body_leaves_the_properties_alone() -> None:
     assert edited(CONTENT, Edit(b'{"id":43}')) == Content(CONTENT.raw_properties, b'{"id":43}')
+
+
+@pytest.mark.parametrize("value", [True, 1.0, [True], {"flag": True}, {"flag": [1, {"n": 1.0}]}])
+def test_a_header_that_is_equal_and_not_the_same_is_set(value: Any) -> None:
+    plain = json.loads(json.dumps(value).replace("true", "1").replace("1.0", "1"))
+    assert plain == value
+    before = Content(Properties(headers={"x": plain}).encode(), b"")
+
+    after = edited(before, Edit(set_headers={"x": value}))
+
+    found = (decode_properties(after.raw_properties).headers or {})["x"]
+    assert json.dumps(found) == json.dumps(value)
 
 
 def test_headers_are_set_and_removed_and_the_rest_stays() -> None:

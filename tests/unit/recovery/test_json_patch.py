@@ -290,6 +290,12 @@ def test_what_json_has_no_form_for_is_refused(value: object, problem: str) -> No
         write_json(value)
 
 
+def test_copies_of_copies_that_fit_nowhere_are_refused() -> None:
+    doubling = [{"op": "copy", "from": "", "path": f"/{number}"} for number in range(60)]
+    with pytest.raises(PatchError, match=r"operation 2\d, path '/2\d': the document would have more than 67,108,864"):
+        JsonPatch.parse(json.dumps(doubling)).apply_to(b'{"id": 1}')
+
+
 def test_a_value_that_holds_itself_is_refused() -> None:
     value: list[object] = []
     value.append(value)
