@@ -310,6 +310,7 @@ class Consumer:
 
     async def _finish(self, caller: asyncio.Task[object] | None) -> None:
         await self._stop_deliveries()
+        self._give_back_buffered()
         self._send_home()
         await asyncio.gather(*(task for task in self._tasks if task is not caller), return_exceptions=True)
         if self._finishing is not None:
@@ -320,7 +321,6 @@ class Consumer:
 
     def _send_home(self) -> None:
         """Nothing comes any more: those who wait for it find that out."""
-        self._give_back_buffered()
         while self._hungry:
             self._feed_one()
 
@@ -339,6 +339,7 @@ class Consumer:
         """Stop now: handlers but the caller are cancelled, and what they had goes back to the queue."""
         self._ending = True
         self._connection.forget(self)
+        self._buffer.clear()  # it goes back with the channel, and all of it in its order
         self._send_home()
         tasks = [*self._tasks, *([self._supervisor] if self._supervisor is not None else [])]
         tasks = [task for task in tasks if task is not caller]

@@ -144,12 +144,10 @@ def _set_up_sqlite(engine: sa.Engine) -> None:
 
 
 def _set_up_postgresql(engine: sa.Engine) -> None:
-    from psycopg.pq import TransactionStatus  # an extra: only who uses PostgreSQL needs it
-
     @event.listens_for(engine, "commit")
     def committing(connection: sa.Connection) -> None:
         driver: Any = connection.connection.driver_connection
-        if driver.info.transaction_status == TransactionStatus.INERROR:  # known here: PostgreSQL is not asked
+        if driver.info.transaction_status.name == "INERROR":  # known here: PostgreSQL is not asked
             raise PendingRollbackError(
                 "a statement of this transaction failed, so that PostgreSQL can only roll all of it back: nothing is "
                 "committed. To go on after an error, catch it around a savepoint: `with session.begin_nested(): ...`"
