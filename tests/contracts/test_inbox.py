@@ -422,22 +422,21 @@ def write_twice(session: Session, number: int, *, savepoint: bool) -> None:
             session.execute(sa.insert(ONCE).values(n=number))
 
 
+def write_twice_for_each(app: App, *, plain: bool, savepoint: bool) -> None:
+    def handle(order: Order, session: Session) -> None:
+        write_twice(session, order.id, savepoint=savepoint)
+
+    async def handle_async(order: Order, session: AsyncSession) -> None:
+        await session.run_sync(write_twice, order.id, savepoint=savepoint)
+
+    app.consumer("orders", retry=Retry(attempts=1), inbox=True)(handle if plain else handle_async)
+
+
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
 async def test_a_database_error_that_was_caught_does_not_make_a_rollback_a_success(app: App, plain: bool) -> None:
     if not app.database.is_postgresql:
         pytest.skip("SQLite's transactions survive a statement that fails")
-    policy: dict[str, Any] = {"retry": Retry(attempts=1), "inbox": True}
-
-    if plain:
-
-        @app.consumer("orders", **policy)
-        def handle(order: Order, session: Session) -> None:
-            write_twice(session, order.id, savepoint=False)
-    else:
-
-        @app.consumer("orders", **policy)
-        async def handle_async(order: Order, session: AsyncSession) -> None:
-            await session.run_sync(write_twice, order.id, savepoint=False)
+    write_twice_for_each(app, plain=plain, savepoint=False)
 
     async with working(app) as (running, watcher):
         await app.publish("", "orders", Order(1))
@@ -449,17 +448,7 @@ async def test_a_database_error_that_was_caught_does_not_make_a_rollback_a_succe
 
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
 async def test_a_database_error_in_a_savepoint_may_be_caught(app: App, plain: bool) -> None:
-    policy: dict[str, Any] = {"retry": Retry(attempts=1), "inbox": True}
-    if plain:
-
-        @app.consumer("orders", **policy)
-        def handle(order: Order, session: Session) -> None:
-            write_twice(session, order.id, savepoint=True)
-    else:
-
-        @app.consumer("orders", **policy)
-        async def handle_async(order: Order, session: AsyncSession) -> None:
-            await session.run_sync(write_twice, order.id, savepoint=True)
+    write_twice_for_each(app, plain=plain, savepoint=True)
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
