@@ -104,7 +104,7 @@ class Conversation:
         self.tuning = offer or Tuning()
         self.largest_message = largest_message
         self.outgoing: list[bytes] = []
-        self._strict = side is Sender.CLIENT  # about the size of what it sends
+        self._is_client = side is Sender.CLIENT
         self._offered = ConnectionTune()
         self._channels: dict[int, _Channel] = {}
         self._haunted: dict[int, None] = {}  # numbers that a broker closed, longest ago first
@@ -143,13 +143,15 @@ class Conversation:
             self._require_open(channel)
         content: list[bytes] = []
         if method.has_content:
-            content = frames.content_frames(channel, raw_properties, body, self.tuning.frame_max, strict=self._strict)
+            content = frames.content_frames(
+                channel, raw_properties, body, self.tuning.frame_max, strict=self._is_client
+            )
         self.outgoing += [frame, *content]
 
     def send_content(self, channel: int, method_frame: bytes, raw_properties: bytes, body: bytes) -> None:
         """`send` for a method frame that was encoded before: the hot path of publish and deliver."""
         self._require_open(channel)
-        content = frames.content_frames(channel, raw_properties, body, self.tuning.frame_max, strict=self._strict)
+        content = frames.content_frames(channel, raw_properties, body, self.tuning.frame_max, strict=self._is_client)
         self.outgoing.append(method_frame)
         self.outgoing += content
 
@@ -303,7 +305,7 @@ class Conversation:
         their publisher had larger frames. A client that closed the connection over one would do so again with every
         redelivery.
         """
-        if self._strict and data[pos] == HEADER and size <= LARGEST_HEADER and self.state is ConnectionState.OPEN:
+        if self._is_client and data[pos] == HEADER and size <= LARGEST_HEADER and self.state is ConnectionState.OPEN:
             return
         if self.state is ConnectionState.GREETED and data[pos : pos + 4] == b"AMQP":
             version = ".".join(map(str, data[pos + 4 : pos + 8]))
