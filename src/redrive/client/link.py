@@ -20,6 +20,7 @@ from redrive.client.url import BrokerURL, Host
 from redrive.errors import (
     AuthenticationFailed,
     BrokerError,
+    ConfigurationError,
     ConnectionClosed,
     ConnectionFailed,
     ConnectionLost,
@@ -54,7 +55,8 @@ WRITE_HIGH_WATER = 1024 * 1024
 async def open_link(url: BrokerURL, host: Host, client_properties: Table, on_change: Callable[[], None]) -> Link:
     """Connect to one host and finish the handshake, within the URL's connection timeout.
 
-    A name may stand for several addresses, of which one leads nowhere: each has its share of the time.
+    A name may stand for several addresses, of which one leads nowhere, or to a node that is full or about to end: each
+    has its share of the time.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + url.connection_timeout.total_seconds()
@@ -66,8 +68,8 @@ async def open_link(url: BrokerURL, host: Host, client_properties: Table, on_cha
             try:
                 async with asyncio.timeout(share):
                     return await _open_link(url, host, addresses[-left], Link(url, host, client_properties, on_change))
-            except OSError as error:  # and a timeout is one
-                if left == 1:
+            except (OSError, RedriveError) as error:  # and a timeout is an OSError
+                if left == 1 or isinstance(error, AuthenticationFailed | ConfigurationError):
                     raise
                 log.info("%s: no answer from %s, trying another address: %s", host, addresses[-left], error)
     except TimeoutError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -169,17 +170,27 @@ async def test_a_node_that_is_full_is_passed_over(broker: ScriptedBroker) -> Non
             assert (await connection.link()).host.port == other.port
 
 
+async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        await reader.read()  # until the other side has enough of it
+    writer.close()
+
+
+async def hangs_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+@pytest.mark.parametrize("stranger", [says_nothing, hangs_up])
 async def test_an_address_that_leads_nowhere_leaves_time_for_the_next(
-    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, stranger: Any
 ) -> None:
     async def two(*_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, broker.port)) for address in addresses]
 
     addresses = ["127.0.0.2", "127.0.0.1"]
-    nowhere = socket.create_server(("127.0.0.2", broker.port), backlog=1)  # where nobody says a word
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two)
-    with nowhere:
-        async with Connection(f"amqp://guest:guest@rabbit:{broker.port}/?connection_timeout=200") as connection:
+    async with await asyncio.start_server(stranger, "127.0.0.2", broker.port):
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two)
+        async with Connection(f"amqp://guest:guest@rabbit:{broker.port}/?connection_timeout=500") as connection:
             assert connection.state is State.OPEN
     assert len(broker.sessions) == 1
 
