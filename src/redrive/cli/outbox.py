@@ -138,7 +138,8 @@ def list_(app: str, state: str, limit: int, as_json: bool) -> None:
     for row in rows:
         place = f"{row['exchange'] or '(default)'} {row['routing_key']}"
         why = f"  {row['attempts']} attempts: {row['last_error']}" if row["last_error"] else ""
-        click.echo(f"{row['id']:>8}  {row['created_at']:%Y-%m-%d %H:%M:%S}  {place}{why}")
+        written = f"{row['created_at']:%Y-%m-%d %H:%M:%S}" if row["created_at"] is not None else "time unknown"
+        click.echo(f"{row['id']:>8}  {written:19}  {place}{why}")
     if not rows:
         click.echo(f"redrive: no {state} rows", err=True)
 

@@ -60,6 +60,9 @@ class Row(Protocol):
     def ordering_key(self) -> str | None: ...
     @property
     def attempts(self) -> int: ...
+    @property
+    def error(self) -> str | None:
+        """Why it cannot be published, if it cannot even be encoded."""
 
 
 class Refusal(Protocol):
@@ -173,9 +176,9 @@ class Relay:
     async def _publish(self, rows: Sequence[Row]) -> tuple[list[int], list[object]]:
         """In rounds, so that no row of a key is sent before the one in front of it is confirmed."""
         published: list[int] = []
-        refused: list[object] = []
+        refused = [self._park(row, row.attempts + 1, row.error) for row in rows if row.error is not None]
         stuck: set[str] = set()
-        for some in rounds(rows):
+        for some in rounds([row for row in rows if row.error is None]):
             going = [row for row in some if row.ordering_key not in stuck]
             errors = await self._send(going)
             for index, row in enumerate(going):
@@ -221,11 +224,14 @@ class Relay:
 
     def _refusal(self, row: Row, error: PublishError) -> object:
         attempt = row.attempts + 1
-        again = _PAUSES.delay(attempt, 0) if attempt < self._attempts else None
-        if again is None:
-            self.parked += 1
-            log.error("outbox row %d is parked after %d attempts: %s", row.id, attempt, error)
-        return self._refused(row.id, str(error), again)
+        if attempt < self._attempts:
+            return self._refused(row.id, str(error), _PAUSES.delay(max(attempt, 1), 0))
+        return self._park(row, attempt, str(error))
+
+    def _park(self, row: Row, attempt: int, error: str) -> object:
+        self.parked += 1
+        log.error("outbox row %d is parked after %d attempts: %s", row.id, attempt, error)
+        return self._refused(row.id, error, None)
 
     def __repr__(self) -> str:
         return f"<Relay published={self.published} parked={self.parked} lanes={self._lanes}>"
@@ -275,9 +281,12 @@ def rounds(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def _is_nobodys_fault(error: PublishError) -> bool:
-    """Was the broker away? What cannot even be written down (a name that is too long) will never be published."""
+    """Was the broker away? What cannot be encoded (a name that is too long) will never be published: any error but one
+    of the connection's is the row's own.
+    """
     if isinstance(error, NotPublished):
-        return not isinstance(error.__cause__, EncodingError | TypeError | AttributeError)
+        cause = error.__cause__
+        return cause is None or (isinstance(cause, RedriveError | OSError) and not isinstance(cause, EncodingError))
     return isinstance(error, PublishUnknown)
 
 

@@ -31,24 +31,23 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from redrive.store.columns import storable
 from redrive.store.database import Database
+from redrive.store.outbox_rows import (
+    OutboxRow,
+    any_text,
+    is_storable,
+    mark,
+    read_row,
+    readable,
+    shown_moment,
+    shown_row,
+)
 from redrive.store.tables import RowState
-from redrive.wire.properties import PERSISTENT, Properties
 
 _MOST_ERROR = 1000
+_MOST_ATTEMPTS = 1_000_000_000
 _MOST_BYTES = 32 * 1024 * 1024  # bodies in one claim, except if one alone is larger
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxRow:
-    id: int
-    message_id: str
-    exchange: str
-    routing_key: str
-    body: bytes
-    properties: bytes  # as they lie on the wire
-    ordering_key: str | None
-    attempts: int
 
 
 class Candidate(NamedTuple):
@@ -100,9 +99,19 @@ class Claims:
             with self.database.engine.begin() as connection:
                 yield Claim(self, connection, self._take(connection, limit))
         else:
-            with self.database.looking() as connection:
+            with self._looking() as connection:
                 rows = self._take(connection, limit)
             yield Claim(self, None, rows)
+
+    @contextmanager
+    def _looking(self) -> Iterator[sa.Connection]:
+        """A connection for reading rows that any SQL may have written."""
+        with self.database.looking() as connection:
+            if self.database.is_postgresql:
+                yield connection
+            else:
+                with any_text(connection):
+                    yield connection
 
     def _take(self, connection: sa.Connection, limit: int) -> list[OutboxRow]:
         """What may be published now. Keys that have to wait are passed over, however many rows they have."""
@@ -121,24 +130,27 @@ class Claims:
         if without:
             due.append(sa.or_(table.c.ordering_key.is_(None), table.c.ordering_key.not_in(without)))
         size = (sa.func.octet_length if self.database.is_postgresql else sa.func.length)(table.c.body)
-        query = sa.select(table.c.id, table.c.ordering_key, size).where(*due)
+        query = sa.select(table.c.id, table.c.ordering_key, sa.func.coalesce(size, 0)).where(*due)
         query = query.order_by(table.c.next_attempt_at, table.c.id).limit(limit)
         if self.database.is_postgresql:
             query = query.with_for_update(skip_locked=True)
-        return sorted(Candidate(*found) for found in connection.execute(query))
+        # A key that no statement can name holds up no other row: its own row fails when it is read.
+        return sorted(
+            Candidate(id, key if is_storable(key) else None, size) for id, key, size in connection.execute(query)
+        )
 
     def _read(self, connection: sa.Connection, chosen: Sequence[Candidate]) -> list[OutboxRow]:
         if not chosen:
             return []
         table = self.table
-        query = sa.select(*map(self._readable, table.c)).where(table.c.id.in_([one.id for one in chosen]))
-        return [_row(found) for found in connection.execute(query.order_by(table.c.id)).mappings()]
+        columns = self._readable(table.c)
+        if not self.database.is_postgresql:
+            columns.append(mark(table.c.message_id).label("mark"))
+        query = sa.select(*columns).where(table.c.id.in_([one.id for one in chosen])).order_by(table.c.id)
+        return [read_row(found) for found in connection.execute(query).mappings()]
 
-    def _readable(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-        """SQLite keeps text as text in a column for bytes, if somebody's SQL writes it: it is read as UTF-8."""
-        if self.database.is_postgresql or not isinstance(column.type, sa.LargeBinary):
-            return column
-        return sa.cast(column, sa.LargeBinary).label(column.key)
+    def _readable(self, columns: Iterable[sa.Column[Any]]) -> list[sa.ColumnElement[Any]]:
+        return [readable(column, postgresql=self.database.is_postgresql) for column in columns]
 
     def _now(self) -> Any:
         """The database's own time: rows are stamped by it. One moment for all rows, so that an index can be asked."""
@@ -196,14 +208,16 @@ class Claims:
         refused: Iterable[Refused],
     ) -> None:
         table = self.table
-        known = {row.id: row.message_id for row in claimed}
+        known = {row.id: row.mark for row in claimed}
         if published:
             self._change_all(connection, self._publication(), {id: known[id] for id in published})
         for row in refused:
             change = sa.update(table).values(**self._refusal(row))
             self._change_all(connection, change, {row.id: known[row.id]})
 
-    def _change_all(self, connection: sa.Connection, change: sa.Update | sa.Delete, rows: Mapping[int, str]) -> None:
+    def _change_all(
+        self, connection: sa.Connection, change: sa.Update | sa.Delete, rows: Mapping[int, bytes | None]
+    ) -> None:
         """These rows, if they wait as they did when they were claimed. On PostgreSQL they do: they are locked.
 
         SQLite, to which no statement is a journey, is told of each by itself: it takes longer over a list of pairs.
@@ -212,8 +226,9 @@ class Claims:
         if self.database.is_postgresql:
             connection.execute(change.where(table.c.id.in_(list(rows))))
             return
-        the_same = (table.c.id == sa.bindparam("its_id"), table.c.message_id == sa.bindparam("its_message_id"))
-        each = [{"its_id": id, "its_message_id": message_id} for id, message_id in rows.items()]
+        its_mark = sa.bindparam("its_mark", type_=sa.LargeBinary)
+        the_same = (table.c.id == sa.bindparam("its_id"), mark(table.c.message_id).is_not_distinct_from(its_mark))
+        each = [{"its_id": id, "its_mark": mark} for id, mark in rows.items()]
         connection.execute(change.where(*the_same, _is(table, RowState.PENDING)), each)
 
     def _publication(self) -> sa.Update | sa.Delete:
@@ -223,7 +238,9 @@ class Claims:
         return sa.update(self.table).values(**done)
 
     def _refusal(self, row: Refused) -> dict[str, Any]:
-        changes: dict[str, Any] = {"attempts": self.table.c.attempts + 1, "last_error": row.error[:_MOST_ERROR]}
+        attempts = self.table.c.attempts
+        counted = sa.case((attempts < _MOST_ATTEMPTS, attempts + 1), else_=attempts)  # not beyond the column's end
+        changes: dict[str, Any] = {"attempts": counted, "last_error": storable(row.error, _MOST_ERROR)}
         if row.again_after is None:
             return changes | {"state": int(RowState.PARKED)}
         return changes | {"next_attempt_at": self._after(row.again_after)}
@@ -239,23 +256,21 @@ class Claims:
         """How many rows wait, since when, and how many are parked."""
         table = self.table
         pending = _is(table, RowState.PENDING)
-        with self.database.looking() as connection:
-            count, oldest = connection.execute(
-                sa.select(sa.func.count(), sa.func.min(table.c.created_at)).where(pending)
-            ).one()
+        first = sa.func.min(table.c.created_at)
+        oldest_seen = sa.extract("epoch", first) if self.database.is_postgresql else sa.type_coerce(first, sa.String)
+        with self._looking() as connection:
+            count, oldest = connection.execute(sa.select(sa.func.count(), oldest_seen).where(pending)).one()
             parked = connection.execute(sa.select(sa.func.count()).where(_is(table, RowState.PARKED))).scalar_one()
-        return {"pending": count, "oldest": _aware(oldest), "parked": parked}
+        return {"pending": count, "oldest": shown_moment(oldest), "parked": parked}
 
     def listed(self, state: RowState, limit: int) -> list[dict[str, Any]]:
         """Rows in that state, oldest first, without their bodies."""
         table = self.table
         columns = [column for column in table.c if column.key not in ("body", "properties")]
-        query = sa.select(*columns).where(_is(table, state)).order_by(table.c.id).limit(limit)
-        with self.database.looking() as connection:
-            return [
-                {column.key: _aware(value) for column, value in zip(columns, row, strict=True)}
-                for row in connection.execute(query)
-            ]
+        times = {column.key for column in columns if isinstance(column.type, sa.DateTime)}
+        query = sa.select(*self._readable(columns)).where(_is(table, state)).order_by(table.c.id).limit(limit)
+        with self._looking() as connection:
+            return [shown_row(row, times) for row in connection.execute(query).mappings()]
 
     def retry(self, ids: Sequence[int] | None) -> int:
         """Let parked rows be tried again, from their first attempt; all of them if none are named."""
@@ -304,32 +319,3 @@ def fitting(candidates: Sequence[Candidate], budget: int) -> list[Candidate]:
 
 def _keys(rows: Iterable[Candidate]) -> set[str]:
     return {row.ordering_key for row in rows if row.ordering_key is not None}
-
-
-def _row(found: Any) -> OutboxRow:
-    properties = found["properties"]
-    return OutboxRow(
-        found["id"],
-        found["message_id"],
-        found["exchange"],
-        found["routing_key"],
-        bytes(found["body"]),
-        bytes(properties) if properties is not None else _plain_properties(found),
-        found["ordering_key"],
-        found["attempts"],
-    )
-
-
-def _aware(value: Any) -> Any:
-    """SQLite keeps no time zone: what it tells is UTC."""
-    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
-
-
-def _plain_properties(found: Any) -> bytes:
-    return Properties(
-        content_type="application/json",
-        delivery_mode=PERSISTENT,
-        message_id=found["message_id"],
-        correlation_id=found["message_id"],
-        timestamp=_aware(found["created_at"]),
-    ).encode()

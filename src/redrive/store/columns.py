@@ -43,9 +43,12 @@ class Words(sa.TypeDecorator[str]):
         self.most = most
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002
-        if value is None:
-            return None
-        if value.isascii() and len(value) <= self.most and "\0" not in value:  # as most are
-            return value
-        text = value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-        return text if len(text) <= self.most else text[: self.most - 1] + "…"
+        return storable(value, self.most) if value is not None else None
+
+
+def storable(text: str, most: int) -> str:
+    """Return the text as any database can store it, cut to `most` characters."""
+    if text.isascii() and len(text) <= most and "\0" not in text:  # as most are
+        return text
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    return text if len(text) <= most else text[: most - 1] + "…"
