@@ -57,6 +57,7 @@ def may_have_a_culprit(error: BaseException) -> bool:
     processors=settings.USERS_PROC_CONCURRENCY,
     batchers=settings.USERS_BATCH_CONCURRENCY,
     isolate=may_have_a_culprit,
+    database_outage="retry",  # as the document counts it: db_error
     call_timeout="1m",  # a commit included
 )
 async def insert_users(users: list[User], session: AsyncSession) -> None:
@@ -68,6 +69,7 @@ async def insert_users(users: list[User], session: AsyncSession) -> None:
     size=settings.USERS_BATCH_SIZE,
     timeout=f"{settings.USERS_BATCH_TIMEOUT_MS}ms",
     isolate=may_have_a_culprit,
+    database_outage="retry",
     call_timeout="1m",
 )
 async def insert_late(batch: Batch[bytes], session: AsyncSession) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -58,6 +59,7 @@ from redrive.store.transactions import SESSION_TYPES, StoreTransactions
 from redrive.store.transport import Transport, arrange, stranded
 from redrive.store.waking import Waker
 from redrive.topology import Naming, QueueType, Server, Topology, expand
+from redrive.topology.dead_ends import declared
 from redrive.topology.expansion import Expanded
 from redrive.topology.naming import fill
 from redrive.topology.plan import make_plan
@@ -330,8 +332,7 @@ class App(Router):
             return
         server = Server(embedded=True, delayed_exchanges=True)
         own = {queue.name for queue in expand(self.topology, server).queues}
-        dead = {name for queue in self.queues for name in Expanded(self.topology, queue, server).dead_letter_queues}
-        if said := stranded(held, own, dead, self.data):
+        if said := stranded(held, own, set(declared(self.topology, server)), self.data):
             log.warning("%s", said)
 
     async def relay(self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None) -> Relay:
@@ -553,6 +554,7 @@ class Running:
             transactions=StoreTransactions(self.app.database, self.app.inbox),
             session_types=SESSION_TYPES,
             budget=lambda: self.settling.properties_max,
+            worker=secrets.token_hex(6),
         )
         ready = [replace(spec, middleware=(*self.app.middleware, *spec.middleware)) for spec in specs]
         worker = Worker(ready, self.consuming, self.settling, around)
@@ -588,12 +590,17 @@ class Running:
                 continue  # that queue is counted with its main queue
             names = Expanded(self.app.topology, spec.queue, self.server)
             roles = {spec.queue.name: "main"} | dict.fromkeys(names.waiting_queues, "retry")
-            if names.has_dlq:
-                roles[names.dlq_queue] = "dlq"
+            roles |= dict.fromkeys(names.dead_letter_queues, "dlq")
             for queue, role in roles.items():
                 with suppress(NotFound):
                     found[queue, role] = (await self.publishing.queue_info(queue)).messages
         return found
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it should get no work; nothing if all is well."""
+        broker = [] if self.is_ready else ["not connected, or the broker takes no messages"]
+        return broker + [problem for worker in self._workers for problem in worker.problems]
 
     @property
     def is_ready(self) -> bool:

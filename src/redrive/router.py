@@ -84,7 +84,8 @@ class Router:
 
         `options` are those of `Queue` (bind, retry, type, ...) and of `ConsumerSpec` (concurrency, prefetch, timeout,
         ...). Without a word about `retry` there are three attempts, 15 s apart; `retry=None` parks at once.
-        `dlq` may be a table of errors and the dead-letter queues for them.
+        `dlq` may be the name of the queue's dead-letter queue, or a table of errors and the dead-letter queues for
+        them; what is not in the table goes to the queue's own.
         """
         _check_options(queue, options, _CONSUMER_OPTIONS)
         declared, more = self._queue_of(queue, self._completed(queue, options))
@@ -144,7 +145,8 @@ class Router:
         dead_ends = dict(dlq) if isinstance(dlq, Mapping) else {}
         said = {name: options.pop(name) for name in list(options) if name in _QUEUE_OPTIONS}
         said["dead_ends"] = tuple(dead_ends.values())
-        said["dlq"] = True if isinstance(dlq, Mapping) else dlq
+        named = isinstance(queue, Queue) and isinstance(queue.dlq, str)
+        said["dlq"] = (None if named else True) if isinstance(dlq, Mapping) else dlq
         if isinstance(queue, Queue):
             changes = {name: value for name, value in said.items() if value not in (None, ())}
             declared = replace(queue, **changes) if changes else queue

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 from redrive import App, Batch, BreakerPolicy, Discard, Message, Naming, Park, Publisher, Retry, RetryLater, Snooze
 from redrive.client import Connection, Properties
 from redrive.client.probing import server_of
-from redrive.errors import ConfigurationError, ConnectionLost
+from redrive.errors import ConfigurationError
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Route
-from redrive.runtime.observing import Outcome
+from redrive.runtime.observing import BreakerChanged, Observer, Outcome
 from working import Watcher, depth, take, working
 
 
@@ -350,29 +351,6 @@ async def test_copies_for_others_are_not_made_again(app: App) -> None:
 # Guards -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_a_message_that_kills_whoever_handles_it_is_parked(app: App, kind: str) -> None:
-    deaths = 0
-
-    @app.consumer("orders", retry=SHORT, type=kind, crash_limit=3, concurrency=5)
-    async def dies(app: App) -> None:
-        nonlocal deaths
-        deaths += 1
-        assert app._running is not None
-        if kind == "classic":  # until the message of which this is the copy is gone: else there are two of them
-            (watcher,) = (one for one in app.observers if isinstance(one, Watcher))
-            await watcher.seen(Outcome.RELEASED, deaths - 1)
-            await asyncio.sleep(0.05)
-        (await app._running.consuming.link()).abort(ConnectionLost("killed"))
-        await asyncio.sleep(60)
-
-    async with working(app, within=0.1) as (running, watcher):
-        await app.publish("", "orders", Order(1))
-        (event,) = await watcher.seen(Outcome.PARKED)
-        assert (event.reason, deaths) == ("crashed", 3)
-        assert await depth(running.publishing, "orders.dlq") == 1
-
-
 async def test_a_breaker_stops_handling_before_attempts_are_burnt(app: App) -> None:
     policy = BreakerPolicy(failure_rate=0.5, minimum_calls=4, window=4, pause="300ms")
     broken, attempts = True, 0
@@ -457,6 +435,63 @@ async def test_consumers_that_depend_on_the_same_share_a_breaker(app: App) -> No
         await app.publish("", "also", Order(9))
         await asyncio.sleep(0.1)
     assert handled == []
+
+
+@pytest.mark.parametrize("error", [ConnectionError, TimeoutError])
+async def test_a_consumer_may_depend_on_several_and_a_failure_is_that_of_the_one_it_blames(
+    app: App, error: type[Exception]
+) -> None:
+    strict = BreakerPolicy(failure_rate=0.5, minimum_calls=2, window=2, pause="300ms")
+    names = {ConnectionError: "bank", TimeoutError: "ledger"}
+    failing, changes = True, []
+
+    @app.consumer(
+        "orders",
+        retry=Retry(attempts=9, delay="20ms"),
+        breaker={name: replace(strict, only=kind) for kind, name in names.items()},
+    )
+    async def handle() -> None:
+        if failing:
+            raise error("down")
+
+    class Changes(Observer):
+        def breaker(self, event: BreakerChanged) -> None:
+            changes.append((event.name, str(event.state)))
+
+    app.observers.append(Changes())
+    async with working(app) as (_, watcher):
+        for number in range(4):
+            await app.publish("", "orders", Order(number))
+        await watcher.until(lambda: "open" in watcher.breaker_states)
+        failing = False
+        await watcher.seen(Outcome.DONE, 4)
+    assert changes == [(names[error], state) for state in ("open", "probing", "closed")]
+
+
+async def test_a_message_waits_for_every_dependency_of_its_handler(app: App) -> None:
+    policy = BreakerPolicy(failure_rate=0.5, minimum_calls=2, window=2, pause="60s")
+    handled = []
+
+    @app.consumer("fails", retry=Retry(attempts=9, delay="60s"), breaker=policy, depends_on="ledger")
+    async def fails() -> None:
+        raise OSError("down")
+
+    @app.consumer("both", retry=SHORT, breaker=policy, depends_on=["bank", "ledger"])
+    async def both(order: Order) -> None:
+        handled.append(order.id)
+
+    @app.consumer("one", retry=SHORT, breaker=policy, depends_on="bank")
+    async def one(order: Order) -> None:
+        handled.append(order.id)
+
+    async with working(app, within=0.1) as (_, watcher):
+        for number in range(2):
+            await app.publish("", "fails", Order(number))
+        await watcher.until(lambda: watcher.breaker_states == ["open"])
+        await app.publish("", "both", Order(8))
+        await app.publish("", "one", Order(9))
+        await watcher.seen(Outcome.DONE)
+    assert handled == [9]
 
 
 async def test_a_rate_limit_holds_messages_back(app: App) -> None:

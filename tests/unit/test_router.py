@@ -6,7 +6,7 @@ from redrive import App, Batch, BreakerPolicy, Retry, Router
 from redrive.errors import ConfigurationError
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.specs import ConsumerSpec
-from redrive.topology import Queue
+from redrive.topology import Queue, Server, dead_ends, expand
 
 OFTEN, ONCE = Retry(attempts=11, delay="5s"), Retry(attempts=2, delay="1s")
 
@@ -103,3 +103,50 @@ def test_dead_letters_are_handled_without_defaults() -> None:
 def test_defaults_that_cannot_be_are_refused_when_they_are_said(defaults: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told.replace("?", r"\?")):
         Router(defaults=defaults)
+
+
+# Dead-letter queues ---------------------------------------------------------------------------------
+
+
+def test_a_text_names_the_dead_letter_queue() -> None:
+    app = App("shop", defaults={"dlq": "{queue}.grave"})
+    app.consumer("orders")(handle)
+    app.consumer("mail", dlq="lost.mail")(handle)
+    app.consumer(app.queue("bills", dlq="bills.dead"), dlq={KeyError: "bills.unknown"})(handle)
+    app.dlq_consumer("mail")(handle)
+
+    known = dead_ends.declared(app.topology, Server.of("3.10"))
+    assert known == {
+        "orders.grave": "orders", "lost.mail": "mail", "bills.dead": "bills", "bills.unknown": "bills",
+    }  # fmt: skip
+    assert {queue.name for queue in expand(app.topology, Server.of("3.10")).queues} >= set(known)
+    assert {spec.queue.name for spec in app.chosen(()) if spec.for_dead_letters} == {"lost.mail"}
+
+
+def test_two_errors_may_share_a_dead_letter_queue() -> None:
+    app = App("shop")
+    app.consumer("orders", dlq={KeyError: "orders.odd", ValueError: "orders.odd"})(handle)
+
+    expand(app.topology, Server.of("3.10"))
+    assert set(dead_ends.declared(app.topology, Server.of("3.10"))) == {"orders.dlq", "orders.odd"}
+
+
+@pytest.mark.parametrize(
+    ("dlq", "told"),
+    [
+        ("", "want true, false or the name"),
+        ("yes", "want true, false or the name"),
+        (5, "want true, false or the name"),
+        ("{qeue}.dlq", "{qeue} is unknown"),
+        ({"KeyError": "orders.odd"}, "want a class of errors and a queue's name"),
+        ({KeyError: ""}, "want a class of errors and a queue's name"),
+    ],
+)
+def test_what_cannot_be_a_dead_letter_queue_is_refused(dlq: object, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        App("shop").consumer("orders", dlq=dlq)(handle)
+
+
+def test_a_table_of_errors_belongs_to_the_consumer() -> None:
+    with pytest.raises(ConfigurationError, match="belongs to the queue's consumer"):
+        App("shop").queue("orders", dlq={KeyError: "orders.odd"})

@@ -547,11 +547,15 @@ class Connection:
         exclusive: bool = False,
         arguments: Arguments | None = None,
         finishing: Callable[[], Awaitable[None]] | None = None,
+        aborting: Callable[[], Awaitable[None]] | None = None,
+        intercept: Callable[[Delivery], bool] | None = None,
     ) -> Consumer:
         """Consume a queue, by `handler` or by iterating over what this returns.
 
         A handler may leave a delivery to be settled by somebody else; `finishing` then waits for those, before the
-        channel is closed and whatever is not settled goes back to the queue.
+        channel is closed and whatever is not settled goes back to the queue; `aborting` is awaited in its stead
+        when the consumer is aborted. `intercept` gets each redelivered message when it arrives, and returns whether it
+        settles it: such a message is not handled.
         """
         if concurrency < 1:
             raise ConfigurationError(f"concurrency {concurrency}: want at least 1")
@@ -565,6 +569,8 @@ class Connection:
             arguments=dict(arguments or {}),
             backoff=self._backoff,
             finishing=finishing,
+            aborting=aborting,
+            intercept=intercept,
         )
         return await self._begin(consumer)
 
@@ -575,12 +581,22 @@ class Connection:
         *,
         prefetch: int = 100,
         finishing: Callable[[], Awaitable[None]] | None = None,
+        aborting: Callable[[], Awaitable[None]] | None = None,
+        intercept: Callable[[Delivery], bool] | None = None,
     ) -> Consumer:
         """Consume a queue by a handler that gets as many deliveries in one call as have come, but never so many that
         others would have to wait. Else as `consume`.
         """
         consumer = Consumer(
-            self, queue, None, many=handler, prefetch=prefetch, backoff=self._backoff, finishing=finishing
+            self,
+            queue,
+            None,
+            many=handler,
+            prefetch=prefetch,
+            backoff=self._backoff,
+            finishing=finishing,
+            aborting=aborting,
+            intercept=intercept,
         )
         return await self._begin(consumer)
 

@@ -86,6 +86,8 @@ class Consumer:
         exclusive: bool = False,
         arguments: Mapping[str, FieldValue] | None = None,
         finishing: Callable[[], Awaitable[None]] | None = None,
+        aborting: Callable[[], Awaitable[None]] | None = None,
+        intercept: Callable[[Delivery], bool] | None = None,
     ) -> None:
         self.state = ConsumerState.STARTING
         self.prefetch = prefetch
@@ -100,6 +102,8 @@ class Consumer:
         self._arguments = arguments or {}
         self._backoff = backoff
         self._finishing = finishing
+        self._aborting = aborting
+        self._intercept = intercept
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._settler: ChannelSettler | None = None
@@ -200,6 +204,8 @@ class Consumer:
 
     def _deliver(self, delivery: Delivery, settler: ChannelSettler) -> None:
         settler.take(delivery)
+        if delivery.redelivered and self._intercept is not None and self._intercept(delivery):
+            return
         self._buffer.append(delivery)
         if self._hungry:
             self._feed_one()
@@ -346,6 +352,8 @@ class Consumer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._aborting is not None and self._channel is not None:
+            await self._aborting()
         if self._channel is not None:
             self._channel.abandon()
         self._become(ConsumerState.CANCELLED)

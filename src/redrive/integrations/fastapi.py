@@ -26,6 +26,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from datetime import timedelta
 from typing import Annotated, Any, TypeAlias
 
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from redrive.app import App
@@ -46,6 +47,7 @@ from redrive.integrations.logs import LogObserver
 from redrive.integrations.monitoring import Monitoring
 from redrive.recovery.durations import Duration, duration
 from redrive.runtime.publishing import Publisher
+from redrive.store.outages import is_outage
 from redrive.store.transport import Transport
 
 try:
@@ -165,12 +167,15 @@ Transaction = Annotated[AsyncSession, Depends(transaction, scope="function")]
 
 
 def explain_errors(api: FastAPI) -> None:
-    """A broker that is away is not the caller's fault, and worth another try: 503, as a problem (RFC 9457)."""
+    """A broker or database that is unavailable is not the caller's fault, and worth another try: 503, as a problem
+    (RFC 9457). Any other error of the database is raised as before.
+    """
 
     @api.exception_handler(RedriveError)
+    @api.exception_handler(SQLAlchemyError)
     async def explain(request: Request, error: Exception) -> JSONResponse:
         status, title, detail = explanation(error)
-        log.warning("%s %s: %s", request.method, request.url.path, error)
+        log.warning("%s %s: %s", request.method, request.url.path, str(error).partition("\n")[0])
         problem = {"type": "about:blank", "title": title, "status": status, "detail": detail}
         headers = _RETRY_AFTER if status == 503 else {}
         return JSONResponse(
@@ -187,6 +192,10 @@ def explanation(error: Exception) -> tuple[int, str, str]:
             return 503, "The broker cannot be reached", "Nothing was taken. Send it again in a moment."
         case PublishRefused():
             return 503, "The broker takes no more", "Nothing was taken. Send it again in a moment."
+        case DBAPIError(connection_invalidated=True) if is_outage(error):
+            return 503, "It may have been stored", "The database went away meanwhile. Send it again, as it was."
+        case SQLAlchemyError() if is_outage(error):
+            return 503, "The database cannot be reached", "Nothing was stored. Send it again in a moment."
         case Unroutable() | BrokerError():
             return 502, "The broker cannot take that", "Nothing was taken, and another try will not help."
         case _:

@@ -75,9 +75,7 @@ class Monitoring:
     def problems(self) -> list[str]:
         """Why it should get no work; nothing if all is well."""
         running = self._app.connected
-        if running is None:
-            return ["not connected"]
-        return [] if running.is_ready else ["not connected, or the broker takes no messages"]
+        return running.problems if running is not None else ["not connected"]
 
     def __repr__(self) -> str:
         return f"<Monitoring {self._app.name} consumers={len(self._specs)}>"

@@ -84,7 +84,12 @@ METRICS: Mapping[str, Metric] = {
         Metric("redrive_batch_size", _HISTOGRAM, ("queue",), "Messages in a batch"),
         Metric("redrive_batch_seconds", _HISTOGRAM, ("queue",), "How long the handler took for a batch"),
         Metric("redrive_breaker_state", _GAUGE, ("name", "queue", "state"), "1 for the state a breaker is in, else 0"),
-        Metric("redrive_connected", _GAUGE, ("connection",), "1 while a connection to the broker is open, else 0"),
+        Metric(
+            "redrive_connected",
+            _GAUGE,
+            ("connection",),
+            "1 while a connection to the broker, or to the consumers' database, is open, else 0",
+        ),
         Metric("redrive_reconnects_total", _COUNTER, ("connection",), "Connections made anew after they were lost"),
         Metric("redrive_publish_seconds", _HISTOGRAM, ("exchange",), "From publishing a message to its confirm"),
         Metric("redrive_queue_messages", _GAUGE, ("queue", "role"), "Messages ready in a queue's main, retry, dlq"),

@@ -51,7 +51,8 @@ class HeaderNames:
     HISTORY: ClassVar = "x-redrive-history"  # the attempts, oldest first
     DROPPED: ClassVar = "x-redrive-attempts-dropped"  # how many are missing from it
     SNOOZES: ClassVar = "x-redrive-snoozes"  # how often it was put off without using an attempt
-    CRASHES: ClassVar = "x-redrive-crashes"  # how often its worker died with it
+    CRASHES: ClassVar = "x-redrive-crashes"  # how often its worker died while it handled this message alone
+    QUARANTINE: ClassVar = "x-redrive-quarantine"  # which worker watches it, and how: see `recovery.admission`
     FIRST_FAILED_AT: ClassVar = "x-redrive-first-failed-at"  # when it failed for the first time
     NOT_BEFORE: ClassVar = "x-redrive-not-before"  # until when it waits
     EXCHANGE: ClassVar = "x-redrive-exchange"  # where it was first published
@@ -157,7 +158,7 @@ class Attempt:
 class History:
     failed: int = 0  # attempts
     snoozes: int = 0
-    crashes: int = 0  # deliveries that seem to have killed whoever handled them
+    crashes: int = 0  # of the worker, while it handled this message alone
     first_failed_at: datetime | None = None
     not_before: datetime | None = None
     attempts: tuple[Attempt, ...] = ()  # oldest first
@@ -170,8 +171,8 @@ class History:
     def with_another_snooze(self) -> History:
         return replace(self, snoozes=min(self.snoozes + 1, MOST))
 
-    def with_another_crash(self) -> History:
-        return replace(self, crashes=min(self.crashes + 1, MOST))
+    def with_crashes(self, crashes: int) -> History:
+        return replace(self, crashes=min(crashes, MOST))
 
 
 _READ = {

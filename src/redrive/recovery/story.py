@@ -83,6 +83,7 @@ _HISTORY = HeaderNames.HISTORY.encode()
 _DROPPED = HeaderNames.DROPPED.encode()
 _SNOOZES = HeaderNames.SNOOZES.encode()
 _CRASHES = HeaderNames.CRASHES.encode()
+_QUARANTINE = HeaderNames.QUARANTINE.encode()
 _FIRST_FAILED_AT = HeaderNames.FIRST_FAILED_AT.encode()
 _NOT_BEFORE = HeaderNames.NOT_BEFORE.encode()
 _EXCHANGE = HeaderNames.EXCHANGE.encode()
@@ -100,7 +101,7 @@ _RAW_PROPERTIES = HeaderNames.RAW_PROPERTIES.encode()
 _RAW_SIZE = HeaderNames.RAW_SIZE.encode()
 _STORY = (
     *(_HISTORY, _DROPPED, _SNOOZES, _CRASHES, _FIRST_FAILED_AT, _NOT_BEFORE, _EXCHANGE, _ROUTING_KEY, _QUEUE),
-    *(_ERROR, _MESSAGE, _STACK, _FINGERPRINT, _HOST, _APP, _PARKED_AT),
+    *(_ERROR, _MESSAGE, _STACK, _FINGERPRINT, _HOST, _APP, _PARKED_AT, _QUARANTINE),
 )
 
 _FIELD_FIRST_FAILED_AT = named(_FIRST_FAILED_AT)
@@ -117,6 +118,7 @@ class ParkReason(StrEnum):
     MALFORMED = "malformed"  # the body cannot be decoded or validated
     EXPIRED = "expired"  # older than the policy's max_age
     CRASHED = "crashed"  # kills whoever handles it
+    UNCOUNTABLE = "uncountable"  # its headers have no room for the count of its attempts
     REQUESTED = "requested"  # its handler wanted it
     BROKER = "broker"  # the broker gave it up
 
@@ -140,13 +142,15 @@ def retrying(
     attempt: int,
     delay: timedelta | None,
     not_before: datetime | None = None,
+    mark: str = "",
     names: HeaderNames = NAMES,
     budget: int = BUDGET,
 ) -> bytes:
     """The properties of a copy that will be tried again.
 
-    `attempt` is the number of the one that ended in `failure`. Without a failure nothing is counted here: it is a
-    snooze or a crash, and `history` is the one `with_another_snooze` or `with_another_crash`.
+    `attempt` is the number of the one that ended in `failure`. Without a failure no attempt is counted: it is a snooze,
+    or a move into or out of quarantine, and `history` is the one `with_another_snooze` or `with_crashes`. `mark` is
+    that of a message in quarantine (`recovery.admission`).
     """
     if history is NO_HISTORY and failure is not None and not_before is None:
         first = _first_retry(raw, failure, origin, attempt, delay, names)
@@ -155,7 +159,7 @@ def retrying(
     attempts, dropped = _attempts(history, failure, attempt, delay)
     telling = _Telling(
         failed={names.attempts.encode(): _number(_failed(history, failure, attempt))},
-        core=_state(history, failure, not_before),
+        core=_state(history, failure, not_before) | ({_QUARANTINE: _words(mark)} if mark else {}),
         facts=_origin(history, origin),
         words={names.reason.encode(): names.say(attempts[-1].error_type, attempts[-1].message)} if attempts else {},
         attempts=attempts,

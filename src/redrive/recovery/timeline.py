@@ -30,6 +30,7 @@ _WHY = {
     ParkReason.MALFORMED: "its body could not be read",
     ParkReason.EXPIRED: "it had been tried for longer than its policy allows",
     ParkReason.CRASHED: "it seems to kill whoever handles it",
+    ParkReason.UNCOUNTABLE: "its headers have no room to count its attempts",
     ParkReason.REQUESTED: "its handler asked for it",
     ParkReason.BROKER: "the broker gave it up",
 }

@@ -24,6 +24,7 @@ from redrive.runtime.codecs import Malformed
 from redrive.runtime.consuming import GIVES_UP, PartlyFailed, Walk, is_cancelled
 from redrive.runtime.message import Message
 from redrive.runtime.specs import BatchSpec
+from redrive.runtime.transactions import DatabaseUnavailable
 
 
 class _Gathered(NamedTuple):
@@ -51,11 +52,32 @@ class Batching:
     async def __call__(self, deliveries: Sequence[Delivery]) -> None:
         """As many as have come: each is gathered, or has gone its own way."""
         walk = self._walk
+        waiting = []
         for delivery in deliveries:
             walk.observer.started(walk.queue)
-            if walk.holds_back(delivery) and await walk.hold_back(delivery):
-                continue
-            self._accept(delivery, walk)
+            if not walk.needs_admission(delivery):
+                self._accept(delivery, walk)
+            elif walk.is_gated:
+                await self._admit(delivery)
+            else:
+                waiting.append(self._admit(delivery))
+        if waiting:
+            await asyncio.gather(*waiting)
+
+    async def _admit(self, delivery: Delivery) -> None:
+        await self._walk.admit(delivery, self._accept_admitted, self._handle_alone)
+
+    async def _accept_admitted(self, delivery: Delivery) -> None:
+        self._accept(delivery, self._walk)
+
+    async def _handle_alone(self, delivery: Delivery) -> None:
+        """A batch of one."""
+        try:
+            body = self._walk.handler.read(delivery.body, delivery.raw_properties)
+        except Malformed as error:
+            self._walk.bury(delivery, error, ParkReason.MALFORMED)
+            return
+        await self._call(Batch([body], [delivery], self._message_of))
 
     def _accept(self, delivery: Delivery, walk: Walk) -> None:
         try:
@@ -104,30 +126,54 @@ class Batching:
             await asyncio.gather(*self._running, return_exceptions=True)
         await self._walk.drained()
 
-    def abandon(self) -> None:
+    async def abort(self) -> None:
+        """Cancel what is being handled. What is not settled goes back to its queue."""
         for alarm in self._alarms.values():
             alarm.cancel()
         for task in self._running:
             task.cancel()
-        self._walk.abandon()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        for gathered in self._gathered.values():
+            self._walk.release_watched(gathered.deliveries)
+        await self._walk.settlement.finish_moves()
 
     # Handle and settle --------------------------------------------------------------------------------
 
     async def _run(self, batch: Batch[Any]) -> None:
+        lock = self._walk.lock
         async with self._places:
-            began = self._walk.clock.monotonic()
+            if lock.contended:
+                await lock.wait()
+            else:
+                lock.running += 1
             try:
-                await self._handle(batch, _Budget(len(batch)))
-            except Exception as bug:
-                self._walk.settlement.give_up(batch.deliveries, bug)
-            self._walk.observer.batch(self._walk.queue, len(batch), self._walk.clock.monotonic() - began)
+                await self._call(batch)
+            finally:
+                lock.leave()
+
+    async def _call(self, batch: Batch[Any]) -> None:
+        began = self._walk.clock.monotonic()
+        try:
+            await self._handle(batch, _Budget(len(batch)))
+        except asyncio.CancelledError:
+            self._walk.release_watched(batch.deliveries)
+            raise
+        except Exception as bug:
+            self._walk.settlement.give_up(batch.deliveries, bug)
+        self._walk.observer.batch(self._walk.queue, len(batch), self._walk.clock.monotonic() - began)
 
     async def _handle(self, batch: Batch[Any], budget: _Budget) -> None:
         known: frozenset[int] = frozenset()
         messages = batch.messages if self._walk.spec.middleware else ()
         try:
             budget.spend()
-            known = await self._walk.within_limits(lambda: self._walk.call_with_batch(batch), messages)
+            known = await self._walk.ride_out(
+                lambda: self._walk.within_limits(lambda: self._walk.call_with_batch(batch), messages)
+            )
+        except DatabaseUnavailable:  # and the worker stops
+            for delivery in batch.deliveries:
+                self._walk.release(delivery)
+            return
         except PartlyFailed as partly:
             await self._without_the_failed(batch, partly, budget)
             return

@@ -1,6 +1,6 @@
 """A consumer at work: each delivery walks the same steps, and this file lists them.
 
-    guard      may it be handled now, and did it kill somebody before?
+    admit      may it be handled now? Breaker, rate limit, and the crash guard (`recovery.admission`)
     read       the body, as the type that the handler asks for
     handle     the handler, within its time limit and its middleware
     settle     ack; or decide, and carry the verdict out
@@ -14,15 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.protocol.content import Delivery, ack_all
-from redrive.recovery.breaker import Breaker, BreakerState
+from redrive.recovery.admission import Admission, Mark, admit
+from redrive.recovery.breaker import Breaker
 from redrive.recovery.classification import PERMANENT, TRANSIENT, Classified, Kind, classify
 from redrive.recovery.durations import duration
 from redrive.recovery.failure import describe
@@ -34,21 +34,25 @@ from redrive.recovery.signals import Discard
 from redrive.recovery.story import ParkReason
 from redrive.recovery.verdict import Again, Bury, Drop, decide, wait
 from redrive.runtime.batch import Batch
+from redrive.runtime.breakers import Breakers
 from redrive.runtime.clock import Clock
 from redrive.runtime.codecs import Malformed
 from redrive.runtime.handlers import Handler, HandlerDied
 from redrive.runtime.message import Message, current_message
-from redrive.runtime.observing import BreakerChanged, Observer
-from redrive.runtime.settling import Case, Settlement
+from redrive.runtime.observing import Observer
+from redrive.runtime.outage import Outage
+from redrive.runtime.quarantine import HandlerLock, Quarantine
+from redrive.runtime.settling import Case, Settlement, mark_of
 from redrive.runtime.specs import ConsumerSpec
-from redrive.runtime.transactions import NoMessageId, Transaction, Transactions
+from redrive.runtime.transactions import DatabaseUnavailable, NoMessageId, Transaction, Transactions
+from redrive.topology.expansion import DELIVERY_LIMIT
 
 log = logging.getLogger("redrive.runtime")
 
 T = TypeVar("T")
 
 _NOT_BEFORE = HeaderNames.NOT_BEFORE.encode()
-_CRASHES = HeaderNames.CRASHES.encode()
+_QUARANTINE = HeaderNames.QUARANTINE.encode()
 _OURS = b"x-redrive-"  # with which both begin
 
 GIVES_UP = (KeyboardInterrupt, SystemExit, GeneratorExit)  # the whole process, or a task that nobody waits for
@@ -85,11 +89,16 @@ class Walk:
         *,
         quorum: bool,
         keeps_failures: bool = False,
+        quarantine: Quarantine | None = None,
+        lock: HandlerLock | None = None,
+        stopping: asyncio.Event | None = None,
         transactions: Transactions | None = None,
-        breaker: Breaker | None = None,
+        outage: Outage | None = None,
+        breaker: Breakers | None = None,
     ) -> None:
         """`quorum`: it is a quorum queue, where the broker counts deliveries. `keeps_failures`: the broker goes on
-        counting those of a rejected message when it comes out of a retry queue.
+        counting those of a rejected message when it comes out of a retry queue. `quarantine`: the crash guard, if
+        there is one. `lock`, `stopping` and `outage`, that of the database, are those of the whole worker.
         """
         self.spec = spec
         self.queue = spec.queue.name
@@ -104,26 +113,39 @@ class Walk:
         self._counts_deliveries = quorum
         self._keeps_rejections = keeps_failures and self._policy.via is Route.REJECT
         self._is_gated = self.breaker is not None or self.rate is not None
-        self._gates_closed = asyncio.Event()
+        self._quarantine = quarantine
+        self.lock = lock or HandlerLock()
+        self.lock.before_alone.append(settlement.flush)
+        self._stopping = stopping or asyncio.Event()
         self._inbox = spec.inbox_policy
         self._transactions = transactions
+        self.outage = outage or Outage(observer)
         if (self._inbox is not None or handler.wants_session) and transactions is None:
             raise ConfigurationError(f"consumer of {self.queue}: an inbox or a session needs App(database=...)")
         self._is_plain = self._timeout is None and not spec.middleware and not self.is_transactional
 
     async def __call__(self, delivery: Delivery) -> None:
         """Walk. Raises only when cancelled, and then the delivery is given back."""
+        self.observer.started(self.queue)
         try:
-            await self._walk(delivery)
-        except asyncio.CancelledError:  # while it was held back, as a rule
-            if not delivery.settled:
+            if self.needs_admission(delivery):
+                await self.admit(delivery, self._handle, self._handle)
+                return
+            lock = self.lock
+            if lock.contended:
+                await lock.wait()
+            else:
+                lock.running += 1
+            try:
+                await self._handle(delivery)
+            finally:
+                lock.leave()
+        except asyncio.CancelledError:  # before the handler began, as a rule
+            if not delivery.settled and not self.settlement.is_moving(delivery):
                 delivery.nack(requeue=True)
             raise
 
-    async def _walk(self, delivery: Delivery) -> None:
-        self.observer.started(self.queue)
-        if self.holds_back(delivery) and await self.hold_back(delivery):
-            return
+    async def _handle(self, delivery: Delivery) -> None:
         clock = self.clock.monotonic
         began = clock()
         message = Message(delivery, self.queue, self.read_history)
@@ -138,9 +160,17 @@ class Walk:
                 if (result := await self.handler.call(body, message)) is not None:
                     await self.handler.finish(result)
             else:
-                await self.within_limits(lambda: self._call(body, message), (message,))
+
+                async def attempt() -> None:
+                    nonlocal began
+                    began = clock()
+                    await self.within_limits(lambda: self._call(body, message), (message,))
+
+                await self.ride_out(attempt)
         except AlreadyProcessed:
             self.skip(delivery)
+        except DatabaseUnavailable:  # and the worker stops
+            self.release(delivery)
         except GIVES_UP:
             raise
         except BaseException as error:
@@ -151,6 +181,17 @@ class Walk:
             self.failed(delivery, error, clock() - began)
         else:
             self.succeeded(delivery, clock() - began)
+
+    async def ride_out(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the work, and repeat it after an outage of the database, if it has a transaction."""
+        if not self.is_transactional:
+            return await work()
+        if self.spec.database_outage == "wait":
+            return await self.outage.ride_out(work)
+        try:
+            return await work()
+        except DatabaseUnavailable as unavailable:
+            raise (unavailable.__cause__ or OSError(str(unavailable))) from None
 
     async def within_limits(self, work: Callable[[], Awaitable[T]], messages: Sequence[Message]) -> T:
         """The handler's work, within its time limit and its middleware."""
@@ -170,8 +211,10 @@ class Walk:
             await self.handler.finish(await self.handler.call(body, message))
             return
         identity = self._inbox.identity(body, message) if self._inbox is not None else None
-        async with self._transactions.begin(blocking=not self.handler.is_async) as transaction:
-            if identity is not None and not await transaction.note(self.queue, [identity]):
+        async with self.outage.transaction(self._transactions, blocking=not self.handler.is_async) as transaction:
+            if identity is None:
+                await self._connect(transaction)
+            elif not await transaction.note(self.queue, [identity]):
                 raise AlreadyProcessed
             await self.handler.finish(await self.handler.call(body, message, transaction.session))
 
@@ -182,7 +225,8 @@ class Walk:
         if self._transactions is None or not self.is_transactional:
             await self.handler.finish(await self.handler.call_with_batch(batch))
             return frozenset()
-        async with self._transactions.begin(blocking=not self.handler.is_async) as transaction:
+        batch.failures.clear()  # of a call before this one that an outage ended
+        async with self.outage.transaction(self._transactions, blocking=not self.handler.is_async) as transaction:
             known = await self._known(batch, transaction)
             unknown = [position for position in range(len(batch)) if position not in known]
             fresh = batch.part(unknown)
@@ -195,8 +239,16 @@ class Walk:
                 raise PartlyFailed(batch.failures)
         return known
 
+    async def _connect(self, transaction: Transaction) -> None:
+        """Begin in the database before the handler does, to find out whether it is available: an error after that may
+        be the handler's. Where outages are failures, the handler meets them itself.
+        """
+        if self.spec.database_outage == "wait":
+            await transaction.connect()
+
     async def _known(self, batch: Batch[Any], transaction: Transaction) -> frozenset[int]:
         if self._inbox is None:
+            await self._connect(transaction)
             return frozenset()
         firsts: dict[str, int] = {}
         known = set()
@@ -219,7 +271,7 @@ class Walk:
         if self.spec.for_dead_letters:
             self.settlement.went_well()
         if self.breaker is not None:
-            self._heard(self.breaker.succeeded(self.clock.monotonic()))
+            self.breaker.succeeded()
 
     def all_succeeded(self, deliveries: Sequence[Delivery]) -> None:
         """Those of a batch."""
@@ -230,11 +282,16 @@ class Walk:
             self.settlement.went_well()
         if self.breaker is not None:
             for _ in deliveries:
-                self._heard(self.breaker.succeeded(self.clock.monotonic()))
+                self.breaker.succeeded()
 
     def skip(self, delivery: Delivery) -> None:
         """It was processed before."""
         self.settlement.skip(delivery, self.read_history(delivery))
+        self._said_nothing()
+
+    def release(self, delivery: Delivery) -> None:
+        """Give it back unhandled: the database is unavailable, and the worker stops."""
+        self.settlement.release(delivery, self.read_history(delivery), 0.0, "the database is unavailable")
         self._said_nothing()
 
     def _said_nothing(self) -> None:
@@ -251,15 +308,15 @@ class Walk:
         if self.spec.for_dead_letters:
             self._failed_as_dead_letter(Case(delivery, history, describe(error, now), error, seconds))
             return
+        if isinstance(error, HandlerDied) and self._quarantine is not None:
+            self._said_nothing()
+            self._quarantine.settle_crash(Case(delivery, history, describe(error, now), error, seconds))
+            return
         classified = self._classified(error, now)
         verdict = decide(classified, history, self._policy, now, random.random())
         if self.breaker is not None:
-            if classified.kind is Kind.TRANSIENT and self._blames(self.breaker, error):
-                self._heard(self.breaker.failed(self.clock.monotonic()))
-            else:
-                self._said_nothing()
-        if isinstance(error, HandlerDied) and history.crashes + 1 >= (self.spec.crash_limit or 1 << 30):
-            verdict = Bury(ParkReason.CRASHED)
+            may_pass = classified.kind is Kind.TRANSIENT
+            self.breaker.failed([one for one in self.breaker if may_pass and self._blames(one, error)])
         failure = describe(error, now, stack=isinstance(verdict, Bury))
         self.settlement.settle(Case(delivery, history, failure, error, seconds), verdict)
 
@@ -291,14 +348,14 @@ class Walk:
         if isinstance(case.error, Discard):
             self.settlement.settle(case, Drop())
         else:
-            self.settlement.put_back(case)
+            self.settlement.postpone(case, "failed as a dead letter")
 
     def bury(self, delivery: Delivery, error: BaseException, reason: ParkReason) -> None:
         failure = describe(error.__cause__ or error, self.clock.now())
         case = Case(delivery, self.read_history(delivery), failure, error)
         self._said_nothing()
         if self.spec.for_dead_letters:
-            self.settlement.put_back(case)
+            self.settlement.postpone(case, "failed as a dead letter")
         else:
             self.settlement.settle(case, Bury(reason))
 
@@ -315,54 +372,101 @@ class Walk:
             delivery_count=self._policy.via is Route.QUORUM,
         )
 
-    # Guards -------------------------------------------------------------------------------------------
+    # Admission ----------------------------------------------------------------------------------------
 
-    def holds_back(self, delivery: Delivery) -> bool:
-        """Is there anything to ask before it is handled? For most deliveries there is not."""
+    @property
+    def is_gated(self) -> bool:
+        """Whether every delivery waits for a breaker or a rate limit."""
+        return self._is_gated
+
+    def needs_admission(self, delivery: Delivery) -> bool:
+        """Whether anything must be decided before it is handled. For most deliveries nothing is."""
         raw = delivery.raw_properties
-        return delivery.redelivered or self._is_gated or (_OURS in raw and (_NOT_BEFORE in raw or _CRASHES in raw))
+        return delivery.redelivered or self._is_gated or (_OURS in raw and (_NOT_BEFORE in raw or _QUARANTINE in raw))
 
-    async def hold_back(self, delivery: Delivery) -> bool:
-        """May it be handled now? If not, it was settled in another way."""
+    async def admit(
+        self,
+        delivery: Delivery,
+        handle: Callable[[Delivery], Awaitable[None]],
+        handle_alone: Callable[[Delivery], Awaitable[None]],
+    ) -> None:
+        """Pass a delivery, or the copy that takes its place, to `handle` next to other handlers, or to `handle_alone`
+        while no other handler of this worker runs; or settle it in another way.
+        """
         if self._is_gated and not await self._pass_gates():
             delivery.nack(requeue=True)
-            return True
-        if delivery.redelivered and self._may_have_crashed(delivery):
-            self._said_nothing()
-            return True
-        if _CRASHES in delivery.raw_properties and not self.spec.for_dead_letters:
-            await self._before_a_suspect()
+            return
         if _NOT_BEFORE in delivery.raw_properties and self._is_early(delivery):
             self._said_nothing()
-            return True
-        return False
+            return
+        admission, mark = self._admission(delivery)
+        if admission is Admission.HANDLE or self._quarantine is None:
+            async with self.lock.shared():
+                await handle(delivery)
+            return
+        case = Case(delivery, self.read_history(delivery), None, None)
+        match admission:
+            case Admission.WATCH:
+                async with self.lock.shared():  # nothing is moved while a message is handled alone
+                    if await self._watch(case, handle, alone=False):
+                        return
+            case Admission.WATCH_ALONE:
+                async with self.lock.alone():
+                    if await self._watch(case, handle_alone, alone=True):
+                        await self.settlement.flush()
+                        return
+            case Admission.CHECK_WORKER:
+                assert mark is not None
+                self._quarantine.check(case, mark)
+            case Admission.REJECT:
+                delivery.reject(requeue=False)
+        self._said_nothing()
 
-    def _may_have_crashed(self, delivery: Delivery) -> bool:
-        """A delivery that comes again may have killed whoever had it. Whether it was settled by this."""
-        limit = self.spec.crash_limit
-        if limit is None or self._policy.via is Route.QUORUM or self.spec.for_dead_letters:
+    async def _watch(self, case: Case, handle: Callable[[Delivery], Awaitable[None]], *, alone: bool) -> bool:
+        """Move a delivery to quarantine and handle the copy. Returns whether there is one."""
+        assert self._quarantine is not None
+        if (watched := await self._quarantine.enter(case, alone=alone)) is None:
             return False
-        history = self.read_history(delivery)
-        rejections = history.failed if self._keeps_rejections else 0  # which are deliveries, too, and killed nobody
-        if rejections and not self._counts_deliveries:
-            return False  # redelivered for that alone, as far as can be seen
-        crashes = self._deliveries(delivery) - rejections if self._counts_deliveries else history.crashes + 1
-        if crashes >= limit:
-            case = Case(delivery, replace(history, crashes=crashes), None, None)
-            self.settlement.settle(case, Bury(ParkReason.CRASHED))
-            return True
-        if self._counts_deliveries:
-            return False
-        self.settlement.count_crash(Case(delivery, history, None, None))
+        try:
+            await handle(watched)
+        except asyncio.CancelledError:
+            self.release_watched([watched])
+            raise
         return True
 
-    async def _before_a_suspect(self) -> None:
-        """What is being settled should be, with its ack written, before a message is handled that may kill us; above
-        all the one of which it is the copy: else both would come back, and there would be one more with every death.
+    def _admission(self, delivery: Delivery) -> tuple[Admission, Mark | None]:
+        mark = mark_of(delivery)
+        return admit(mark, redelivered=delivery.redelivered and not self._was_rejected(delivery)), mark
+
+    def _was_rejected(self, delivery: Delivery) -> bool:
+        """Whether a delivery counts as redelivered only because it was rejected into its retry queue. On a classic
+        queue that is as much as can be seen: after a first rejection, redeliveries are not noticed.
         """
-        if self.settlement.under_way:
-            await self.settlement.catch_up()
-            await asyncio.sleep(0)
+        if not self._keeps_rejections:
+            return False
+        rejections = self.read_history(delivery).failed
+        if self._counts_deliveries:
+            return rejections >= self._deliveries(delivery)
+        return rejections > 0
+
+    @property
+    def intercept(self) -> Callable[[Delivery], bool] | None:
+        """Gets redelivered messages when they arrive; None where there is nothing to do then. An explicit delivery
+        limit is left to the broker.
+        """
+        counted = self._counts_deliveries and self._quarantine is not None and self.spec.queue.delivery_limit is None
+        return self._renew if counted and self._policy.via is not Route.REJECT else None
+
+    def _renew(self, delivery: Delivery) -> bool:
+        """Put a fresh copy of a message in its place that a quorum queue has delivered often. Deploys and lost
+        connections count towards the queue's delivery limit, at which the broker gives a message up. Returns whether
+        that is being done.
+        """
+        if self._deliveries(delivery) < DELIVERY_LIMIT // 2 or self._stopping.is_set():
+            return False
+        case = Case(delivery, self.read_history(delivery), None, None)
+        self.settlement.requeue(case, mark_of(delivery), "redelivered often")
+        return True
 
     @staticmethod
     def _deliveries(delivery: Delivery) -> int:
@@ -394,7 +498,7 @@ class Walk:
         while self.rate is not None and (pause := self.rate.take(clock())) > 0:
             if not await self._wait_at_gates(pause):
                 return False
-        while self.breaker is not None and (pause := self._breaker_pause(self.breaker)) > 0:
+        while self.breaker is not None and (pause := self.breaker.pause()) > 0:
             if not await self._wait_at_gates(min(pause, 1.0)):  # somebody else's probe may have ended it
                 return False
         return True
@@ -402,7 +506,7 @@ class Walk:
     async def _wait_at_gates(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await self._gates_closed.wait()
+                await self._stopping.wait()
         except TimeoutError:
             return True
         return False
@@ -414,29 +518,28 @@ class Walk:
         else:
             self.rate.change(self.clock.monotonic(), per_second)
 
-    def _breaker_pause(self, breaker: Breaker) -> float:
-        before = breaker.state
-        pause = breaker.permits(self.clock.monotonic())
-        self._heard(breaker.state if breaker.state is not before else None)
-        return pause
-
-    def _heard(self, state: BreakerState | None) -> None:
-        if state is not None and self.breaker is not None:
-            name = self.spec.depends_on or self.queue
-            self.observer.breaker(BreakerChanged(name, self.queue, state, self.breaker.failure_rate))
-
     # The end ------------------------------------------------------------------------------------------
-
-    def close_gates(self) -> None:
-        """What waits for the breaker or the rate limit has not begun, and must not hold up who wants to end."""
-        self._gates_closed.set()
 
     async def drained(self) -> None:
         """Wait for what is being settled."""
         await self.settlement.drained()
 
-    def abandon(self) -> None:
-        self.settlement.abandon()
+    def release_watched(self, deliveries: Iterable[Delivery]) -> None:
+        """Give back what came out of quarantine. The others go back with their channel."""
+        for delivery in deliveries:
+            if not delivery.settled and self.settlement.is_quarantined(delivery):
+                self.settlement.give_back(delivery)
+
+    async def close(self) -> None:
+        """End what is still being settled, and the quarantine."""
+        await self.settlement.close()
+        if self._quarantine is not None:
+            await self._quarantine.close()
+
+    @property
+    def watched(self) -> int:
+        """How many deliveries are in quarantine."""
+        return self._quarantine.unsettled if self._quarantine is not None else 0
 
     def __repr__(self) -> str:
         return f"<Walk {self.queue} {self.handler!r} settling={self.settlement.under_way}>"

@@ -8,10 +8,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from redrive.protocol.content import Delivery
-from redrive.recovery.history import History
+from redrive.recovery.history import HeaderNames, History
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+_QUARANTINE = HeaderNames.QUARANTINE.encode()
 
 
 class Message:
@@ -67,7 +70,8 @@ class Message:
 
     @property
     def redelivered(self) -> bool:
-        return self._delivery.redelivered
+        """Whether it may have been handled before. A message in quarantine was redelivered to its own queue."""
+        return self._delivery.redelivered or _QUARANTINE in self._delivery.raw_properties
 
     @property
     def history(self) -> History:

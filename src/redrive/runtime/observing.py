@@ -40,7 +40,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome
     attempt: int
     max_attempts: int
-    reason: str  # "exhausted", "permanent", "malformed", "crashed", ... or why it was released
+    reason: str  # "exhausted", "permanent", "malformed", "crashed", "uncountable", ... or why it was released
     message_id: str | None = None
     correlation_id: str | None = None
     message_type: str | None = None
@@ -61,8 +61,8 @@ class BreakerChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionChanged:
-    name: str  # "consuming", "publishing"
-    state: str
+    name: str  # "consuming", "publishing", "settling"; "database": that of the consumers' transactions
+    state: str  # "open", or another; of the database "open" or "unavailable"
     reason: str | None
     reconnects: int
 

@@ -67,7 +67,10 @@ class Consumes(Protocol):
         prefetch: int = ...,
         concurrency: int = ...,
         finishing: Callable[[], Awaitable[None]] | None = ...,
-    ) -> Consuming: ...
+        aborting: Callable[[], Awaitable[None]] | None = ...,
+        intercept: Callable[[Delivery], bool] | None = ...,
+    ) -> Consuming:
+        """`intercept` gets each redelivered message when it arrives, and returns whether it settles it."""
 
     async def consume_many(
         self,
@@ -76,10 +79,50 @@ class Consumes(Protocol):
         *,
         prefetch: int = ...,
         finishing: Callable[[], Awaitable[None]] | None = ...,
+        aborting: Callable[[], Awaitable[None]] | None = ...,
+        intercept: Callable[[Delivery], bool] | None = ...,
     ) -> Consuming: ...
 
 
-class Declarer(Protocol):
+class QueueState(Protocol):
+    @property
+    def messages(self) -> int:
+        """How many are ready."""
+
+    @property
+    def consumers(self) -> int: ...
+
+
+class DeclaresQueues(Protocol):
+    async def declare_queue(
+        self,
+        name: str = ...,
+        *,
+        durable: bool = ...,
+        exclusive: bool = ...,
+        auto_delete: bool = ...,
+        arguments: Mapping[str, FieldValue] | None = ...,
+    ) -> Any: ...
+
+
+class Queues(DeclaresQueues, Protocol):
+    """Declares, inspects and deletes queues."""
+
+    async def queue_info(self, name: str) -> QueueState:
+        """Raises `NotFound` if there is no such queue."""
+
+    async def delete_queue(self, name: str) -> Any: ...
+
+
+class WorkerBroker(Consumes, Queues, Protocol):
+    """What a worker needs of the connection that consumes."""
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was lost and opened again."""
+
+
+class Declarer(DeclaresQueues, Protocol):
     """Makes exchanges, queues and bindings. To make one again that exists just so changes nothing."""
 
     async def declare_exchange(
@@ -92,16 +135,6 @@ class Declarer(Protocol):
         internal: bool = ...,
         arguments: Mapping[str, FieldValue] | None = ...,
     ) -> None: ...
-
-    async def declare_queue(
-        self,
-        name: str = ...,
-        *,
-        durable: bool = ...,
-        exclusive: bool = ...,
-        auto_delete: bool = ...,
-        arguments: Mapping[str, FieldValue] | None = ...,
-    ) -> Any: ...
 
     async def bind_queue(
         self, queue: str, exchange: str, routing_key: str = ..., arguments: Mapping[str, FieldValue] | None = ...

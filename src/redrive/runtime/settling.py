@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,12 +27,13 @@ from typing import Any, NamedTuple, assert_never
 
 from msgspec.structs import replace
 
-from redrive.errors import PublishError, RedriveError
+from redrive.errors import PublishError, PublishRefused, RedriveError
 from redrive.protocol.content import Delivery
+from redrive.recovery.admission import ALONE, REJECT, Mark
 from redrive.recovery.backoff import Backoff, Spell
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure
-from redrive.recovery.history import HeaderNames, History, broker_can_count
+from redrive.recovery.history import HeaderNames, History, broker_can_count, read_history
 from redrive.recovery.retry import Route
 from redrive.recovery.story import Origin, ParkReason, countable, parking, retrying
 from redrive.recovery.verdict import Again, Bury, Drop, Verdict
@@ -47,8 +49,9 @@ from redrive.wire.properties import Properties
 log = logging.getLogger("redrive.runtime")
 
 _PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=30), jitter=0.2)
-_NOWHERE = timedelta(0)
-_CRASHES = HeaderNames.CRASHES.encode()
+_MOVE_PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=5), jitter=0.2)
+_LAST_CONFIRMS = 5.0  # seconds
+_QUARANTINE = HeaderNames.QUARANTINE.encode()
 _X_DEATH = b"x-death"
 
 
@@ -99,9 +102,15 @@ class Settlement:
         self._app, self._host = app, host
         self._budget = budget  # how large the properties of a message may be
         self._rungs: dict[str, Destination] = {}  # those of the policy, by label
-        self._trouble = Spell(_PAUSES)
+        self._trouble = Spell(_PAUSES)  # with retry and dead-letter queues
+        self._move_trouble = Spell(_MOVE_PAUSES)  # with moves into and out of quarantine
         self._copies: set[HandOver] = set()  # that the broker has not answered for
         self._tasks: set[asyncio.Task[None]] = set()  # that wait for something else
+        self._publishing: set[asyncio.Task[None]] = set()  # those of them that publish a copy
+        self.quarantine_queue: str | None = None  # of this worker, once it has one
+        self._moving: dict[Delivery, asyncio.Task[bool]] = {}  # deliveries on their way to it
+        self._returning: set[Delivery] = set()  # from it to the main queue
+        self._closed = False
 
     def settle(self, case: Case, verdict: Verdict) -> None:
         """Begin to. Whoever wants to know the end asks `drained`, or observes."""
@@ -127,10 +136,10 @@ class Settlement:
         delivery.ack()
         self._observer.settled(self._event(Case(delivery, history, None, None), Outcome.DUPLICATE, "processed before"))
 
-    def release(self, delivery: Delivery, history: History, seconds: float) -> None:
-        """Whoever handled it was told to end: it goes back as it came."""
-        delivery.nack(requeue=True)
-        self._observer.settled(self._event(Case(delivery, history, None, None, seconds), Outcome.RELEASED, "cancelled"))
+    def release(self, delivery: Delivery, history: History, seconds: float, reason: str = "cancelled") -> None:
+        """Give a delivery back whose handler was cancelled, or could not begin."""
+        self.give_back(delivery)
+        self._observer.settled(self._event(Case(delivery, history, None, None, seconds), Outcome.RELEASED, reason))
 
     # Again --------------------------------------------------------------------------------------------
 
@@ -145,7 +154,7 @@ class Settlement:
             case.delivery.reject(requeue=False)
             self._observer.settled(event)
         elif not countable(case.delivery.raw_properties, names=self._spec.headers, budget=self._budget()):
-            self._bury(case, Bury(ParkReason.EXHAUSTED))  # what cannot be counted would never end
+            self._bury(case, Bury(ParkReason.UNCOUNTABLE))  # it would be retried indefinitely
         else:
             self._hand_over(case, self._waiting_place(case, verdict), self._retried(case, verdict), event)
 
@@ -187,32 +196,105 @@ class Settlement:
             budget=self._budget(),
         )
 
-    def count_crash(self, case: Case) -> None:
-        """A delivery that may have killed whoever handled it before: put it back with that counted, and handle the
-        copy. On a quorum queue the broker counts.
-        """
-        try:
-            self._count_crash(case)
-        except Exception as bug:
-            self.give_up([case.delivery], bug)
+    # Quarantine (see `recovery.admission`) -------------------------------------------------------------
 
-    def _count_crash(self, case: Case) -> None:
-        raw = retrying(
+    def requeue(self, case: Case, mark: Mark | None, reason: str) -> None:
+        """Put a copy into the main queue, with this mark and the crashes of `case.history`."""
+        event = self._event(case, Outcome.RELEASED, reason)
+        self._hand_over(case, Destination("", self._names.queue.name), self._marked(case, mark), event)
+
+    async def quarantine(self, case: Case, queue: str, mark: Mark) -> bool:
+        """Move a delivery to a worker's quarantine queue. Returns whether it is there; if not, it is given back. Raises
+        PublishRefused.
+        """
+        raw = self._marked(case, mark)
+        if _QUARANTINE not in raw:
+            self._bury(case, Bury(ParkReason.UNCOUNTABLE))  # without room for the mark a crash loop would never end
+            return False
+        delivery = case.delivery
+        self._moving[delivery] = task = asyncio.create_task(self._move(case, queue, raw))
+        task.add_done_callback(lambda _: self._end_move(delivery))
+        return await asyncio.shield(task)  # a handler that is cancelled now leaves the move to come to its end
+
+    def _end_move(self, delivery: Delivery) -> None:
+        task = self._moving.pop(delivery)
+        if not task.cancelled():
+            task.exception()  # if the handler that waited for it was cancelled, none is left to hear it
+
+    async def _move(self, case: Case, queue: str, raw: bytes) -> bool:
+        try:
+            await self._publisher.publish("", queue, case.delivery.body, raw)
+        except PublishRefused:
+            raise
+        except PublishError as error:
+            self._kept(case.delivery, self._event(case, Outcome.RELEASED, ""), error)
+            return False
+        self._move_trouble.end()
+        case.delivery.ack()
+        return True
+
+    def is_moving(self, delivery: Delivery) -> bool:
+        """Whether a delivery is on its way to quarantine: its ack follows the confirm of the copy."""
+        return delivery in self._moving
+
+    async def finish_moves(self) -> None:
+        """Give copies that were published a moment to be confirmed, so that their originals are acked."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_CONFIRMS):
+                await self.flush()
+
+    async def flush(self) -> None:
+        """Wait until no message is between two queues."""
+        while moving := self._in_motion():
+            await asyncio.wait(moving)
+        await asyncio.sleep(0)  # their acks are written
+
+    def _in_motion(self) -> list[asyncio.Future[Any]]:
+        return [*self._moving.values(), *self._publishing, *(copy.end() for copy in self._copies)]
+
+    def is_quarantined(self, delivery: Delivery) -> bool:
+        """Whether it came out of a quarantine queue, rather than out of the main queue."""
+        return _QUARANTINE in delivery.raw_properties and delivery.routing_key == self.quarantine_queue
+
+    def give_back(self, delivery: Delivery) -> None:
+        """Return a delivery to the main queue, unchanged. Out of quarantine that takes a copy: requeued there, it would
+        come back as one whose worker did not finish it.
+        """
+        if not self.is_quarantined(delivery):
+            delivery.nack(requeue=True)
+        elif delivery not in self._returning and not self._closed:
+            self._returning.add(delivery)
+            headers, counter = _readable_headers(delivery), self._spec.headers.attempts
+            history = read_history(headers, self._names.queue.name, count_header=counter, via_reject=False)
+            case = Case(delivery, history, None, None)
+            mark = mark_of(delivery)
+            raw = self._marked(case, ALONE if mark is not None and mark.alone else None)
+            self._hand_over(case, Destination("", self._names.queue.name), raw, None)
+
+    async def close(self) -> None:
+        """End every pause, and wait a moment for the confirms of what is published. From then on nothing is published:
+        what is left goes back to its queue with its channel.
+        """
+        for task in self._tasks:
+            task.cancel()
+        if self.under_way:
+            await asyncio.sleep(0)  # the pauses end, and their messages are given back
+            await self.finish_moves()
+        self._closed = True
+        self.abandon()
+
+    def _marked(self, case: Case, mark: Mark | None) -> bytes:
+        return retrying(
             case.delivery.raw_properties,
-            case.history.with_another_crash(),
+            case.history,
             None,
             origin=self._origin(case),
             attempt=case.attempt,
-            delay=_NOWHERE,
-            not_before=None,
+            delay=None,
+            mark=str(mark) if mark is not None else "",
             names=self._spec.headers,
             budget=self._budget(),
         )
-        if _CRASHES not in raw:
-            self._bury(case, Bury(ParkReason.CRASHED))  # no room for the count: it would never end
-        else:
-            event = self._event(case, Outcome.RELEASED, "redelivered")
-            self._hand_over(case, Destination("", self._names.queue.name), raw, event)
 
     # The end ------------------------------------------------------------------------------------------
 
@@ -222,8 +304,7 @@ class Settlement:
             case.delivery.ack()  # there is no place for it, and a reject would be one more retry
             self._observer.settled(event)
         elif not self._names.has_dlq or (self._spec.park == "reject" and _has_sound_deaths(case.delivery)):
-            case.delivery.reject(requeue=False)
-            self._observer.settled(event)
+            self._park_by_reject(case, event)
         else:
             raw = parking(
                 case.delivery.raw_properties,
@@ -238,6 +319,14 @@ class Settlement:
             )
             self._hand_over(case, self._dead_end(case.error), raw, event)
 
+    def _park_by_reject(self, case: Case, event: Settled) -> None:
+        """Only the main queue has the dead-letter exchange for it. Out of quarantine it goes back there first."""
+        if self.is_quarantined(case.delivery):
+            self._hand_over(case, Destination("", self._names.queue.name), self._marked(case, REJECT), event)
+        else:
+            case.delivery.reject(requeue=False)
+            self._observer.settled(event)
+
     def _dead_end(self, error: BaseException | None) -> Destination:
         for kind, queue in self._spec.dead_ends.items():
             if isinstance(error, kind):
@@ -246,8 +335,8 @@ class Settlement:
 
     # Handing over -------------------------------------------------------------------------------------
 
-    def _hand_over(self, case: Case, to: Destination, raw: bytes, event: Settled) -> None:
-        """Publish; `answered` goes on when the broker has answered."""
+    def _hand_over(self, case: Case, to: Destination, raw: bytes, event: Settled | None) -> None:
+        """Publish; `answered` goes on when the broker has answered. `event` is what observers get then."""
         if to.x_delay is not None:
             raw = patch_properties(raw, set_headers={b"x-delay": raw_long(to.x_delay)})
         delivery = case.delivery
@@ -255,9 +344,11 @@ class Settlement:
         if self._publisher.publish_now(to.exchange, to.routing_key, delivery.body, raw, copy):
             self._copies.add(copy)
         else:
-            self._beside(self._publish_in_turn(to, raw, delivery, event))
+            task = self._beside(self._publish_in_turn(to, raw, delivery, event))
+            self._publishing.add(task)
+            task.add_done_callback(self._publishing.discard)
 
-    async def _publish_in_turn(self, to: Destination, raw: bytes, delivery: Delivery, event: Settled) -> None:
+    async def _publish_in_turn(self, to: Destination, raw: bytes, delivery: Delivery, event: Settled | None) -> None:
         try:
             await self._publisher.publish(to.exchange, to.routing_key, delivery.body, raw)
         except PublishError as error:
@@ -275,17 +366,25 @@ class Settlement:
         else:
             self._kept(copy.delivery, copy.event, error)
 
-    def _handed_over(self, delivery: Delivery, event: Settled) -> None:
-        self.went_well()
+    def _handed_over(self, delivery: Delivery, event: Settled | None) -> None:
+        self._returning.discard(delivery)
         delivery.ack()
-        self._observer.settled(event)
+        self._pauses_of(event).end()
+        if event is not None:
+            self._observer.settled(event)
 
-    def _kept(self, delivery: Delivery, event: Settled, error: PublishError) -> None:
+    def _kept(self, delivery: Delivery, event: Settled | None, error: PublishError) -> None:
         """It could not be handed over: after a pause, back into its queue."""
+        self._returning.discard(delivery)
         log.error("a message of %s stays where it is: %s", self._names.queue.name, error)
-        reason = f"not handed over: {error}"
-        self._observer.settled(replace(event, outcome=Outcome.RELEASED, reason=reason, delay=None))
-        self._beside(self._back_after_a_pause(delivery))
+        if event is not None:
+            reason = f"not handed over: {error}"
+            self._observer.settled(replace(event, outcome=Outcome.RELEASED, reason=reason, delay=None))
+        self._beside(self._back_after_a_pause(delivery, self._pauses_of(event)))
+
+    def _pauses_of(self, event: Settled | None) -> Spell:
+        """A move says nothing about a retry or dead-letter queue that refuses, and the other way round."""
+        return self._move_trouble if event is None or event.outcome is Outcome.RELEASED else self._trouble
 
     def give_up(self, deliveries: Iterable[Delivery], bug: BaseException) -> None:
         """They could not be settled, for no fault of theirs or the broker's: after a pause, back into their queue. What
@@ -294,35 +393,44 @@ class Settlement:
         self.report(bug)
         for delivery in deliveries:
             if not delivery.settled:
-                self._beside(self._back_after_a_pause(delivery))
+                self._beside(self._back_after_a_pause(delivery, self._trouble))
 
-    def put_back(self, case: Case) -> None:
-        """A dead letter that could not be handled either: after a pause, back into its queue."""
-        self._observer.settled(self._event(case, Outcome.RELEASED, "failed as a dead letter"))
-        self._beside(self._back_after_a_pause(case.delivery))
+    def postpone(self, case: Case, reason: str, *, moving: bool = False) -> None:
+        """Give a delivery back after a pause. `moving`: it was on its way into or out of quarantine."""
+        self.report_release(case, reason)
+        pauses = self._move_trouble if moving else self._trouble
+        self._beside(self._back_after_a_pause(case.delivery, pauses))
+
+    def report_release(self, case: Case, reason: str) -> None:
+        self._observer.settled(self._event(case, Outcome.RELEASED, reason))
 
     def went_well(self) -> None:
         """Pauses begin anew."""
         self._trouble.end()
 
-    async def _back_after_a_pause(self, delivery: Delivery) -> None:
-        pause = self._trouble.pause(self._clock.monotonic(), random.random())
+    async def _back_after_a_pause(self, delivery: Delivery, pauses: Spell) -> None:
+        pause = pauses.pause(self._clock.monotonic(), random.random())
         try:
             await asyncio.sleep(pause.total_seconds())
         finally:
             if not delivery.settled:
-                delivery.nack(requeue=True)
+                self.give_back(delivery)
 
     # Beside -------------------------------------------------------------------------------------------
 
     @property
     def under_way(self) -> int:
-        return len(self._copies) + len(self._tasks)
+        return len(self._copies) + len(self._tasks) + len(self._moving)
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that settles a delivery, next to the handling of others."""
+        self._beside(work)
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"redrive-settle-{self._names.queue.name}")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -334,17 +442,17 @@ class Settlement:
 
     async def catch_up(self) -> None:
         """Wait for all that is being settled now."""
-        if self._copies or self._tasks:
-            await asyncio.wait([*self._tasks, *(copy.end() for copy in self._copies)])
+        if self.under_way:
+            await asyncio.wait({*self._tasks, *self._in_motion()})
 
     async def drained(self) -> None:
         """Wait until nothing is being settled."""
-        while self._copies or self._tasks:
+        while self.under_way:
             await self.catch_up()
 
     def abandon(self) -> None:
         """What the broker has not answered for by now stays where it is."""
-        for task in self._tasks:
+        for task in (*self._tasks, *self._moving.values()):
             task.cancel()
         copies, self._copies = self._copies, set()
         for copy in copies:
@@ -391,8 +499,8 @@ class HandOver:
 
     __slots__ = ("_context", "_end", "_settlement", "delivery", "event")
 
-    def __init__(self, settlement: Settlement, delivery: Delivery, event: Settled) -> None:
-        """`event`: what is told when the copy is there and the original acked."""
+    def __init__(self, settlement: Settlement, delivery: Delivery, event: Settled | None) -> None:
+        """`event`: what observers get when the copy is there and the original acked."""
         self.delivery = delivery
         self.event = event
         self._settlement = settlement
@@ -433,6 +541,18 @@ def _has_sound_deaths(delivery: Delivery) -> bool:
         return True
     properties = _readable_properties(delivery)
     return properties is not None and broker_can_count(properties.headers or {})
+
+
+def mark_of(delivery: Delivery) -> Mark | None:
+    """The mark of a watched message (`recovery.admission`)."""
+    if _QUARANTINE not in delivery.raw_properties:
+        return None
+    return Mark.read(_readable_headers(delivery).get(HeaderNames.QUARANTINE))
+
+
+def _readable_headers(delivery: Delivery) -> Mapping[str, object]:
+    properties = _readable_properties(delivery)
+    return properties.headers or {} if properties is not None else {}
 
 
 def _readable_properties(delivery: Delivery) -> Properties | None:

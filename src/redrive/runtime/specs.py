@@ -61,8 +61,12 @@ class ConsumerSpec:
     # publish: with its story, to the dead-letter queue. reject: by the broker, as it came
     park: Literal["publish", "reject"] = "publish"
     crash_limit: int | None = 5  # a message that killed its worker so often is parked; None: no guard
-    breaker: BreakerPolicy | None = None  # stop consuming while what the handler depends on fails
-    depends_on: str | None = None  # consumers that depend on the same share a breaker
+    # how long a worker that lost its connection has to come back before it counts as dead
+    crash_grace: Duration = "30s"
+    # stop consuming while what the handler depends on fails: one policy, or one for each dependency by its name
+    breaker: BreakerPolicy | Mapping[str, BreakerPolicy] | None = None
+    # the dependency, or several, each with a breaker: consumers that depend on the same share it
+    depends_on: str | Sequence[str] | None = None
     rate: float | None = None  # messages a second
     # how the headers are called in which attempts are counted
     headers: HeaderNames = field(default_factory=HeaderNames)
@@ -70,6 +74,8 @@ class ConsumerSpec:
     middleware: Sequence[Middleware] = ()  # context managers around each call of the handler
     batch: BatchSpec | None = None  # handle many messages at once
     inbox: InboxPolicy | bool | None = None  # process each message once, in one transaction with what it writes
+    # while the database of its transactions is unavailable: wait for it, or count that as a failed attempt
+    database_outage: Literal["wait", "retry"] = "wait"
     for_dead_letters: bool = False  # the queue is one of dead letters: what fails goes back, after a pause
 
     def __post_init__(self) -> None:
@@ -84,14 +90,36 @@ class ConsumerSpec:
             raise ConfigurationError(f"{who}: prefetch {self.prefetch}: want 1 to 65535")
         if self.crash_limit is not None and self.crash_limit < 1:
             raise ConfigurationError(f"{who}: crash_limit {self.crash_limit}: want at least 1, or None for no guard")
+        if self.database_outage not in ("wait", "retry"):
+            raise ConfigurationError(f"{who}: database_outage {self.database_outage!r}: want 'wait' or 'retry'")
+        if duration(self.crash_grace, "crash_grace") <= timedelta(0):
+            raise ConfigurationError(f"{who}: crash_grace {self.crash_grace!r}: want more than nothing")
         if self.timeout is not None and duration(self.timeout, "timeout") <= timedelta(0):
             raise ConfigurationError(f"{who}: timeout {self.timeout!r}: want more than nothing")
+        if isinstance(self.breaker, Mapping) and self.depends_on is not None:
+            raise ConfigurationError(f"{who}: breaker names the dependencies already: leave depends_on out")
+        for kind, name in self.dead_ends.items():
+            if not (isinstance(kind, type) and issubclass(kind, BaseException) and isinstance(name, str) and name):
+                raise ConfigurationError(
+                    f"{who}: dlq {{{kind!r}: {name!r}}}: want a class of errors and a queue's name"
+                )
         if self.rate is not None and self.rate <= 0:
             raise ConfigurationError(f"{who}: rate {self.rate}: want more than 0 messages a second")
 
     @property
     def inbox_policy(self) -> InboxPolicy | None:
         return InboxPolicy() if self.inbox is True else self.inbox or None
+
+    @property
+    def breakers(self) -> dict[str | None, BreakerPolicy]:
+        """A policy for each dependency; for None, if the consumer has a breaker and names no dependency."""
+        if self.breaker is None:
+            return {}
+        if not isinstance(self.breaker, BreakerPolicy):
+            return dict(self.breaker.items())
+        if self.depends_on is None or isinstance(self.depends_on, str):
+            return {self.depends_on: self.breaker}
+        return dict.fromkeys(self.depends_on, self.breaker)
 
     @property
     def retry(self) -> Retry:
@@ -101,6 +129,11 @@ class ConsumerSpec:
     def rejects_to_retry(self) -> bool:
         """Does the queue's own dead-letter exchange lead to its retry queue?"""
         return self.retry.via is Route.REJECT and bool(self.retry.rungs)
+
+    @property
+    def guards_against_crashes(self) -> bool:
+        """Where the broker retries, it counts crashes as attempts; dead letters have no other place to go."""
+        return self.crash_limit is not None and self.retry.via is not Route.QUORUM and not self.for_dead_letters
 
     @property
     def prefetched(self) -> int:

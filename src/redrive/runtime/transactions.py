@@ -4,6 +4,8 @@
 
 What can die in between: before the commit, nothing has happened and the message comes again. After the commit and
 before the ack, the message comes again and is found to be noted: skipped. There is no third way.
+
+A database that is unavailable at any of these steps ends the attempt without counting it (`redrive.runtime.outage`).
 """
 
 from __future__ import annotations
@@ -26,13 +28,31 @@ class Transaction(Protocol):
     def session(self) -> Any:
         """The handler's session."""
 
+    @property
+    def connection(self) -> object | None:
+        """What connects it to the database; None: it has not begun there yet."""
+
+    async def connect(self) -> None:
+        """Begin in the database, before the handler does. A note does that, too."""
+
     async def note(self, consumer: str, message_ids: Sequence[str]) -> set[str]:
         """Note messages as processed, and say which had not been."""
 
 
 class Transactions(Protocol):
     def begin(self, *, blocking: bool) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction that commits when left in peace, else is rolled back. `blocking`: for plain functions."""
+        """A transaction that commits when left in peace, else is rolled back. `blocking`: for plain functions.
+
+        Raises DatabaseUnavailable if the database is the reason that it cannot begin, go on or commit. Whether a commit
+        whose answer was lost took place is then unknown: the message's note says so when it is handled again.
+        """
+
+
+class DatabaseUnavailable(BaseException):
+    """The transaction of a message failed because its database is unavailable: neither message nor handler is to blame.
+
+    No Exception: middleware that makes another error of every Exception must not make one of this.
+    """
 
 
 class NoMessageId(Exception):

@@ -18,12 +18,15 @@ from typing import Any
 
 from redrive.recovery.breaker import Breaker
 from redrive.runtime.batches import Batching
+from redrive.runtime.breakers import Breakers
 from redrive.runtime.clock import Clock
 from redrive.runtime.codecs import Codecs
 from redrive.runtime.consuming import Walk
 from redrive.runtime.handlers import Handler
 from redrive.runtime.observing import Observer
-from redrive.runtime.ports import Consumes, Consuming, HandsOver
+from redrive.runtime.outage import Outage
+from redrive.runtime.ports import Consuming, HandsOver, WorkerBroker
+from redrive.runtime.quarantine import HandlerLock, Quarantine
 from redrive.runtime.settling import Settlement
 from redrive.runtime.specs import ConsumerSpec
 from redrive.runtime.transactions import Transactions
@@ -54,18 +57,22 @@ class Surroundings:
     observer: Observer
     given: Mapping[type, Any]  # what handlers' parameters of these types get
     budget: Callable[[], int]  # how large the properties of a message may be
+    worker: str  # the identity of this worker: 12 hexadecimal digits
     transactions: Transactions | None = None  # where handlers find a database
     session_types: tuple[type, ...] = ()
 
 
 class Worker:
     def __init__(
-        self, specs: Sequence[ConsumerSpec], consumes: Consumes, publishes: HandsOver, around: Surroundings
+        self, specs: Sequence[ConsumerSpec], consumes: WorkerBroker, publishes: HandsOver, around: Surroundings
     ) -> None:
         self.state = State.STARTING
         self._consumes = consumes
         self._around = around
         self._breakers: dict[str, Breaker] = {}
+        self._lock = HandlerLock()
+        self._stopping = asyncio.Event()
+        self._outage = Outage(around.observer)
         self._walks = {spec.queue.name: self._walk(spec, publishes) for spec in specs}
         self._batches = {
             name: Batching(walk, walk.spec.batch) for name, walk in self._walks.items() if walk.spec.batch is not None
@@ -94,34 +101,54 @@ class Worker:
             host=around.host,
             budget=around.budget,
         )
+        quarantine = None
+        if spec.guards_against_crashes:
+            quarantine = Quarantine(
+                spec, names, settlement, self._consumes, worker=around.worker, stopping=self._stopping
+            )
         return Walk(
             spec,
             handler,
             settlement,
             around.observer,
             around.clock,
+            quarantine=quarantine,
+            lock=self._lock,
+            stopping=self._stopping,
             quorum=(quorum := names.type == "quorum"),
             keeps_failures=around.server.dead_letters_keep_failures(quorum=quorum),
             transactions=around.transactions,
-            breaker=self._breaker(spec),
+            outage=self._outage,
+            breaker=self._breakers_of(spec),
         )
 
-    def _breaker(self, spec: ConsumerSpec) -> Breaker | None:
-        """One for each consumer that wants one, or for what several depend on."""
-        if spec.breaker is None:
+    def _breakers_of(self, spec: ConsumerSpec) -> Breakers | None:
+        """One for each consumer that wants one, or for each of its dependencies, which several may share."""
+        policies = spec.breakers
+        if not policies:
             return None
-        name = f"dependency {spec.depends_on}" if spec.depends_on is not None else f"queue {spec.queue.name}"
-        return self._breakers.setdefault(name, Breaker(spec.breaker))
+        queue = spec.queue.name
+        found = {
+            name or queue: self._breakers.setdefault(
+                f"dependency {name}" if name is not None else f"queue {queue}", Breaker(policy)
+            )
+            for name, policy in policies.items()
+        }
+        return Breakers(queue, found, self._around.observer, self._around.clock)
 
     async def start(self) -> None:
         for name, walk in self._walks.items():
-            prefetch, batching = walk.spec.prefetched, self._batches.get(name)
+            batching = self._batches.get(name)
+            options: dict[str, Any] = {
+                "prefetch": walk.spec.prefetched,
+                "finishing": batching.drained if batching is not None else walk.drained,
+                "aborting": batching.abort if batching is not None else walk.settlement.finish_moves,
+                "intercept": walk.intercept,
+            }
             if batching is not None:
-                consuming = self._consumes.consume_many(name, batching, prefetch=prefetch, finishing=batching.drained)
+                consuming = self._consumes.consume_many(name, batching, **options)
             else:
-                consuming = self._consumes.consume(
-                    name, walk, prefetch=prefetch, concurrency=walk.spec.concurrency, finishing=walk.drained
-                )
+                consuming = self._consumes.consume(name, walk, concurrency=walk.spec.concurrency, **options)
             self._consuming[name] = await consuming
         self.state = State.RUNNING
 
@@ -130,8 +157,8 @@ class Worker:
         if self.state is State.STOPPED:
             return True
         self.state = State.DRAINING
-        for walk in self._walks.values():
-            walk.close_gates()
+        self._stopping.set()
+        self._outage.stop()
         finished = True
         try:
             async with asyncio.timeout(within.total_seconds()):
@@ -139,12 +166,9 @@ class Worker:
         except TimeoutError:
             finished = False
             log.warning("not finished within %s: what is left goes back to its queue", within)
-            for batching in self._batches.values():
-                batching.abandon()
-            for walk in self._walks.values():
-                walk.abandon()
             await asyncio.gather(*(consuming.abort() for consuming in self._consuming.values()))
         for walk in self._walks.values():
+            await walk.close()
             walk.handler.close()
         self.state = State.STOPPED
         return finished
@@ -152,7 +176,15 @@ class Worker:
     @property
     def unsettled(self) -> dict[str, int]:
         """How many messages of each queue are here: being handled, gathered, or waiting after a failure."""
-        return {queue: consuming.unsettled for queue, consuming in self._consuming.items()}
+        return {queue: held.unsettled + self._walks[queue].watched for queue, held in self._consuming.items()}
+
+    @property
+    def problems(self) -> list[str]:
+        """Why its consumers do not work, beyond their connection to the broker."""
+        if self._outage.error is None or self.state is State.STOPPED:
+            return []
+        waiting = ", ".join(name for name, walk in self._walks.items() if walk.is_transactional)
+        return [f"the database is unavailable, and consumers wait for it: {waiting}"]
 
     def limit_rate(self, queue: str, per_second: float) -> None:
         """Change a consumer's rate while it works."""

@@ -28,10 +28,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from redrive.errors import ConfigurationError
+from redrive.store.outages import Outages
 
 _AUTOCOMMIT = "AUTOCOMMIT"
 _BUSY = 30  # seconds that a writer waits for another
 _AGAIN = 0.01  # seconds
+_CONNECT = 5  # seconds for a server that does not answer, unless the URL says otherwise (connect_timeout)
 _ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
 _SYNC_DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
 
@@ -50,6 +52,7 @@ class Database:
         if self.kind not in _SYNC_DRIVERS:
             raise ConfigurationError(f"database {self.kind}: Redrive knows sqlite and postgresql")
         self._pool_size = pool_size
+        self.outages = Outages()
         self._making = Lock()
         self._engine: sa.Engine | None = None
         self._async_engine: AsyncEngine | None = None
@@ -89,12 +92,15 @@ class Database:
 
     def _set_up(self, engine: sa.Engine) -> None:
         (_set_up_postgresql if self.is_postgresql else _set_up_sqlite)(engine)
+        self.outages.watch(engine)
 
     def _options(self, drivers: dict[str, str]) -> dict[str, Any]:
         # Errors are told in headers and logs, where the values of a statement, a message's content, have no business.
         options: dict[str, Any] = {"url": self.url.set(drivername=drivers[self.kind]), "hide_parameters": True}
         if self.is_postgresql:
             options |= {"pool_size": self._pool_size, "max_overflow": 0, "pool_pre_ping": True, "pool_recycle": 1800}
+            if "connect_timeout" not in self.url.query:
+                options["connect_args"] = {"connect_timeout": _CONNECT}
         else:
             options["connect_args"] = {"timeout": _BUSY}
             if self.url.database and self.url.database != ":memory:":

@@ -1,11 +1,10 @@
 """Transactions for handlers: an `AsyncSession` for coroutines, a `Session` for plain functions.
 
 A `Session` blocks, so its steps run in threads: not in those that asyncio keeps for everybody, and not all in the same.
-A note waits for as long as another transaction has noted the same message (on SQLite, for as long as there is another
-one at all), and what it waits for is that one's end. If both were in line for the same threads, waiting notes could
-have all of them, and no transaction would ever end.
+What waits for the end of another transaction must not be in line with it for the same threads: it could have all of
+them, and no transaction would ever end.
 
-    noting     waits for others; so many at a time
+    noting     connect and note: waits for others; so many at a time
     ending     commit, rollback, close: always finds a thread
 
 The transaction is the consumer's. A handler that committed it would have its message noted as processed before it is,
@@ -24,17 +23,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.exc import InvalidRequestError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
+from redrive.runtime.transactions import DatabaseUnavailable
 from redrive.store.database import Database
 from redrive.store.inbox import Inbox
+from redrive.store.outages import is_outage
 
 SESSION_TYPES: tuple[type, ...] = (AsyncSession, Session)
 
 T = TypeVar("T")
 
+_ENDS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)  # of the task or the process
 _NOTING = 32  # threads at most
 _ENDING = 1000  # more than messages are handled at a time; a thread is made when all there are are busy
 
@@ -44,6 +48,7 @@ class ItsSession(Session):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.connected_by: sa.Connection | None = None  # None: the transaction has not begun in the database
         self._its = self.begin()
 
     def commit(self) -> NoReturn:
@@ -69,6 +74,12 @@ class ItsSession(Session):
                 self.invalidate()
 
 
+@event.listens_for(ItsSession, "after_begin")
+def _begun(session: Session, _: SessionTransaction, connection: sa.Connection) -> None:
+    assert isinstance(session, ItsSession)
+    session.connected_by = connection
+
+
 def _refuse(what: str) -> NoReturn:
     raise InvalidRequestError(
         f"a handler must not {what} its message's transaction: the consumer commits it when the handler returns, and "
@@ -81,6 +92,15 @@ class _AsyncTransaction:
     session: AsyncSession
     inbox: Inbox
 
+    @property
+    def connection(self) -> sa.Connection | None:
+        session = self.session.sync_session
+        assert isinstance(session, ItsSession)
+        return session.connected_by
+
+    async def connect(self) -> None:
+        await self.session.connection()
+
     async def note(self, consumer: str, message_ids: Sequence[str]) -> set[str]:
         return await self.inbox.note_async(self.session, consumer, message_ids)
 
@@ -90,16 +110,25 @@ class _BlockingTransaction:
     session: ItsSession
     inbox: Inbox
     threads: Executor
-    notes: list[Future[set[str]]] = field(default_factory=list)
+    steps: list[Future[Any]] = field(default_factory=list)
+
+    @property
+    def connection(self) -> sa.Connection | None:
+        return self.session.connected_by
+
+    async def connect(self) -> None:
+        await self._step(self.session.connection)
 
     async def note(self, consumer: str, message_ids: Sequence[str]) -> set[str]:
-        note = partial(copy_context().run, self.inbox.note, self.session, consumer, message_ids)
-        self.notes.append(self.threads.submit(note))
-        return await asyncio.wrap_future(self.notes[-1])
+        return await self._step(partial(self.inbox.note, self.session, consumer, message_ids))
 
-    def still_noting(self) -> Future[set[str]] | None:
-        """A note that is waited for no longer, and still waits itself: for a connection, or for another transaction."""
-        return next((note for note in self.notes if not note.done()), None)
+    async def _step(self, step: Callable[[], T]) -> T:
+        self.steps.append(self.threads.submit(partial(copy_context().run, step)))
+        return await asyncio.wrap_future(self.steps[-1])
+
+    def unfinished(self) -> Future[Any] | None:
+        """A step that is waited for no longer, and still waits itself: for a connection, or for another transaction."""
+        return next((step for step in self.steps if not step.done()), None)
 
 
 class StoreTransactions:
@@ -111,11 +140,32 @@ class StoreTransactions:
 
     @asynccontextmanager
     async def begin(self, *, blocking: bool) -> AsyncIterator[_AsyncTransaction | _BlockingTransaction]:
-        if not blocking:
-            async with self._database.async_sessions()(sync_session_class=ItsSession) as its_own:
-                yield _AsyncTransaction(its_own, self._inbox)
-                await its_own.run_sync(_finish)
-            return
+        transaction: _AsyncTransaction | _BlockingTransaction | None = None
+        try:
+            async with self._begin_blocking() if blocking else self._begin_async() as transaction:
+                yield transaction
+        except BaseException as error:
+            if self._is_outage(error, transaction.connection if transaction is not None else None):
+                raise DatabaseUnavailable(_first_line(error)) from error
+            raise
+
+    def _is_outage(self, error: BaseException, connection: sa.Connection | None) -> bool:
+        """Whose fault is it? Before there is a connection the handler has not begun. After that it is the database's if
+        a statement on this very connection failed for that: the handler may have wrapped the error, or have one of
+        another database.
+        """
+        if connection is None:
+            return is_outage(error)
+        return not isinstance(error, _ENDS) and self._database.outages.hit(connection)
+
+    @asynccontextmanager
+    async def _begin_async(self) -> AsyncIterator[_AsyncTransaction]:
+        async with self._database.async_sessions()(sync_session_class=ItsSession) as its_own:
+            yield _AsyncTransaction(its_own, self._inbox)
+            await its_own.run_sync(_finish)
+
+    @asynccontextmanager
+    async def _begin_blocking(self) -> AsyncIterator[_BlockingTransaction]:
         # Closed is closed: a function that outlived its time limit must not begin another transaction, and keep it.
         session = ItsSession(self._database.engine, expire_on_commit=False, close_resets_only=False)
         transaction = _BlockingTransaction(session, self._inbox, self._noting)
@@ -128,9 +178,9 @@ class StoreTransactions:
         await self._to_the_end(session.close)
 
     async def _give_up(self, transaction: _BlockingTransaction) -> None:
-        """Now, or when the note has ended that has the session: before that it cannot be closed."""
-        if (noting := transaction.still_noting()) is not None:
-            noting.add_done_callback(lambda _: transaction.session.give_up())
+        """Now, or when the step has ended that has the session: before that it cannot be closed."""
+        if (step := transaction.unfinished()) is not None:
+            step.add_done_callback(lambda _: transaction.session.give_up())
         else:
             await self._to_the_end(transaction.session.give_up)
 
@@ -142,6 +192,11 @@ class StoreTransactions:
         except asyncio.CancelledError:
             await asyncio.wait([doing])
             raise
+
+
+def _first_line(error: BaseException) -> str:
+    """Without the statement, which SQLAlchemy adds below."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _finish(session: Session) -> None:

@@ -1,17 +1,28 @@
 """Which queues of a broker are dead-letter queues.
 
-Redrive's own are known by their topology. In a broker that somebody else set up, a dead-letter queue is where dead
-letters arrive and do not go on by themselves, or what is called like one: many systems publish there themselves, and
-nothing but the name shows it. A queue with a TTL and a dead-letter exchange is none, whatever its name: its messages
-only wait in it.
+Those of an application are known by its topology (`declared`), each with its source queue, however they are named. In
+a broker that was set up by something else, a dead-letter queue is known by its shape or by its name:
+
+    it receives what another queue dead-letters, and dead-letters nothing itself
+    it is bound to an exchange for dead letters, by whatever key: workers publish failures there themselves
+    it is called like one: many systems publish to it directly, and only the name shows it
+
+An exchange is for dead letters if it is direct, is the dead-letter exchange of a queue or called like one, and every
+queue bound to it keeps what it gets. One that also feeds queues for work that dead-letter, or gets messages from
+another exchange, is not. A queue with a TTL and a dead-letter exchange is never a dead-letter queue, whatever its name:
+its messages only wait in it.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
-from redrive.topology.definitions import Definitions, QueueDefinition
+from redrive.topology.declared import Topology
+from redrive.topology.definitions import DEFAULT_EXCHANGE, Definitions, QueueDefinition
+from redrive.topology.expansion import Expanded
 from redrive.topology.flows import Flows
+from redrive.topology.server import Server
 
 # orders.dlq, orders_dlq, DLQ, dlq.orders, orders-dead-letter, OrderDeadLetterQueue, orders_error (MassTransit),
 # default.XQ (dramatiq), error (NServiceBus), orders.parkingLot (Spring)
@@ -24,12 +35,56 @@ _DEAD = re.compile(
 _WAITING = re.compile(r"retr(?:y|ies)|delay|wait|backoff|later", re.IGNORECASE)
 
 
+def declared(topology: Topology, server: Server) -> dict[str, str]:
+    """Return every dead-letter queue that an application declares, with the queue whose failures it receives."""
+    parts = (Expanded(topology, queue, server) for queue in topology.queues)
+    return {name: part.queue.name for part in parts for name in part.dead_letter_queues}
+
+
+def sources(definitions: Definitions) -> dict[str, list[str]]:
+    """Return for each queue that can receive failures the queues they come from, as far as the bindings show it.
+
+    A queue that no dead letter reaches by its key belongs to those that dead-letter to its exchange by another key.
+    """
+    flows, exchanges = Flows(definitions), _exchanges_for_dead_letters(definitions)
+    routed: dict[str, list[str]] = defaultdict(list)
+    published: dict[str, list[str]] = defaultdict(list)
+    for queue in definitions.queues:
+        for target in flows.of_dead_letters(queue) - {queue.name}:
+            routed[target].append(queue.name)
+        for target in exchanges.get(queue.dead_letter_exchange or DEFAULT_EXCHANGE, ()):
+            published[target].append(queue.name)
+    return {**published, **routed}
+
+
 def dead_letter_queues(definitions: Definitions) -> frozenset[str]:
-    """The names of the queues in which dead letters end."""
+    """Return the names of the queues in which dead letters end."""
     flows = Flows(definitions)
     # What leaves a queue with a TTL has waited there; what it reaches may be anything, also a queue for work.
     ends = frozenset[str]().union(*(flows.of_dead_letters(queue) for queue in definitions.queues if queue.ttl is None))
+    ends |= frozenset[str]().union(*_exchanges_for_dead_letters(definitions).values())
     return frozenset(queue.name for queue in definitions.queues if _is_dead_end(queue, queue.name in ends))
+
+
+def _exchanges_for_dead_letters(definitions: Definitions) -> dict[str, set[str]]:
+    """Return the exchanges that receive nothing but dead letters, each with the queues bound to it."""
+    receiving = {queue.dead_letter_exchange for queue in definitions.queues if queue.ttl is None}
+    bound: dict[str, set[str]] = defaultdict(set)
+    mixed = set()
+    for bind in definitions.bindings:
+        if bind.destination_type == "queue":
+            bound[bind.source].add(bind.destination)
+        else:
+            mixed |= {bind.source, bind.destination}
+    keeping = {queue.name for queue in definitions.queues if _is_dead_end(queue, receives_dead_letters=True)}
+    return {
+        exchange.name: bound[exchange.name]
+        for exchange in definitions.exchanges
+        if exchange.type == "direct"
+        and exchange.name not in (DEFAULT_EXCHANGE, *mixed)
+        and (exchange.name in receiving or is_called_dead(exchange.name))
+        and bound[exchange.name] <= keeping
+    }
 
 
 def _is_dead_end(queue: QueueDefinition, receives_dead_letters: bool) -> bool:

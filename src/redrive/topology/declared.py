@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -21,6 +21,8 @@ class QueueType(StrEnum):
 
 
 _LONGEST = 300  # of a name that is quoted: a file may hold a longer one than any broker takes
+
+_TRUTHS = frozenset(("", "yes", "no", "true", "false", "on", "off"))  # texts that were not meant as a queue's name
 
 DeadLettering = Literal["at-least-once", "at-most-once"]
 
@@ -66,8 +68,9 @@ class Queue:
     bind: Sequence[Bind] = ()  # what it is bound to: `events.on("order.*")`
     # gives it waiting queues. A consumer's queue has `Retry()` unless told otherwise; None parks at once
     retry: Retry | None = None
-    # has it a dead-letter queue? Yes, unless it is auto-delete or a stream; a consumer may give a table of errors
-    dlq: bool | None = None
+    # has it a dead-letter queue? Yes, unless it is auto-delete or a stream. A text names it, `{queue}` stands for the
+    # queue's own name. A consumer may give a table of errors and the dead-letter queues for them
+    dlq: bool | str | None = None
     type: QueueType | None = None  # classic, quorum or stream; without a word that of the application
     durable: bool = True  # it survives a restart of the broker
     auto_delete: bool = False  # it goes with its last consumer
@@ -80,7 +83,8 @@ class Queue:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bind", tuple(self.bind))
-        object.__setattr__(self, "dead_ends", tuple(self.dead_ends))
+        object.__setattr__(self, "dead_ends", tuple(dict.fromkeys(self.dead_ends)))
+        _check_dlq(self.name, self.dlq)
         if self.type is not None:
             object.__setattr__(self, "type", queue_type(self.type, f"queue {self.name}"))
         if self.dead_lettering not in (None, "at-least-once", "at-most-once"):
@@ -90,7 +94,7 @@ class Queue:
 
     def has_dlq(self, default: QueueType) -> bool:
         if self.dlq is not None:
-            return self.dlq
+            return bool(self.dlq)
         return not self.auto_delete and (self.type or default) is not QueueType.STREAM
 
 
@@ -112,13 +116,29 @@ class Topology:
         object.__setattr__(self, "queue_type", queue_type(self.queue_type, "topology"))
 
     def names_of(self, queue: Queue) -> Naming:
-        return queue.naming or self.naming
+        """Return how the queue's retry and dead-letter parts are named; `dlq="name"` overrides the naming."""
+        naming = queue.naming or self.naming
+        return replace(naming, dlq_queue=queue.dlq) if isinstance(queue.dlq, str) else naming
 
     def type_of(self, queue: Queue) -> QueueType:
         return queue.type or self.queue_type
 
     def queue(self, name: str) -> Queue | None:
         return next((queue for queue in self.queues if queue.name == name), None)
+
+
+def _check_dlq(queue: str, dlq: object) -> None:
+    if isinstance(dlq, Mapping):
+        raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq: a table of errors belongs to the queue's consumer")
+    is_name = isinstance(dlq, str) and dlq.lower() not in _TRUTHS
+    if not (is_name or dlq is None or isinstance(dlq, bool)):
+        want = "true, false or the name of its dead-letter queue"
+        raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq {shown(dlq)}: want {want}")
+    if isinstance(dlq, str):
+        try:
+            Naming(dlq_queue=dlq)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq: {error}") from None
 
 
 def queue_type(value: str, what: str) -> QueueType:

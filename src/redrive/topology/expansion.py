@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
+from hashlib import sha256
 
 from redrive.errors import TopologyError
 from redrive.recovery.durations import brief, milliseconds
@@ -22,6 +24,7 @@ from redrive.recovery.retry import Retry, Route, Rung
 from redrive.topology import ladder
 from redrive.topology.declared import Exchange, Queue, QueueType, Topology
 from redrive.topology.definitions import (
+    DEFAULT_EXCHANGE,
     BindingDefinition,
     Definition,
     Definitions,
@@ -29,7 +32,7 @@ from redrive.topology.definitions import (
     QueueDefinition,
 )
 from redrive.topology.naming import RungNames, fill
-from redrive.topology.rules import problems_of_definitions, problems_of_queue
+from redrive.topology.rules import LONGEST_NAME, problems_of_definitions, problems_of_queue
 from redrive.topology.server import Server
 
 # A message whose handling kills the worker comes back this often before the broker parks it (quorum queues). The same
@@ -192,9 +195,17 @@ class Expanded:
             return ()
         return tuple(self.rung(rung).queue for rung in retry.rungs)
 
+    def quarantine_name(self, worker: str) -> str:
+        """The queue in which a worker keeps the messages of this queue that it watches (`recovery.admission`)."""
+        name = f"{self.queue.name}.quarantine.{worker}"
+        if len(name.encode()) <= LONGEST_NAME:
+            return name
+        return f"redrive.quarantine.{sha256(self.queue.name.encode()).hexdigest()[:16]}.{worker}"
+
     @property
     def dead_letter_queues(self) -> tuple[str, ...]:
-        return (self.dlq_queue, *self.queue.dead_ends) if self.has_dlq else ()
+        """The queue's own, and those for some errors only (`dlq={Error: "name"}`)."""
+        return tuple(dict.fromkeys((self.dlq_queue, *self.queue.dead_ends))) if self.has_dlq else ()
 
     # Definitions --------------------------------------------------------------------------------------
 
@@ -209,6 +220,17 @@ class Expanded:
             yield from self._delayed()
         if self.has_dlq:
             yield from self._dead_end()
+
+    def quarantine(self, worker: str, ttl: timedelta) -> QueueDefinition:
+        """That queue. What its worker does not take from it within `ttl` goes back to the main queue. RabbitMQ deletes
+        it a day after the worker is gone.
+        """
+        arguments = _waiting_arguments(self.type)
+        arguments["x-message-ttl"] = milliseconds(ttl)
+        arguments["x-expires"] = milliseconds(timedelta(days=1))
+        arguments["x-dead-letter-exchange"] = DEFAULT_EXCHANGE
+        arguments["x-dead-letter-routing-key"] = self.queue.name
+        return QueueDefinition(self.quarantine_name(worker), arguments=arguments)
 
     def _main_arguments(self) -> dict[str, object]:
         arguments: dict[str, object] = {"x-queue-type": str(self.type)}
@@ -277,9 +299,11 @@ class Expanded:
         if self.type is QueueType.QUORUM and self.server.unlimited_deliveries is not None:
             arguments["x-delivery-limit"] = self.server.unlimited_deliveries  # or the 21st look deletes everything
         yield ExchangeDefinition(self.dlq_exchange)
-        for name, key in ((self.dlq_queue, self.dlq_key), *((end, end) for end in self.queue.dead_ends)):
+        for name in self.dead_letter_queues:
             yield QueueDefinition(name, arguments=dict(arguments))
-            yield BindingDefinition(self.dlq_exchange, name, key)
+        yield BindingDefinition(self.dlq_exchange, self.dlq_queue, self.dlq_key)
+        for name in self.queue.dead_ends:
+            yield BindingDefinition(self.dlq_exchange, name, name)
 
 
 def summary(retry: Retry) -> str:

@@ -253,6 +253,7 @@ class _Reader:
 # By the name of a field's type: what a value must be, and how to say it.
 _SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "str": (lambda value: isinstance(value, str), "a text"),
+    "bool | str": (lambda value: isinstance(value, bool | str), "true, false or the name of its dead-letter queue"),
     "bool": (lambda value: isinstance(value, bool), "true or false"),
     "int": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
     "float": (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),

@@ -19,6 +19,7 @@ import secrets
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ class Scenario:
 FOUR = tuple(b'{"id": %d}' % number for number in range(1, 5))
 HANDED_OVER = "publish confirm ack "
 CRASH_LIMIT = 2
+CRASH_GRACE = timedelta(seconds=0.1)
+# Watched; then, twice, checked and handled alone; then parked.
+GUARDED = {"crash_limit": CRASH_LIMIT, "crash_grace": CRASH_GRACE}
 
 SCENARIOS = {
     "handle": Scenario("handle ack"),
@@ -77,14 +81,12 @@ SCENARIOS = {
         culprit=3,
         batch="stumbles",
     ),
-    "crash guard": Scenario(HANDED_OVER * 2, poisonous=True, options={"crash_limit": CRASH_LIMIT}),
+    "crash guard": Scenario(HANDED_OVER * 6, poisonous=True, options=GUARDED),
     "quorum queue, retry": Scenario(HANDED_OVER * 2 + "handle ack", fails=2, options={"type": "quorum"}),
     "quorum queue, retry by reject": Scenario(
         "reject reject handle ack", fails=2, via=Route.REJECT, options={"type": "quorum"}
     ),
-    "quorum queue, crash guard": Scenario(
-        HANDED_OVER, poisonous=True, options={"type": "quorum", "crash_limit": CRASH_LIMIT}
-    ),
+    "quorum queue, crash guard": Scenario(HANDED_OVER * 6, poisonous=True, options={"type": "quorum", **GUARDED}),
 }
 NATIVE = "quorum queue, retry by the broker"
 SCENARIOS_OF_43 = {
@@ -139,6 +141,14 @@ class MortalPublishes:
         sent = self._inner.publish_now(exchange, routing_key, body, properties, waiter)
         assert sent, "there is room for these few"
         return True
+
+    async def publish(self, exchange: str, routing_key: str, body: bytes, properties: Any) -> None:
+        if is_probe(body):
+            await self._inner.publish(exchange, routing_key, body, properties)
+            return
+        self._fate.before("publish", id_of(body))
+        await self._inner.publish(exchange, routing_key, body, properties)
+        self._fate.before("confirm", id_of(body))
 
 
 class MortalWaiter:
@@ -252,6 +262,10 @@ class Play:
         self._probe, self._probed = secrets.token_hex(4), asyncio.Event()
         await connection.publish("", self.queue, json.dumps({"id": 0, "probe": self._probe}).encode())
 
+    @property
+    def is_poisonous(self) -> bool:
+        return self._scenario.poisonous
+
     async def until_probed(self) -> None:
         await self._probed.wait()
 
@@ -318,6 +332,8 @@ async def _live(scenario: Scenario, url: str, queue: str, fate: Fate) -> None:
     play = Play(scenario, app, queue, fate)
     async with asyncio.timeout(_PATIENCE), app.running() as running:
         await _nobody_consumes(running.publishing, queue)
+        if scenario.poisonous:  # what a dead worker watched is back when its TTL is over
+            await asyncio.sleep(2 * CRASH_GRACE.total_seconds())
         if fate.is_first_life:
             for body in scenario.bodies:
                 await running.publishing.publish("", queue, body)
@@ -340,6 +356,8 @@ async def _round(play: Play, running: Running) -> bool:
     before = play.calls
     worker = running.worker(play.app.chosen(()))
     await worker.start()
+    if play.is_poisonous:  # a stop would end the check of a dead worker
+        await asyncio.sleep(4 * CRASH_GRACE.total_seconds())
     await play.probe(running.publishing)
     await play.until_probed()
     await worker.stop()

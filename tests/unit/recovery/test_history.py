@@ -376,13 +376,13 @@ def test_snoozes_and_crashes_are_counted_beside_the_attempts() -> None:
     known = History(failed=2, snoozes=1, crashes=3, redriven=4)
 
     assert known.with_another_snooze() == History(failed=2, snoozes=2, crashes=3, redriven=4)
-    assert known.with_another_crash() == History(failed=2, snoozes=1, crashes=4, redriven=4)
+    assert known.with_crashes(4) == History(failed=2, snoozes=1, crashes=4, redriven=4)
 
 
 def test_no_count_grows_beyond_what_can_be_written() -> None:
     known = History(snoozes=MOST, crashes=MOST)
 
-    assert known.with_another_snooze().with_another_crash() == known
+    assert known.with_another_snooze().with_crashes(MOST + 1) == known
 
 
 # Names --------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_a_snooze_counts_no_attempt_and_keeps_what_is_known() -> None:
 
 
 def test_a_crash_is_counted_beside_the_attempts() -> None:
-    raw = retried(history=History().with_another_crash(), failure=None)
+    raw = retried(history=History().with_crashes(1), failure=None)
 
     assert headers(raw)["x-redrive-attempts"] == 0
     assert read(raw).crashes == 1

@@ -12,11 +12,13 @@ import pytest
 from redrive import App, Retry
 from redrive.errors import ConfigurationError, PublishRefused
 from redrive.protocol.content import Delivery
+from redrive.recovery.admission import Mark
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.breaker import Breaker, BreakerPolicy, BreakerState
-from redrive.recovery.history import HeaderNames
+from redrive.recovery.history import NO_HISTORY, HeaderNames
 from redrive.recovery.retry import Route
 from redrive.recovery.signals import Park
+from redrive.runtime.breakers import Breakers
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.codecs import Codecs
 from redrive.runtime.consuming import Walk
@@ -24,7 +26,7 @@ from redrive.runtime.handlers import Handler
 from redrive.runtime.message import current_message
 from redrive.runtime.observing import Observer, Observers, Outcome, Settled
 from redrive.runtime.ports import Waiter
-from redrive.runtime.settling import Settlement
+from redrive.runtime.settling import Case, Settlement
 from redrive.topology.expansion import Expanded
 from redrive.topology.server import Server
 from redrive.wire.properties import Properties, decode_properties
@@ -32,6 +34,7 @@ from redrive.wire.values import encode_short_string
 
 NAMES = HeaderNames()
 BUDGET = 4096
+MARK = Mark("0123456789ab", 7)
 
 
 class Broker:
@@ -231,7 +234,7 @@ async def test_what_was_abandoned_is_not_acked_by_a_late_confirm(broker: Broker)
     await walk(broker.delivers())
     drained = asyncio.create_task(walk.drained())
     await turns()
-    walk.abandon()
+    walk.settlement.abandon()
     await drained
     broker.answer()
 
@@ -244,7 +247,7 @@ async def test_what_waits_its_turn_can_be_abandoned(broker: Broker) -> None:
 
     await walk(broker.delivers())
     await turns()
-    walk.abandon()
+    walk.settlement.abandon()
     await walk.drained()
 
     assert broker.told == ["wait", "publish"]
@@ -353,7 +356,8 @@ async def test_a_probe_that_says_nothing_of_the_dependency_leaves_room_for_anoth
         raise Park("unknown customer")
 
     walk = walk_of(broker, handle)
-    breaker = walk.breaker = Breaker(BreakerPolicy(window=1, minimum_calls=1, pause="1s"))
+    breaker = Breaker(BreakerPolicy(window=1, minimum_calls=1, pause="1s"))
+    walk.breaker = Breakers("orders", {"orders": breaker}, walk.observer, walk.clock)
     breaker.failed(0.0)
     assert breaker.permits(2.0) == 0
     assert breaker.permits(2.0) > 0  # one at a time
@@ -381,12 +385,13 @@ async def test_a_breaker_that_cannot_say_whom_it_blames_blames_nobody(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     walk = walk_of(broker)
-    walk.breaker = Breaker(BreakerPolicy(only=cannot_say, window=1, minimum_calls=1))
+    breaker = Breaker(BreakerPolicy(only=cannot_say, window=1, minimum_calls=1))
+    walk.breaker = Breakers("orders", {"orders": breaker}, walk.observer, walk.clock)
 
     await settle(walk, broker.delivers(), broker.delivers())
 
     assert broker.told == ["publish", "publish", "ack", "ack"]
-    assert walk.breaker.state is BreakerState.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     assert "does this error trip the breaker, OSError? Nobody can say, so it does not" in caplog.text
 
 
@@ -450,53 +455,74 @@ def test_parking_by_reject_where_a_reject_is_a_retry_is_refused() -> None:
         App("shop").consumer("orders", retry=BY_REJECT, park="reject")(busy)
 
 
-# Suspects -----------------------------------------------------------------------------------------
+# Quarantine ---------------------------------------------------------------------------------------
 
 
-async def test_a_message_that_comes_again_is_counted_in_a_copy(broker: Broker) -> None:
-    await settle(walk_of(broker, fine), broker.delivers(redelivered=True))
-
-    assert broker.told == ["publish", "ack"]
-    assert broker.published[0][:2] == ("", "orders")
-    assert headers(broker)[NAMES.CRASHES] == 1
+def case_of(delivery: Delivery) -> Case:
+    return Case(delivery, NO_HISTORY, None, None)
 
 
-async def test_after_enough_deaths_it_is_parked_with_their_number(broker: Broker) -> None:
-    known = Properties(headers={NAMES.CRASHES: 2})
+async def test_a_watched_message_is_acked_when_its_marked_copy_is_confirmed(broker: Broker) -> None:
+    walk = walk_of(broker)
 
-    await settle(walk_of(broker, fine, crash_limit=3), broker.delivers(known, redelivered=True))
+    assert await walk.settlement.quarantine(case_of(broker.delivers()), "orders.quarantine.w", MARK)
 
-    assert broker.published[0][0] == "dlq.orders"
-    assert (headers(broker)[NAMES.reason], headers(broker)[NAMES.CRASHES]) == ("crashed", 3)
-
-
-async def test_what_has_no_room_for_the_count_is_parked_at_once(broker: Broker) -> None:
-    full = Properties(headers={"padding": "x" * (BUDGET - 40)})
-
-    await settle(walk_of(broker, fine), broker.delivers(full, redelivered=True))
-
-    assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
+    assert broker.told == ["wait", "publish", "ack"]
+    assert broker.published[0][:2] == ("", "orders.quarantine.w")
+    assert headers(broker)[NAMES.QUARANTINE] == str(MARK)
 
 
-async def test_a_suspect_is_not_handled_before_its_original_is_acked(broker: Broker) -> None:
-    """It may kill us, and both would come back."""
-
-    async def handle() -> None:
-        broker.told.append("handle")
-
-    walk = walk_of(broker, handle)
+async def test_a_move_comes_to_its_end_though_the_handler_is_cancelled(broker: Broker) -> None:
+    walk, delivery = walk_of(broker), broker.delivers()
     broker.holds_back = True
-    await walk(broker.delivers(redelivered=True))
-    suspect = asyncio.create_task(walk(broker.delivers(Properties(headers={NAMES.CRASHES: 1}))))
+    moving = asyncio.create_task(walk.settlement.quarantine(case_of(delivery), "orders.quarantine.w", MARK))
     await turns()
-    innocent = asyncio.create_task(walk(broker.delivers()))
+    moving.cancel()
     await turns()
-    assert broker.told == ["publish", "handle", "ack"], "an innocent message does not wait"
+    assert walk.settlement.is_moving(delivery)
 
     broker.answer()
-    await asyncio.gather(suspect, innocent)
+    await walk.settlement.finish_moves()
 
-    assert broker.told[3:] == ["ack", "handle", "ack"]
+    assert broker.told == ["wait", "publish", "ack"]
+
+
+async def test_what_has_no_room_for_a_mark_is_parked_as_uncountable(broker: Broker) -> None:
+    watcher, full = Watcher(), Properties(headers={"padding": "x" * (BUDGET - 40)})
+    walk = walk_of(broker, watcher=watcher)
+
+    assert not await walk.settlement.quarantine(case_of(broker.delivers(full)), "orders.quarantine.w", MARK)
+    await walk.drained()
+
+    assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
+    assert [(event.outcome, event.reason) for event in watcher.events] == [(Outcome.PARKED, "uncountable")]
+
+
+async def test_pauses_go_on_growing_while_messages_are_only_moved(broker: Broker) -> None:
+    """A move into or out of quarantine says nothing about the retry exchange that refuses."""
+    walk = walk_of(broker)
+    broker.refuses = True
+    await walk(broker.delivers())
+    await turns()
+    broker.refuses = False
+    walk.settlement.requeue(case_of(broker.delivers()), None, "its worker lost the connection")
+    await turns()
+    assert repr(walk.settlement._trouble) == "<Spell pauses=1>"
+
+    await walk(broker.delivers())
+    await turns()
+
+    assert repr(walk.settlement._trouble) == "<Spell pauses=0>", "the retry exchange has taken one"
+    await walk.settlement.close()
+
+
+async def test_a_failed_message_without_room_for_the_count_is_parked_as_uncountable(broker: Broker) -> None:
+    watcher, full = Watcher(), Properties(headers={"padding": "x" * (BUDGET - 40)})
+
+    await settle(walk_of(broker, watcher=watcher, retry=Retry(attempts=3)), broker.delivers(full))
+
+    assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
+    assert [(event.outcome, event.reason) for event in watcher.events] == [(Outcome.PARKED, "uncountable")]
 
 
 async def turns(count: int = 10) -> None:

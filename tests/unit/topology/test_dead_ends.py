@@ -2,7 +2,7 @@ import pytest
 
 from redrive.recovery.retry import Retry, Route
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server, expand
-from redrive.topology.dead_ends import dead_letter_queues
+from redrive.topology.dead_ends import dead_letter_queues, declared, sources
 from redrive.topology.declared import Queue, Topology
 
 
@@ -53,11 +53,45 @@ def test_where_dead_letters_arrive_and_stay() -> None:
     assert dead(QueueDefinition("q", arguments=to("graveyard")), QueueDefinition("graveyard")) == {"graveyard"}
 
 
-def test_through_an_exchange() -> None:
-    main = QueueDefinition("q", arguments={"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "parked"})
-    bindings = (BindingDefinition("dlx", "graveyard", "parked"), BindingDefinition("dlx", "elsewhere", "other"))
+def test_through_an_exchange_that_also_feeds_queues_for_work() -> None:
+    main = QueueDefinition("q", arguments={"x-dead-letter-exchange": "app", "x-dead-letter-routing-key": "parked"})
+    keys = {"q": "q", "graveyard": "parked", "elsewhere": "other"}
+    bindings = tuple(BindingDefinition("app", queue, key) for queue, key in keys.items())
 
     assert dead(main, QueueDefinition("graveyard"), QueueDefinition("elsewhere"), bindings=bindings) == {"graveyard"}
+
+
+def test_every_queue_of_an_exchange_for_dead_letters_is_one_whatever_its_key() -> None:
+    main = QueueDefinition("q", arguments={"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "parked"})
+    bindings = (BindingDefinition("dlx", "graveyard", "parked"), BindingDefinition("dlx", "invalid", "invalid"))
+    queues = (main, QueueDefinition("graveyard"), QueueDefinition("invalid"))
+
+    assert dead(*queues, bindings=bindings) == {"graveyard", "invalid"}
+    assert sources(Definitions.of([ExchangeDefinition("dlx")], queues, bindings)) == {
+        "graveyard": ["q"],
+        "invalid": ["q"],
+    }
+
+
+def test_an_exchange_that_gets_messages_from_another_one_is_not_for_dead_letters() -> None:
+    main = QueueDefinition("q", arguments={"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "parked"})
+    bindings = (
+        BindingDefinition("dlx", "graveyard", "parked"),
+        BindingDefinition("dlx", "mail", "mail"),
+        BindingDefinition("events", "dlx", "mail", "exchange"),
+    )
+
+    assert dead(main, QueueDefinition("graveyard"), QueueDefinition("mail"), bindings=bindings) == {"graveyard"}
+
+
+def test_queues_that_share_an_exchange_for_dead_letters_keep_their_own() -> None:
+    def dying(name: str) -> QueueDefinition:
+        return QueueDefinition(name, arguments={"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": name})
+
+    bindings = (BindingDefinition("dlx", "a.dead", "a"), BindingDefinition("dlx", "b.dead", "b"))
+    queues = (dying("a"), dying("b"), QueueDefinition("a.dead"), QueueDefinition("b.dead"))
+
+    assert sources(Definitions.of([ExchangeDefinition("dlx")], queues, bindings)) == {"a.dead": ["a"], "b.dead": ["b"]}
 
 
 def test_a_queue_in_which_messages_only_wait_is_none_whatever_its_name() -> None:
@@ -86,3 +120,11 @@ def test_redrives_own(via: Route) -> None:
     wanted = Topology(queues=[Queue("q", retry=Retry(via=via)), Queue("bare", retry=Retry(via=via), dlq=False)])
 
     assert dead_letter_queues(expand(wanted, Server.of("4.3"))) == {"q.dlq"}
+
+
+@pytest.mark.parametrize("via", [Route.REJECT, Route.REPUBLISH, Route.DELAYED])
+def test_queues_for_some_errors_only_are_known_by_declaration_and_by_shape(via: Route) -> None:
+    wanted = Topology(queues=[Queue("q", retry=Retry(via=via), dead_ends=["q.invalid"])])
+
+    assert declared(wanted, Server.of("4.3")) == {"q.dlq": "q", "q.invalid": "q"}
+    assert dead_letter_queues(expand(wanted, Server.of("4.3"))) == {"q.dlq", "q.invalid"}

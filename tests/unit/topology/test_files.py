@@ -37,7 +37,7 @@ topologies = st.builds(
             text,
             st.lists(binds, max_size=2),
             retry=retries,
-            dlq=st.sampled_from([None, True, False]),
+            dlq=st.sampled_from([None, True, False, "{queue}.grave"]),
             type=st.sampled_from([None, *QueueType]),
             durable=st.booleans(),
             arguments=arguments,
@@ -103,7 +103,7 @@ name = "b"
 retry = { delay = 15 }
 [[queues]]
 name = "c"
-dlq = "yes"
+dlq = 5
 type = "quorom"
 bind = { events = [1] }
 [[queues]]
@@ -119,7 +119,7 @@ source = "x"
         "exchanges[0]: name is missing",
         "queue a: retry: unknown option atempts, did you mean attempts?",
         "queue b: retry: delay 15: want a length of time with its unit, like '15s'",
-        "queue c: dlq 'yes': want true or false",
+        "queue c: dlq 5: want true, false or the name of its dead-letter queue",
         "queue c: bind: [1]: want routing keys, like ['orders.*']",
         "queue d: retry: retry.delay '1 lightyear' is not a length of time: write it like '15s', '500ms', '1m30s', "
         "'2h' or '1d'",

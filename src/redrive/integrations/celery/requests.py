@@ -91,7 +91,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
                 raw = self._counted(self._history.with_another_snooze(), reason)
             case _:
                 assert reason is Recount.CRASH
-                to, raw = ("", place.name), self._counted(self._history.with_another_crash(), None)
+                to, raw = ("", place.name), self._counted(self._history.with_crashes(self._history.crashes + 1), None)
         if not self._handed_over(raw, to):
             return False
         super().acknowledge()
@@ -165,7 +165,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
             return False
         if state.should_terminate:  # the worker is told to end at once: that is nobody's crash
             return False
-        raw = self._counted(self._history.with_another_crash(), None)
+        raw = self._counted(self._history.with_crashes(self._history.crashes + 1), None)
         if not self._handed_over(raw, ("", place.name)):
             return False
         super().acknowledge()

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from redrive.topology.dead_ends import dead_letter_queues, is_called_waiting
+from redrive.topology.dead_ends import dead_letter_queues, declared, is_called_waiting
 from redrive.topology.declared import Queue, Topology
 from redrive.topology.definitions import Definitions, QueueDefinition
 from redrive.topology.doctor.policies import effective
@@ -134,7 +134,7 @@ class Case:
     @cached_property
     def dead_ends(self) -> tuple[QueueDefinition, ...]:
         """The dead-letter queues, as they are on the broker."""
-        names = dead_letter_queues(self.definitions) | dead_letter_queues(self.asked)
+        names = dead_letter_queues(self.definitions) | declared(self.wanted, self.server).keys()
         return tuple(queue for queue in self.definitions.queues if queue.name in names)
 
     @cached_property

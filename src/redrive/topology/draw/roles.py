@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
-from redrive.topology.dead_ends import dead_letter_queues
+from redrive.topology.dead_ends import dead_letter_queues, sources
 from redrive.topology.definitions import Definitions, QueueDefinition
 from redrive.topology.flows import Flows, is_pattern
 
@@ -74,7 +74,7 @@ def roles_of(definitions: Definitions) -> Roles:
     dead = dead_letter_queues(definitions)
     waiting = {queue.name for queue in definitions.queues if _waits(queue, leaving.get(queue.name), dead)}
     parts = dead | waiting
-    owners = _owners_of_dead(sorted(dead), leaving, [name for name in names if name not in parts])
+    owners = _owners_of_dead(sorted(dead), sources(definitions), [name for name in names if name not in parts])
     owners |= _owners_of_waiting(sorted(waiting), leaving, parts)
     owning = set(owners.values())
 
@@ -104,13 +104,10 @@ def _waits(queue: QueueDefinition, letters: DeadLetters | None, dead: frozenset[
 # Whose part a queue is ----------------------------------------------------------------------------
 
 
-def _owners_of_dead(dead: Iterable[str], leaving: Mapping[str, DeadLetters], workers: Iterable[str]) -> dict[str, str]:
+def _owners_of_dead(dead: Iterable[str], sources: Mapping[str, list[str]], workers: Iterable[str]) -> dict[str, str]:
     """The only queue that rejects into it; or, if the broker brings it nothing, the one it is called after."""
-    senders: dict[str, list[str]] = {name: [] for name in dead}
-    for worker in workers:
-        for target in leaving[worker].targets if worker in leaving else ():
-            if target in senders:
-                senders[target].append(worker)
+    working = set(workers)
+    senders = {name: [one for one in sources.get(name, ()) if one in working] for name in dead}
     owners = _owners_by_name([name for name, of in senders.items() if not of], workers)
     return owners | {name: of[0] for name, of in senders.items() if len(of) == 1}
 

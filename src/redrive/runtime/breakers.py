@@ -1,0 +1,66 @@
+"""The breakers of one consumer: one for each dependency of its handler.
+
+A message is handled when all of them let it pass. A failure counts against those whose policies blame its error
+(`BreakerPolicy(only=...)`); to the others it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from redrive.recovery.breaker import Breaker, BreakerState
+from redrive.runtime.clock import Clock
+from redrive.runtime.observing import BreakerChanged, Observer
+
+
+class Breakers:
+    """`breakers`: by the name of the dependency. Consumers that depend on the same share one."""
+
+    def __init__(self, queue: str, breakers: Mapping[str, Breaker], observer: Observer, clock: Clock) -> None:
+        self._queue = queue
+        self._breakers = dict(breakers)
+        self._observer = observer
+        self._clock = clock
+
+    def pause(self) -> float:
+        """Return 0.0 if a message may be handled now, else the seconds after which to ask again."""
+        now = self._clock.monotonic()
+        passed: list[Breaker] = []
+        for name, breaker in self._breakers.items():
+            before = breaker.state
+            pause = breaker.permits(now)
+            self._tell(name, breaker.state if breaker.state is not before else None)
+            if pause > 0:
+                for one in passed:  # where this message was to be a probe, another may be
+                    one.inconclusive()
+                return pause
+            passed.append(breaker)
+        return 0.0
+
+    def succeeded(self) -> None:
+        now = self._clock.monotonic()
+        for name, breaker in self._breakers.items():
+            self._tell(name, breaker.succeeded(now))
+
+    def failed(self, blamed: Collection[Breaker]) -> None:
+        now = self._clock.monotonic()
+        for name, breaker in self._breakers.items():
+            if breaker in blamed:
+                self._tell(name, breaker.failed(now))
+            else:
+                breaker.inconclusive()
+
+    def inconclusive(self) -> None:
+        for breaker in self._breakers.values():
+            breaker.inconclusive()
+
+    def _tell(self, name: str, state: BreakerState | None) -> None:
+        if state is not None:
+            self._observer.breaker(BreakerChanged(name, self._queue, state, self._breakers[name].failure_rate))
+
+    def __iter__(self) -> Iterator[Breaker]:
+        return iter(self._breakers.values())
+
+    def __repr__(self) -> str:
+        states = " ".join(f"{name}={breaker.state}" for name, breaker in self._breakers.items())
+        return f"<Breakers of {self._queue} {states}>"

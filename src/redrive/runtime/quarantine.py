@@ -1,0 +1,342 @@
+"""The crash guard at work: quarantine queues, the lock that lets a message be handled alone, and the check of workers.
+
+What is decided is in `recovery.admission`. What can die in between:
+
+    before the copy is in quarantine     nothing has happened: the message is redelivered
+    before the original is acked         two messages: one of them marked
+    while the copy is handled            the quarantine queue returns it to the main queue, marked
+    while a marked message is checked    it is redelivered from the main queue, still marked
+
+A quarantine queue belongs to one worker. It is declared when the first redelivered message comes, so a system in which
+nothing goes wrong has none. Its TTL is short and has no effect on messages that are being handled: the worker takes a
+message from it at once, and an unacknowledged message does not expire. When the worker is gone, the broker requeues the
+messages, their TTL is over, and they are dead-lettered to the main queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+
+from redrive.errors import ChannelClosed, ConnectionLost, NotFound, PublishRefused, RedriveError
+from redrive.protocol.content import Delivery
+from redrive.recovery.admission import AfterCheck, Mark, Requeue, after_check, after_crash, successor
+from redrive.recovery.durations import duration
+from redrive.recovery.verdict import Bury
+from redrive.runtime.ports import Consuming, WorkerBroker
+from redrive.runtime.settling import Case, Settlement, mark_of
+from redrive.runtime.specs import ConsumerSpec
+from redrive.topology.expansion import Expanded
+
+log = logging.getLogger("redrive.runtime")
+
+_TTL = timedelta(seconds=5)
+_POLL = 0.25  # seconds between two looks for a worker
+# A quorum queue younger than about a second can lose confirmed messages if its node is killed.
+_YOUNG_QUORUM_QUEUE = 1.5
+
+
+class HandlerLock:
+    """Lets any number of handlers of a worker run together, or one alone. First come, first served.
+
+    Every handler takes it, so the common case costs two additions: `if lock.contended: await lock.wait()`, else
+    `lock.running += 1`; and `lock.leave()` at the end.
+    """
+
+    __slots__ = ("_alone", "_waiting", "before_alone", "contended", "running")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.before_alone: list[Callable[[], Awaitable[None]]] = []  # awaited before a handler runs alone
+        self.contended = False  # a handler runs alone, or waits to do so
+        self._alone = False
+        self._waiting: deque[tuple[asyncio.Future[None], bool]] = deque()
+
+    async def wait(self) -> None:
+        """Wait for a turn next to others, and take it."""
+        await self._turn(alone=False)
+
+    def leave(self) -> None:
+        self.running -= 1
+        if self.contended:
+            self._alone = self._alone and self.running > 0
+            self._grant()
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        await self.wait()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Wait until no handler runs, and let none begin."""
+        self.contended = True
+        await self._turn(alone=True)
+        try:
+            for prepare in self.before_alone:
+                await prepare()
+            yield
+        finally:
+            self.leave()
+
+    async def _turn(self, *, alone: bool) -> None:
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((granted, alone))
+        self._grant()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self.leave()
+            else:
+                granted.cancel()
+                self._grant()
+            raise
+
+    def _grant(self) -> None:
+        while self._waiting and not self._alone:
+            granted, alone = self._waiting[0]
+            if not granted.done():
+                if alone and self.running:
+                    break
+                self.running += 1
+                self._alone = alone
+                granted.set_result(None)
+            self._waiting.popleft()
+        self.contended = self._alone or bool(self._waiting)
+
+    def __repr__(self) -> str:
+        return f"<HandlerLock running={self.running}{' alone' * self._alone} waiting={len(self._waiting)}>"
+
+
+class Quarantine:
+    """The watched messages of one consumer."""
+
+    def __init__(
+        self,
+        spec: ConsumerSpec,
+        names: Expanded,
+        settlement: Settlement,
+        broker: WorkerBroker,
+        *,
+        worker: str,
+        stopping: asyncio.Event,
+    ) -> None:
+        """`worker`: the identity of this worker. `stopping`: set when it begins to stop."""
+        self._spec = spec
+        self._names = names
+        self._settlement = settlement
+        self._broker = broker
+        self._worker = worker
+        self._stopping = stopping
+        self._grace = duration(spec.crash_grace)
+        self._ttl = min(_TTL, self._grace)
+        self._arrives_within = self._ttl.total_seconds() + 1  # or the copy is back in the main queue
+        self._opening = asyncio.Lock()
+        self._consuming: Consuming | None = None
+        self._is_refused = False
+        self._cleaning: set[asyncio.Task[None]] = set()
+        self._lookups: dict[str, asyncio.Task[bool]] = {}  # by the worker that is looked for
+        self._number = 0
+        self._arrivals: dict[int, asyncio.Future[Delivery]] = {}  # by the number of the mark
+
+    # Entering -----------------------------------------------------------------------------------------
+
+    async def enter(self, case: Case, *, alone: bool) -> Delivery | None:
+        """Move a delivery to quarantine, and return the copy to handle. None: it was given back. Where the broker
+        refuses that, the delivery itself is returned: it is handled without the guard.
+        """
+        try:
+            if not await self._open():
+                return case.delivery
+        except RedriveError as error:
+            self._settlement.postpone(case, f"no quarantine: {error}", moving=True)
+            return None
+        return await self._move(case, alone)
+
+    async def _move(self, case: Case, alone: bool) -> Delivery | None:
+        self._number += 1
+        number = self._number
+        arrival: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        self._arrivals[number] = arrival
+        try:
+            mark = Mark(self._worker, number, alone)
+            if not await self._settlement.quarantine(case, self._names.quarantine_name(self._worker), mark):
+                return None
+            await asyncio.sleep(0)  # the ack of the original is written before a message is handled that may kill us
+            async with asyncio.timeout(self._arrives_within):
+                return await asyncio.shield(arrival)
+        except PublishRefused as error:
+            self._refused(error)
+            return case.delivery
+        except TimeoutError:
+            self._settlement.report_release(case, "it did not come out of quarantine")
+            return None
+        except asyncio.CancelledError:
+            if arrival.done():
+                self._settlement.give_back(arrival.result())
+            raise
+        finally:
+            self._arrivals.pop(number, None)
+
+    async def _open(self) -> bool:
+        """Declare and consume the quarantine queue, once. Whether that is permitted."""
+        if self._consuming is None and not self._is_refused:
+            async with self._opening:
+                if self._consuming is None and not self._is_refused:
+                    await self._declare()
+        return not self._is_refused
+
+    async def _declare(self) -> None:
+        wanted = self._names.quarantine(self._worker, self._ttl)
+        try:
+            reconnects = self._broker.reconnects
+            await self._broker.declare_queue(wanted.name, durable=True, arguments=wanted.arguments)
+            if wanted.type == "quorum" and not self._names.server.embedded:
+                await asyncio.sleep(_YOUNG_QUORUM_QUEUE)
+                await self._broker.queue_info(wanted.name)  # waits for a connection
+                if self._broker.reconnects != reconnects:
+                    raise ConnectionLost(f"the connection was lost just after {wanted.name} was declared")
+            self._settlement.quarantine_queue = wanted.name
+            self._consuming = await self._broker.consume(
+                wanted.name, self._arrived, prefetch=self._spec.prefetched, concurrency=1
+            )
+        except ChannelClosed as error:
+            self._refused(error)
+        except RedriveError:
+            self._replace_queue(wanted.name)
+            raise
+
+    def _replace_queue(self, name: str) -> None:
+        """Use another queue from now on. A quorum queue whose node was killed within about a second of its declaration
+        is declared again without an error, but never answers: a consumer waits for 65 s, a publisher indefinitely
+        (measured on RabbitMQ 3.10). Nothing was published to it yet.
+        """
+        self._worker = successor(self._worker)
+        task = asyncio.create_task(self._delete(name))
+        self._cleaning.add(task)
+        task.add_done_callback(self._cleaning.discard)
+
+    async def _delete(self, name: str) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self._broker.delete_queue(name)
+            except ConnectionLost:
+                continue  # `delete_queue` waits for the next connection
+            except RedriveError as error:
+                log.warning("queue %s is not used and cannot be deleted: %s", name, error)
+            return
+
+    def _refused(self, error: RedriveError) -> None:
+        """Go on without the guard: to handle messages matters more."""
+        self._is_refused = True
+        queue = self._names.queue.name
+        log.warning(
+            "consumer of %s: messages that kill their worker are not recognised, because the broker refuses a queue. "
+            "Allow this user to declare, read and write %s.quarantine.*, and to publish to the default exchange: %s",
+            *(queue, queue, error),
+        )
+
+    async def _arrived(self, delivery: Delivery) -> None:
+        mark = mark_of(delivery)
+        arrival = self._arrivals.get(mark.number) if mark is not None and mark.worker == self._worker else None
+        if arrival is not None and not arrival.done():
+            arrival.set_result(delivery)
+        else:  # its handler lost the connection, or stopped waiting
+            self._settlement.give_back(delivery)
+
+    # Checking -----------------------------------------------------------------------------------------
+
+    def check(self, case: Case, mark: Mark) -> None:
+        """Find out, in the background, whether the worker that had begun this message is alive, and settle it."""
+        self._settlement.spawn(self._check(case, mark))
+
+    async def _check(self, case: Case, mark: Mark) -> None:
+        try:
+            survived = mark.worker == self._worker or await self._is_alive(mark.worker)
+        except RedriveError as error:
+            self._settlement.postpone(case, f"its worker cannot be checked: {error}", moving=True)
+            return
+        finally:
+            if self._stopping.is_set() and not case.delivery.settled:
+                case.delivery.nack(requeue=True)  # still marked: the next worker checks it
+        if case.delivery.settled:
+            return
+        reason = "its worker lost the connection" if survived else "its worker died"
+        self._settle(case, after_check(mark, case.history.crashes, self._limit, survived=survived), reason)
+
+    def settle_crash(self, case: Case) -> None:
+        """Settle a message whose handler's process died (`processes=`), with this worker still alive."""
+        mark = mark_of(case.delivery) if self._settlement.is_quarantined(case.delivery) else None
+        after = after_crash(case.history.crashes, self._limit, alone=mark is not None and mark.alone)
+        self._settle(case, after, "its process died")
+
+    def _settle(self, case: Case, after: AfterCheck, reason: str) -> None:
+        match after:
+            case Requeue(mark, crashes):
+                case = case._replace(history=case.history.with_crashes(crashes))
+                self._settlement.requeue(case, mark, reason)
+            case Bury():
+                case = case._replace(history=case.history.with_crashes(case.history.crashes + 1))
+                self._settlement.settle(case, after)
+
+    @property
+    def _limit(self) -> int:
+        return self._spec.crash_limit or 1
+
+    async def _is_alive(self, worker: str) -> bool:
+        """Whether a worker is connected, or connects within the grace period. Messages of one worker share a lookup."""
+        lookup = self._lookups.get(worker)
+        if lookup is None:
+            lookup = self._lookups[worker] = asyncio.create_task(self._comes_back(worker))
+            lookup.add_done_callback(lambda _: self._lookups.pop(worker))
+        return await asyncio.shield(lookup)
+
+    async def _comes_back(self, worker: str) -> bool:
+        """Whether a worker consumes its quarantine queue, now or within the grace period."""
+        loop = asyncio.get_running_loop()
+        name, deadline = self._names.quarantine_name(worker), loop.time() + self._grace.total_seconds()
+        while not self._stopping.is_set():
+            try:
+                if (await self._broker.queue_info(name)).consumers:
+                    return True
+            except NotFound:
+                return False
+            left = deadline - loop.time()
+            if left <= 0:
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(_POLL, left)):
+                    await self._stopping.wait()
+        return False
+
+    # The end ------------------------------------------------------------------------------------------
+
+    @property
+    def unsettled(self) -> int:
+        return self._consuming.unsettled if self._consuming is not None else 0
+
+    async def close(self) -> None:
+        """Delete the queue, if everything in it is settled. What is left in it returns to the main queue."""
+        for task in (*self._cleaning, *self._lookups.values()):
+            task.cancel()
+        if self._consuming is None:
+            return
+        if self._consuming.unsettled:
+            await self._consuming.abort()
+            return
+        await self._consuming.cancel()
+        name = self._names.quarantine_name(self._worker)
+        with suppress(RedriveError):
+            if not (await self._broker.queue_info(name)).messages:
+                await self._broker.delete_queue(name)
+
+    def __repr__(self) -> str:
+        return f"<Quarantine {self._names.quarantine_name(self._worker)} watched={self.unsettled}>"
