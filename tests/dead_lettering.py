@@ -13,6 +13,7 @@ from redrive.admin.service import Service
 from redrive.client import Connection, Properties
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.publisher import Publish
+from redrive.protocol.content import Delivery
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq.acts import Redriving
 from redrive.runtime.dlq.moving import Mover
@@ -38,6 +39,9 @@ class Memory:
     def save(self, operation: Operation, items: Sequence[Item]) -> None:
         self.operation = operation
         self.items += items
+
+    def moved(self, id: str) -> list[str]:  # noqa: ARG002
+        return [item.id for item in self.outcomes(Outcome.MOVED)]
 
     def wishes(self, id: str) -> Wish:  # noqa: ARG002
         return self.wished
@@ -139,6 +143,19 @@ async def bodies(connection: Connection, queue: str) -> list[bytes]:
         found.append(delivery.body)
         delivery.ack()
     return found
+
+
+@asynccontextmanager
+async def handling(connection: Connection, queue: str) -> AsyncIterator[list[bytes]]:
+    """A consumer that handles everything; gives the bodies it has handled."""
+    handled: list[bytes] = []
+
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery.body)
+        delivery.ack()
+
+    async with await connection.consume(queue, handle):
+        yield handled
 
 
 def orders(*numbers: int) -> list[bytes]:

@@ -147,7 +147,12 @@ async def test_every_operation_needs_the_role_that_its_document_says(
             assert "not allowed" in problem(answer, 403, "not-allowed")["detail"], name
 
 
-BODIES: dict[str, Any] = {"discard": {"confirm": DLQ}, "edit": {"set_headers": {"a": "b"}}, "steer": {"rate": 5}}
+BODIES: dict[str, Any] = {
+    "discard": {"confirm": DLQ},
+    "edit": {"set_headers": {"a": "b"}},
+    "move": {"to": "odd.dlq"},
+    "steer": {"rate": 5},
+}
 
 
 def operations(id: str) -> list[tuple[str, str, str]]:
@@ -192,6 +197,8 @@ async def test_who_has_one_queue_sends_into_no_other(
             ("re-drive", {}),
             ("re-drive", {"ramp": [1]}),
             ("re-drive", {"dry_run": True}),
+            ("move", {}),
+            ("move", {"dry_run": True}),
             ("messages/m-1/edit-and-re-drive", {"body": "{}"}),
             ("messages/m-1/edit-and-re-drive", {"body": "{}", "dry_run": True}),
         ):
@@ -200,7 +207,7 @@ async def test_who_has_one_queue_sends_into_no_other(
         denied = (await eve.get("/admin/audit", headers=bearing("admin", "root"))).json()["items"]
         assert (await eve.get("/admin/operations")).json()["items"] == []
 
-    assert [(one["by"], one["allowed"]) for one in denied] == [("eve", False)] * 6
+    assert [(one["by"], one["allowed"]) for one in denied] == [("eve", False)] * 8
     assert (await connection.queue_info("ledger")).messages == 0
 
 
@@ -596,6 +603,25 @@ async def fail_all(connection: Connection) -> None:
             continue
         await connection.publish("", DLQ, delivery.body, delivery.properties)
         delivery.ack()
+
+
+async def test_a_move_to_another_dead_letter_queue_keeps_the_failure_record(
+    client: httpx.AsyncClient, connection: Connection
+) -> None:
+    await prepare(connection, 4)
+    await connection.declare_queue("odd.dlq")
+
+    planned = (await client.post(f"{QUEUE}/move", json={"to": "odd.dlq", "group": "3fa9", "dry_run": True})).json()
+    over = (await client.post(f"{QUEUE}/move", json={"to": "odd.dlq", "group": "3fa9"}, headers=WAIT)).json()
+
+    assert (planned["eligible"], planned["plan_token"]) == (2, None)
+    assert (over["kind"], over["state"], over["counts"]["moved"]) == ("move", "SUCCEEDED", 2)
+    moved = (await client.get("/admin/dlq/queues/odd.dlq/messages")).json()["items"]
+    assert [(one["source"], one["reason"], one["attempts"]) for one in moved] == [(SOURCE, "exhausted", 3)] * 2
+    problem(await client.post(f"{QUEUE}/move", json={"to": DLQ}), 422, "invalid-request")
+    problem(await client.post(f"{QUEUE}/move", json={"to": SOURCE}), 422, "invalid-request")
+    problem(await client.post(f"{QUEUE}/move", json={"to": "none.dlq"}), 409, "target-unroutable")
+    problem(await client.post(f"{QUEUE}/move", json={}), 422, "invalid-request")
 
 
 async def test_discarding_needs_the_name_and_leaves_an_archive(

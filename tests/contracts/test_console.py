@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from admin_api import HOST, an_office, asking, bearing
-from dead_lettering import DLQ, SOURCE, bodies, dead_letter, operating, orders, prepare, until_depth
+from dead_lettering import DLQ, SOURCE, an_operation, bodies, dead_letter, operating, orders, prepare, until_depth
 from redrive import App
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.settings import AccessSettings
@@ -33,6 +33,7 @@ from redrive.broker.dialect import DIALECTS
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable
+from redrive.runtime.dlq.operation import Counts, Item, Outcome, State
 from redrive.store.schema import Schema
 from redrive.store.tables import RowState
 from redrive.testing.broker import ThreadedBroker
@@ -411,6 +412,32 @@ async def test_a_discard_takes_nothing_urgent_that_was_not_shown(
     assert await bodies(connection, DLQ) == orders(3)
 
 
+async def test_a_move_is_planned_and_carried_out(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 3)
+    await connection.declare_queue("odd.dlq")
+    assert f"{QUEUE}/move" in seen(await client.get(QUEUE)).links
+
+    asked = seen(await client.get(f"{QUEUE}/move"))
+    assert "would be moved" not in asked.text
+    shown = seen(await client.get(f"{QUEUE}/move", params={"form": "1", "to": "odd.dlq", "group": "77d1"}))
+    assert "2 messages would be moved to odd.dlq" in shown.text
+    fields = {name: values[-1] for name, values in shown.fields.items()}
+    begun = await client.post(f"{QUEUE}/move", data=fields)
+
+    over = await is_over(client, sent_to(begun))
+    assert (over["kind"], over["counts"]["moved"]) == ("move", 2)
+    assert await bodies(connection, "odd.dlq") == orders(0, 2)
+
+
+@pytest.mark.parametrize(("to", "told"), [(DLQ, "another dead-letter queue"), (SOURCE, "is not a dead-letter queue")])
+async def test_a_move_to_what_is_no_other_dead_letter_queue_is_not_planned(
+    client: httpx.AsyncClient, connection: Connection, to: str, told: str
+) -> None:
+    await prepare(connection, 3)
+    page = seen(await client.get(f"{QUEUE}/move", params={"form": "1", "to": to}), 422)
+    assert told in page.text
+
+
 async def test_a_message_is_changed_only_where_that_is_switched_on(
     client: httpx.AsyncClient, connection: Connection, amqp_url: str, tmp_path: Path
 ) -> None:
@@ -431,6 +458,22 @@ async def test_a_message_is_changed_only_where_that_is_switched_on(
         begun = await editor.post(edit, data={**change, "act": "1"})
         assert (await is_over(editor, sent_to(begun)))["state"] == "SUCCEEDED"
     assert await bodies(connection, SOURCE) == orders(42)
+
+
+async def test_an_operation_shows_how_many_of_its_messages_are_possibly_duplicated(
+    client: httpx.AsyncClient, office: Office
+) -> None:
+    counts = Counts(planned=5, moved=5, possibly_duplicated=2)
+    over = replace(an_operation(id="op_1"), state=State.SUCCEEDED, counts=counts)
+    doubtful = [Item(f"m-{number}", Outcome.POSSIBLY_DUPLICATED, over.created_at, why="reset") for number in range(2)]
+    office.service.store.add(over)
+    office.service.store.add_items("op_1", doubtful)
+
+    assert (await client.get("/admin/operations/op_1")).json()["counts"] == counts.as_dict()
+    page = seen(await client.get("/operations/op_1", params={"outcome": "possibly_duplicated"}))
+    assert "moved 5 of 5" in page.text
+    assert "possibly duplicated 2" in page.text
+    assert "m-0" in page.text
 
 
 async def test_an_operation_is_steered(client: httpx.AsyncClient, connection: Connection) -> None:

@@ -411,6 +411,19 @@ def test_items_are_read_page_by_page_and_by_outcome(store: OperationsStore) -> N
     assert store.items("op_1", Outcome.RETURNED) == []
 
 
+def test_moved_messages_are_read_in_chunks_as_often_as_they_have_an_item(
+    store: OperationsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.store.operations._CHUNK", 2)
+    store.add(operation())
+    store.add(operation("op_2"))
+    store.add_items("op_1", [item(1), item(2), item(2), item(3, Outcome.POSSIBLY_DUPLICATED), item(4)])
+    store.add_items("op_2", [item(9)])
+
+    assert [*store.moved("op_1")] == ["m-1", "m-2", "m-2", "m-4"]
+    assert [*store.moved("op_3")] == []
+
+
 def test_an_item_may_be_named_like_anything_a_message_can_hold(store: OperationsStore) -> None:
     store.add(operation())
     store.add_items("op_1", [item(1, message_id="a\0b\udcffü\U0001f600", why="x" * 5000)])

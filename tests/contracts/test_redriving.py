@@ -1,6 +1,8 @@
 """What re-driving promises, on every broker: nothing lost, nothing in between, everything told."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -17,6 +19,7 @@ from dead_lettering import (
     bodies,
     dead_letter,
     eventually,
+    handling,
     operating,
     orders,
     prepare,
@@ -27,11 +30,22 @@ from redrive.client import Connection, Delivery, Properties
 from redrive.client import State as ConnectionState
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.holding import Hold
-from redrive.client.publisher import Publish
-from redrive.errors import ConnectionLost, OperationConflict
+from redrive.client.publisher import AnyPublish, Publish
+from redrive.errors import ConnectionLost, NotPublished, OperationConflict, PublishErrors, PublishUnknown
 from redrive.runtime.dlq import moving
 from redrive.runtime.dlq.moving import WINDOW, Mover
-from redrive.runtime.dlq.operation import Counts, Destination, Outcome, Ramp, Selection, State, Way, Wish
+from redrive.runtime.dlq.operation import (
+    Counts,
+    Destination,
+    Operation,
+    Order,
+    Outcome,
+    Ramp,
+    Selection,
+    State,
+    Way,
+    Wish,
+)
 from redrive.testing import FaultProxy
 from redrive.wire.patch import patch_properties
 
@@ -379,13 +393,59 @@ async def test_a_canary_stops_itself_when_too_much_comes_back(
     await until_depth(connection, DLQ, 200 - over.counts.moved + over.counts.returned)
 
 
-async def test_a_canary_that_sings_moves_everything(connection: Connection, amqp_url: str) -> None:
+async def test_a_canary_that_sings_moves_everything(connection: Connection, other: Connection, amqp_url: str) -> None:
     await prepare(connection, 30)
 
-    over = await redrive(amqp_url, an_order(ramp=Ramp((1, 5, 20), wait=0.05)))
+    async with handling(other, SOURCE) as handled:
+        over = await redrive(amqp_url, an_order(ramp=Ramp((1, 5, 20), wait=0.2)))
 
     assert (over.state, over.counts.moved, over.step) == (State.SUCCEEDED, 30, 4)
-    assert await bodies(connection, SOURCE) == orders(*range(30))
+    assert handled == orders(*range(30))
+
+
+async def test_a_canary_without_a_consumer_is_undecided(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 30)
+
+    over = await redrive(amqp_url, an_order(ramp=Ramp((1, 5, 20), wait=0.2)))
+
+    assert (over.state, over.counts.moved, over.counts.returned) == (State.STOPPED_BY_GUARD, 1, 0)
+    assert over.note == (
+        "undecided: 0 of 1 came back, and the others may not have been handled: orders made no progress for 0.2 s: "
+        "the rest was left where it is"
+    )
+
+
+async def test_a_canary_waits_for_a_backlog_before_it_goes_on(
+    connection: Connection, other: Connection, amqp_url: str
+) -> None:
+    """The re-driven message fails, but only after everything that was there before it, and that takes longer than a
+    step's wait: one message is handled for each look at the queue.
+    """
+    await prepare(connection, 30)
+    backlog, handled, turns = 20, 0, asyncio.Semaphore(0)
+    await connection.publish_many(Publish("", SOURCE, b"before") for _ in range(backlog))
+
+    async def consume(delivery: Delivery) -> None:
+        nonlocal handled
+        await turns.acquire()
+        handled += 1
+        if delivery.body != b"before":
+            await other.publish("", DLQ, delivery.body, delivery.raw_properties)
+        delivery.ack()
+
+    async with operating(amqp_url) as broker, await other.consume(SOURCE, consume, prefetch=1):
+        ask = broker.depth
+
+        async def depth(queue: str) -> int:
+            if queue == SOURCE:
+                turns.release()
+            return await ask(queue)
+
+        broker.depth = depth  # type: ignore[method-assign]
+        over = await a_mover(broker, an_order(ramp=Ramp((1, 5, 20), wait=0.5))).run()
+
+    assert (over.state, over.counts.moved, over.counts.returned) == (State.STOPPED_BY_GUARD, 1, 1)
+    assert handled == backlog + 1
 
 
 async def test_who_goes_on_with_a_canary_looks_first_what_came_back(connection: Connection, amqp_url: str) -> None:
@@ -405,10 +465,14 @@ async def test_who_goes_on_with_a_canary_looks_first_what_came_back(connection: 
 
 @pytest.mark.parametrize("while_it", ["depth", "hold"])
 async def test_a_canary_survives_a_connection_that_is_lost_while_it_waits_or_counts(
-    connection: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch, while_it: str
+    connection: Connection, other: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch, while_it: str
 ) -> None:
     await prepare(connection, 30)
-    async with FaultProxy(amqp_url) as network, operating(network.url, publishes_to=amqp_url) as broker:
+    async with (
+        handling(other, SOURCE),
+        FaultProxy(amqp_url) as network,
+        operating(network.url, publishes_to=amqp_url) as broker,
+    ):
         mover = a_mover(broker, an_order(ramp=Ramp((1, 5), wait=0.2)))
         ask, cuts = getattr(broker, while_it), 0
 
@@ -439,43 +503,132 @@ def is_lost(broker: DeadLetterBroker) -> bool:
 # Broken connections -------------------------------------------------------------------------------
 
 
-async def test_an_operation_survives_that_the_confirms_of_its_messages_are_lost(
+async def test_messages_whose_confirms_are_lost_are_sent_again_and_reported(
     connection: Connection, amqp_url: str
 ) -> None:
     await prepare(connection, MANY)
+    memory, in_flight = Memory(), moving.in_flight(0)
     async with FaultProxy(amqp_url) as network, operating(amqp_url, publishes_to=network.url) as broker:
         network.stall(to="client")
-        running = asyncio.create_task(a_mover(broker).run())
-        await until_depth(connection, SOURCE, WINDOW)
+        running = asyncio.create_task(a_mover(broker, memory=memory).run())
+        await until_depth(connection, SOURCE, in_flight)
         network.cut()
         network.resume()
         over = await running
 
     assert (over.state, over.counts.moved) == (State.SUCCEEDED, MANY)
-    assert await bodies(connection, SOURCE) == orders(*range(WINDOW), *range(MANY))
+    assert over.counts.possibly_duplicated == len(memory.outcomes(Outcome.POSSIBLY_DUPLICATED)) == in_flight
+    assert await bodies(connection, SOURCE) == orders(*range(in_flight), *range(MANY))
     await until_depth(connection, DLQ, 0)
 
 
-async def test_an_operation_survives_that_its_acks_are_lost(connection: Connection, amqp_url: str) -> None:
-    await prepare(connection, MANY)
-    memory = Memory()
+async def test_a_portion_whose_confirms_are_lost_in_part_is_sent_again_in_part(
+    connection: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(connection, 3)
+    async with operating(amqp_url) as broker:
+        monkeypatch.setattr(broker, "publish_many", confirms_one_of(broker))
+        over = await a_mover(broker).run()
+
+    assert (over.state, over.counts.moved, over.counts.possibly_duplicated) == (State.SUCCEEDED, 3, 1)
+    assert sorted(await bodies(connection, SOURCE)) == orders(0, 1, 2)
+
+
+def confirms_one_of(broker: DeadLetterBroker) -> Callable[[Iterable[AnyPublish]], Awaitable[int]]:
+    """The first time it sends the first message only; the second may have been sent, the third was not."""
+    publish_many, times = broker.publish_many, 0
+
+    async def publish(messages: Iterable[AnyPublish]) -> int:
+        nonlocal times
+        times += 1
+        if times > 1:
+            return await publish_many(messages)
+        first, *_ = messages
+        await publish_many([first])
+        errors = [PublishUnknown("", SOURCE, "cut"), NotPublished("", SOURCE, "cut")]
+        for index, error in enumerate(errors, 1):
+            error.index = index
+        broker._links.clear()
+        raise PublishErrors("2 of 3", errors)
+
+    return publish
+
+
+@asynccontextmanager
+async def losing_acks(
+    amqp_url: str, order: Order, memory: Memory, at_least: int = 100
+) -> AsyncIterator[tuple[Mover, asyncio.Task[Operation]]]:
+    """An operation whose connection ends after so many of its acks were not received by the broker."""
     async with FaultProxy(amqp_url) as network, operating(network.url, publishes_to=amqp_url) as broker:
-        mover = a_mover(broker, an_order(rate=1000), memory)
+        mover = a_mover(broker, order, memory)
         running = asyncio.create_task(mover.run())
         await eventually(lambda: mover.operation.counts.moved > 0)
         network.stall(to="server")
         before = mover.operation.counts.moved
-        await eventually(lambda: mover.operation.counts.moved > before + 100)
+        await eventually(lambda: mover.operation.counts.moved > before + at_least)
         network.cut()
         network.resume()
+        yield mover, running
+
+
+@pytest.mark.parametrize("queue_type", TYPES)
+async def test_messages_whose_acks_are_lost_are_recognised_and_not_sent_again(
+    connection: Connection, amqp_url: str, queue_type: str
+) -> None:
+    await prepare(connection, MANY, queue_type)
+    memory = Memory()
+    async with losing_acks(amqp_url, an_order(rate=1000), memory) as (_, running):
         over = await running
 
     arrived = await bodies(connection, SOURCE)
     assert over.state is State.SUCCEEDED
-    assert over.counts.moved == len(arrived) == len(memory.outcomes(Outcome.MOVED))
-    assert list(dict.fromkeys(arrived)) == orders(*range(MANY))
-    assert MANY < len(arrived) <= MANY + WINDOW
+    assert over.counts.moved == len(arrived) == len(memory.outcomes(Outcome.MOVED)) == MANY
+    assert over.counts.possibly_duplicated == 0
+    assert sorted(arrived) == sorted(orders(*range(MANY)))
     await until_depth(connection, DLQ, 0)
+
+
+async def test_of_identical_messages_as_many_arrive_as_there_were_though_acks_are_lost(
+    connection: Connection, amqp_url: str
+) -> None:
+    await connection.declare_queue(SOURCE)
+    await connection.declare_queue(DLQ)
+    letter = dead_letter(1)
+    anonymous = letter._replace(properties=replace(letter.properties, message_id=None))
+    await connection.publish_many([anonymous] * MANY)
+    async with losing_acks(amqp_url, an_order(rate=1000), Memory()) as (_, running):
+        over = await running
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, MANY)
+    assert len(await bodies(connection, SOURCE)) == MANY
+    await until_depth(connection, DLQ, 0)
+
+
+@pytest.mark.parametrize("ends_by", ["cancel", "limit"])
+async def test_an_operation_that_ends_early_leaves_nothing_in_the_queue_that_it_has_moved(
+    connection: Connection, amqp_url: str, ends_by: str
+) -> None:
+    await prepare(connection, MANY)
+    limit = Selection(limit=400) if ends_by == "limit" else Selection()
+    async with losing_acks(amqp_url, an_order(rate=1000, selection=limit), Memory()) as (mover, running):
+        if ends_by == "cancel":
+            mover.steering.cancel()
+        over = await running
+
+    arrived = await bodies(connection, SOURCE)
+    assert arrived == orders(*range(over.counts.moved))
+    assert await bodies(connection, DLQ) == orders(*range(over.counts.moved, MANY))
+
+
+async def test_no_more_are_moved_than_were_planned(connection: Connection, amqp_url: str) -> None:
+    """One arrives between the plan and the begin."""
+    await prepare(connection, 3)
+    planned = replace(an_operation(), counts=Counts(planned=2))
+
+    over = await redrive(amqp_url, operation=planned)
+
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 2)
+    assert await bodies(connection, DLQ) == orders(2)
 
 
 @pytest.mark.parametrize("broken", ["taking", "publishing"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
+from dead_lettering import DLQ, SOURCE, bodies, dead_letter, handling, orders, prepare, until_depth
 from redrive.admin.place import Place
 from redrive.admin.service import Service
 from redrive.client import Connection
@@ -98,6 +98,22 @@ async def test_a_canary_waits_for_what_it_sent_to_another_queue(connection: Conn
     over = await running
 
     assert (over.state, over.counts.moved) == (State.STOPPED_BY_GUARD, 1)
+
+
+async def test_a_canary_to_a_queue_whose_dead_letter_queues_are_not_known_is_undecided(
+    connection: Connection, other: Connection, service: Service
+) -> None:
+    await prepare(connection, 20)
+    await connection.declare_queue("hospital")
+    order = Order(Kind.REDRIVE, DLQ, to=Destination.parse("hospital"), ramp=Ramp((1,), wait=0.2))
+
+    async with handling(other, "hospital"):
+        plan = await service.plan(order)
+        over = await service.run(await service.begin(plan.order))
+
+    assert any("whether messages sent to hospital come back" in warning for warning in plan.warnings)
+    assert (over.state, over.counts.moved) == (State.STOPPED_BY_GUARD, 1)
+    assert "there may be more: the dead-letter queues of hospital are not known" in over.note
 
 
 async def test_by_the_original_exchange_others_receive_them_too(

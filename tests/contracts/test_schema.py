@@ -53,7 +53,7 @@ def take_first_step(database: Database) -> None:
 def test_everything_is_made_from_nothing_and_once(fresh_database: Database) -> None:
     assert Schema().upgrade(fresh_database) is True
     assert tables_of(fresh_database) == FIRST | SECOND | THIRD | {VERSION_TABLE}
-    assert version_of(fresh_database) == [LATEST] == ["0003"]
+    assert version_of(fresh_database) == [LATEST] == ["0004"]
     assert Schema().upgrade(fresh_database) is False
 
 
@@ -64,6 +64,23 @@ def test_a_database_of_the_first_step_gets_what_is_missing_and_keeps_what_it_has
     assert version_of(fresh_database) == [LATEST]
     with fresh_database.looking() as connection:
         assert connection.execute(sa.text("SELECT message_id FROM redrive_inbox")).scalars().all() == ["m-1"]
+
+
+def test_operations_of_the_third_step_get_the_count_of_possibly_duplicated_messages(fresh_database: Database) -> None:
+    Schema().upgrade(fresh_database)
+    with fresh_database.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE redrive_operations DROP COLUMN possibly_duplicated")
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '0003'")
+        connection.exec_driver_sql(
+            "INSERT INTO redrive_operations (id, queue, asked, created_at, state, moved, skipped, failed, returned, "
+            "step, owner, note) VALUES ('op_1', 'q', '{}', '2026-01-01 00:00:00', 'SUCCEEDED', 3, 0, 0, 0, 0, '', '')"
+        )
+
+    assert Schema().upgrade(fresh_database) is True
+
+    assert version_of(fresh_database) == [LATEST]
+    with fresh_database.looking() as connection:
+        assert connection.execute(sa.text("SELECT possibly_duplicated FROM redrive_operations")).scalars().all() == [0]
 
 
 def test_a_step_that_fails_leaves_the_database_as_it_was(

@@ -301,6 +301,21 @@ def test_a_canary_that_falls_silent_is_8(shell: Shell) -> None:
     assert len(shell.holds(DLQ)) == 20
 
 
+def test_dead_letters_are_moved_with_their_failure_records(shell: Shell) -> None:
+    shell.prepare(4)
+    shell.use(lambda connection: connection.declare_queue("odd.dlq"))
+    shell.run("dlq", "move", DLQ, "--to", "odd.dlq", "--no-input", code=2)
+    _, err = shell.run("dlq", "redrive", DLQ, "--to", "odd.dlq", "--dry-run")
+    assert f"To keep them: redrive dlq move {DLQ} --to odd.dlq" in err
+
+    _, err = shell.run("dlq", "move", DLQ, "--to", "odd.dlq", "--group", "3fa9", "--yes")
+
+    assert "SUCCEEDED: 2 moved" in err
+    moved = shell.json("dlq", "peek", "odd.dlq")["letters"]
+    assert [(one["source"], one["reason"], one["attempts"]) for one in moved] == [(SOURCE, "exhausted", 3)] * 2
+    shell.run("dlq", "move", DLQ, "--to", DLQ, "--yes", code=2)
+
+
 def test_dead_letters_that_should_not_be_there_are_9(shell: Shell) -> None:
     shell.prepare(2)
     out, _ = shell.run("dlq", "check", DLQ, code=9)
@@ -349,8 +364,11 @@ def test_after_kill_9_it_is_resumed(shell: Shell) -> None:
     rated = shell.store.find(id)[0]
     assert rated.order.rate == 20
     _, err = shell.run("ops", "resume", id)
-    assert "SUCCEEDED" in err
-    assert set(shell.holds(SOURCE)) == set(orders(*range(100)))
+    assert f"{id} SUCCEEDED: 100 moved, 4 possibly duplicated" in err
+    assert "planned 100, moved 100, possibly duplicated 4" in shell.run("ops", "show", id)[0]
+    arrived = shell.holds(SOURCE)
+    assert len(arrived) <= 100 + 4
+    assert set(arrived) == set(orders(*range(100)))
     assert shell.holds(DLQ) == []
 
 

@@ -32,6 +32,7 @@ FACES = [
     Face("dlq plan", ("plan",), f"GET {_QUEUE}/re-drive"),
     Face("dlq redrive", ("redrive",), f"POST {_QUEUE}/re-drive"),
     Face("dlq edit", ("edit",), f"POST {_MESSAGE}/edit"),
+    Face("dlq move", ("move",), f"POST {_QUEUE}/move"),
     Face("dlq discard", ("discard",), f"POST {_QUEUE}/discard"),
     Face("dlq import", ("import",), f"POST {_QUEUE}/import"),
     Face("ops ls", ("operations",), "GET /operations"),

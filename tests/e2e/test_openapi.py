@@ -48,6 +48,7 @@ def test_it_is_openapi_3_1_and_every_endpoint_of_the_specification_is_in_it(tmp_
         "POST /admin/dlq/queues/{queue}/re-drive/plan",
         "POST /admin/dlq/queues/{queue}/re-drive",
         "POST /admin/dlq/queues/{queue}/discard",
+        "POST /admin/dlq/queues/{queue}/move",
         "GET /admin/dlq/queues/{queue}/export",
         "POST /admin/dlq/queues/{queue}/import",
         "GET /admin/operations",

@@ -274,6 +274,13 @@ class Desk:
         if not there:
             raise TargetUnroutable(f"{'exchange' if order.to.way is Way.EXCHANGE else 'queue'} {order.to.name}")
 
+    async def move(self, order: Order) -> Operation:
+        """Move messages to another dead-letter queue, with their failure records."""
+        await self.need(Act.REDRIVE, order.queue)
+        await self._need_target(Act.REDRIVE, order)
+        plan = await self.service.plan(order)
+        return await self._begin(plan.order, plan.eligible)
+
     async def discard(self, queue: str, order: Order, confirm: str) -> Operation:
         await self.need(Act.DISCARD, queue)
         if confirm != queue:

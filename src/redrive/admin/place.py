@@ -7,7 +7,7 @@ when somebody names the queue.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -17,16 +17,19 @@ from redrive.client import Connection
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.inventory import read_inventory
 from redrive.client.probing import probe
-from redrive.errors import NotFound, PeekUnsafe
+from redrive.errors import ConfigurationError, NotFound, PeekUnsafe
 from redrive.reach import connect, recognise, survey
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.dlq.choosing import Route as Way
+from redrive.runtime.dlq.canary import Facts
+from redrive.runtime.dlq.choosing import Route
+from redrive.runtime.dlq.operation import Kind, Operation, Order, Way
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
-from redrive.topology.dead_ends import dead_letter_queues
+from redrive.topology.dead_ends import dead_letter_queues, declared, is_called_dead, sources
 from redrive.topology.expansion import Expanded
 from redrive.topology.flows import Flows
 from redrive.topology.naming import Naming, fill
 from redrive.topology.peeking import Peeking, peeking
+from redrive.topology.routing import targets as queues_reached
 from redrive.topology.survey import Survey
 
 
@@ -81,27 +84,38 @@ class View:
     # Which queues -------------------------------------------------------------------------------------
 
     def own(self) -> dict[str, str]:
-        """The dead-letter queues of the application, each with the queue whose messages it gets."""
-        topology = self.place.topology
-        parts = [Expanded(topology, queue, self.server) for queue in topology.queues]
-        return {part.dlq_queue: part.queue.name for part in parts if part.has_dlq}
+        """Return the dead-letter queues that the application declares, each with its source queue."""
+        return declared(self.place.topology, self.server)
 
     def dead_letter_queues(self) -> list[str]:
         own = [queue for queue in self.own() if self.survey.definitions.queue(queue) is not None]
         return sorted({*own, *dead_letter_queues(self.survey.definitions)})
+
+    def is_dead_letter_queue(self, queue: str) -> bool | None:
+        """None: it cannot be seen."""
+        if queue in self.dead_letter_queues():
+            return True
+        if self.survey.complete or self.survey.definitions.queue(queue) is not None:
+            return False
+        return True if is_called_dead(queue) else None
+
+    def check_move(self, order: Order) -> None:
+        """Raise `ConfigurationError` if dead letters would be moved to a queue that is known to be for work."""
+        name = order.to.name
+        exists = self.survey.definitions.queue(name) is not None  # if not, the plan says so
+        if order.kind is Kind.MOVE and exists and self.is_dead_letter_queue(name) is False:
+            raise ConfigurationError(
+                f"destination {name} is not a dead-letter queue, and a move keeps the failure record: to send messages "
+                f"back to work, use `redrive dlq redrive {order.queue} --to {name}`"
+            )
 
     def source(self, queue: str) -> str | None:
         """Whose messages die into it, if that is one queue."""
         own = self.own().get(queue)
         if own is not None or not self.survey.complete:
             return own
-        flows = Flows(self.survey.definitions)
-        feeding = [
-            one.name
-            for one in self.survey.definitions.queues
-            if one.name != queue and queue in flows.of_dead_letters(one)
-        ]
-        return feeding[0] if len(feeding) == 1 else None
+        found = sources(self.survey.definitions).get(queue, [])
+        return found[0] if len(found) == 1 else None
 
     async def definition(self, queue: str) -> QueueDefinition:
         """As the broker has it; over plain AMQP it is asked until it has told."""
@@ -140,43 +154,57 @@ class View:
         highest = (await self.definition(queue)).arguments.get("x-max-priority")
         return bool(highest or self.survey.state(queue).effective_policy.get("max-priority"))
 
-    def settled_in(self, queue: str) -> Callable[[], Awaitable[bool]] | None:
-        """Can it be seen that everything is handled that was sent back to the queue whose dead letters these are? The
-        embedded broker tells it exactly. RabbitMQ's figures are seconds old: what was just sent is not in them. Of what
-        was sent elsewhere it says nothing.
+    # What a canary sees ---------------------------------------------------------------------------------
+
+    def seeds(self, operation: Operation) -> Collection[str]:
+        """Return the queues that an operation sends to, as far as its order shows them."""
+        to, source = operation.order.to, self.source(operation.order.queue)
+        match to.way:
+            case Way.QUEUE:
+                return (to.name,)
+            case Way.EXCHANGE:
+                return self.reached(to.name, to.key) or ()
+            case _:
+                return (source,) if source is not None else ()
+
+    def dead_letter_queues_of(self, queue: str) -> Collection[str]:
+        """Return the dead-letter queues in which failures of a queue end, as far as they are known."""
+        own = {name for name, source in self.own().items() if source == queue}
+        if not self.survey.complete:
+            return own
+        known = sources(self.survey.definitions)
+        return own | {name for name in dead_letter_queues(self.survey.definitions) if queue in known.get(name, ())}
+
+    def reached(self, exchange: str, routing_key: str) -> Collection[str] | None:
+        """Return the queues that an exchange leads to; None: not known."""
+        return queues_reached(self.survey.definitions, exchange, routing_key) if self.survey.complete else None
+
+    async def unsettled(self, queues: Collection[str]) -> Facts | None:
+        """Return what is left in these queues and for them. The embedded broker tells it exactly. RabbitMQ's figures
+        are seconds old: what was just sent is not in them.
         """
-        source = self.source(queue)
-        if source is None or not self.server.embedded:
+        if not self.server.embedded:
             return None
-        waiting = [name for name in self._waiting_rooms(source) if name != queue]
+        now = await read_inventory(self.connection)
+        ready = sum(now.state(queue).messages or 0 for queue in queues)
+        unacknowledged = sum(now.state(queue).unacknowledged or 0 for queue in queues)
+        return Facts(ready, unacknowledged, _waiting_for(queues, now))
 
-        async def settled() -> bool:
-            now = await read_inventory(self.connection)
-            states = [now.state(name) for name in waiting]
-            return not any((state.messages or 0) + (state.unacknowledged or 0) for state in states)
-
-        return settled
-
-    def _waiting_rooms(self, source: str) -> list[str]:
-        """The queue, and where its messages wait to come back to it."""
-        flows = Flows(self.survey.definitions)
-        back = [one.name for one in self.survey.definitions.queues if source in flows.of_dead_letters(one)]
-        return [source, *back]
-
-    def retry_time(self, queue: str) -> timedelta | None:
-        """How long a message may be tried before it is back in its dead-letter queue, if that is known."""
-        source = self.source(queue)
-        policy = next((one.retry for one in self.place.topology.queues if one.name == source), None)
+    def retry_time(self, order: Order) -> timedelta | None:
+        """How long a message may be tried before it is back in a dead-letter queue, if that is known."""
+        queue = order.to.name if order.to.way is Way.QUEUE else self.source(order.queue)
+        policy = next((one.retry for one in self.place.topology.queues if one.name == queue), None)
         if policy is None:
             return None
-        return sum((rung.delay for rung in policy.rungs), timedelta(seconds=5))
+        first = policy.rungs[:1] if order.to.way is Way.RETRY else ()  # where it waits before its first attempt
+        return sum((rung.delay for rung in (*first, *policy.rungs)), timedelta(seconds=5))
 
     # Where re-driven messages go ----------------------------------------------------------------------
 
-    async def retries(self, sources: list[str]) -> dict[str, Way]:
+    async def retries(self, sources: list[str]) -> dict[str, Route]:
         """Exchange and key by which a message gets into the retry queue of its queue."""
         topology = self.place.topology
-        ways: dict[str, Way] = {}
+        ways: dict[str, Route] = {}
         for queue in topology.queues:
             if queue.retry is not None and queue.retry.rungs:
                 part = Expanded(topology, queue, self.server)
@@ -187,3 +215,15 @@ class View:
                 if await self.connection.exchange_exists(exchange):
                     ways[source] = exchange, Naming().retry_key
         return ways
+
+
+def _waiting_for(queues: Collection[str], seen: Survey) -> int | None:
+    """Return how many messages wait to come back to these queues; None: a delayed exchange may hold more."""
+    definitions, flows = seen.definitions, Flows(seen.definitions)
+    delaying = {exchange.name for exchange in definitions.exchanges if exchange.type == "x-delayed-message"}
+    if any(bind.source in delaying for queue in queues for bind in definitions.bindings_to(queue)):
+        return None
+    others = dead_letter_queues(definitions) | set(queues)
+    rooms = [one.name for one in definitions.queues if flows.of_dead_letters(one) & set(queues)]
+    states = [seen.state(name) for name in rooms if name not in others]
+    return sum((state.messages or 0) + (state.unacknowledged or 0) for state in states)

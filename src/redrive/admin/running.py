@@ -6,8 +6,8 @@
     adopt     what another server began and cannot go on with, because it is gone
 
 A server adopts operations of servers of the same broker, and no others: whose process was a command on somebody's
-machine is that somebody's to resume. Only re-drives are gone on with. A discard, or a change, has an archive on the
-machine that began it: it is closed, and says what to do about the rest.
+machine is that somebody's to resume. Only re-drives and moves are gone on with. A discard, or a change, has an archive
+on the machine that began it: it is closed, and says what to do about the rest.
 
 Who carries them out is a `Crew`: tasks in this process (`Inside`), or a process of its own (`redrive.admin.apart`).
 """
@@ -30,7 +30,7 @@ from redrive.admin.service import STALE, Service
 from redrive.client import BrokerURL
 from redrive.errors import OperationConflict, RedriveError
 from redrive.runtime.dlq.moving import Mover
-from redrive.runtime.dlq.operation import Kind, Operation, State
+from redrive.runtime.dlq.operation import Operation, State
 
 log = logging.getLogger("redrive.admin")
 
@@ -143,7 +143,7 @@ class Runner:
         return is_gone_now or self._service.is_interrupted(operation)
 
     async def _adopt(self, operation: Operation) -> None:
-        if operation.order.kind is not Kind.REDRIVE:
+        if not operation.order.kind.is_resumable:
             await self._service.close_interrupted(operation)
             return
         log.info("operation %s was left behind: going on with it", operation.id)

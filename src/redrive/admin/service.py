@@ -39,7 +39,7 @@ from redrive.recovery.redriving import harmless
 from redrive.recovery.search import Query, parse
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq import looking, planning
-from redrive.runtime.dlq.acts import Discarding, Redriving, Transforming
+from redrive.runtime.dlq.acts import Discarding, Moving, Redriving, Transforming
 from redrive.runtime.dlq.archive import Archive, archive_path
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.choosing import Chooser, Verdict
@@ -47,7 +47,7 @@ from redrive.runtime.dlq.letters import Exported, encode_letter
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page
 from redrive.runtime.dlq.moving import DEFAULT_WAIT, PORTION, Act, Mover
 from redrive.runtime.dlq.operation import Counts, Item, Kind, Operation, Order, Outcome, State, Way, Wish
-from redrive.runtime.dlq.planning import Plan, Target
+from redrive.runtime.dlq.planning import Plan, Tally, Target
 from redrive.runtime.dlq.ports import Moves
 from redrive.runtime.dlq.steering import Changed
 from redrive.runtime.dlq.transforming import Transform, TransformFailed, transformed
@@ -194,12 +194,15 @@ class Service:
     async def plan(self, order: Order) -> Plan:
         order = self._signed(order)
         async with self._look(order.queue, order.spend_deliveries) as view:
+            view.check_move(order)
             order = _patient(order, view)
             chooser = await self._chooser(view, order, "")
             found = await planning.tally(view.broker, order, chooser)
             targets = tuple([await self._target(view, route, count) for route, count in found.routes.most_common()])
             also = planning.also_receiving(found, order, view.survey)
             consumers = (await view.connection.queue_info(order.queue)).consumers
+            unseen = _unseen(found, order, view)
+            into_dead = view.is_dead_letter_queue(order.to.name) if order.to.way is Way.QUEUE else False
         now = self.clock.now()
         told = planning.warnings(
             found,
@@ -209,6 +212,8 @@ class Service:
             consumers=consumers,
             inbox_windows=dict(self.place.inbox_windows),
             now=now,
+            unseen=unseen,
+            into_dead=into_dead,
         )
         return Plan(
             order,
@@ -314,6 +319,7 @@ class Service:
     async def _taken(self, view: View, operation: Operation) -> Operation:
         """As it is now that its queue is nobody else's: whoever had it until now has written down the last of it."""
         order = operation.order
+        view.check_move(order)
         await view.check_look(order.queue, spend=order.spend_deliveries)
         await view.broker.lock(order.queue)
         now = await self.operation(operation.id)
@@ -327,14 +333,19 @@ class Service:
             operation,
             view.broker,
             self.store,
-            act(view.broker) if act is not None else Redriving(view.broker, self.clock, self.place.header_names),
+            act(view.broker) if act is not None else self._act(view.broker, order),
             clock=self.clock,
             retries=await self._retries(view, order),
             keeps_order=await view.keeps_order(order.queue),
             prefers_urgent=await view.prefers_urgent(order.queue),
-            settled=view.settled_in(order.queue) if order.to.way in (Way.OWN, Way.RETRY) else None,
+            sight=view,
             changed=changed,
         )
+
+    def _act(self, broker: Moves, order: Order) -> Act:
+        if order.kind is Kind.MOVE:
+            return Moving(broker)
+        return Redriving(broker, self.clock, self.place.header_names)
 
     @asynccontextmanager
     async def _living(self, operation: Operation) -> AsyncIterator[asyncio.Event]:
@@ -406,7 +417,7 @@ class Service:
         if self._lives(operation):
             await self.wish(operation.id, Wish(State.RUNNING))
             return operation
-        if operation.order.kind is not Kind.REDRIVE:
+        if not operation.order.kind.is_resumable:
             raise ConfigurationError(f"a {operation.order.kind} is not resumed: begin another for what is left")
         return await self.go_on(replace(operation, state=State.RUNNING), changed=changed, started=started)
 
@@ -584,9 +595,21 @@ def _patient(order: Order, view: View) -> Order:
     """With a canary that waits for as long as the queue tries a message."""
     if order.ramp is None or order.ramp.wait is not None:
         return order
-    tried = view.retry_time(order.queue)
+    tried = view.retry_time(order)
     wait = tried.total_seconds() if tried is not None else DEFAULT_WAIT
     return replace(order, ramp=replace(order.ramp, wait=wait))
+
+
+def _unseen(found: Tally, order: Order, view: View) -> tuple[str, ...]:
+    """Return the destinations whose dead-letter queues are not known."""
+    if order.to.way in (Way.OWN, Way.RETRY):
+        return ()
+    reached = {str(Target(*route, 0)): view.reached(*route) if route[0] else (route[1],) for route in found.routes}
+    return tuple(
+        name
+        for name, queues in reached.items()
+        if queues is None or not all(queue in found.sources or view.dead_letter_queues_of(queue) for queue in queues)
+    )
 
 
 def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> str:

@@ -11,7 +11,7 @@ from redrive.admin.service import Service
 from redrive.cli.dlq.options import json_option
 from redrive.cli.dlq.redriving import finish, operation_row, watched
 from redrive.cli.places import Where, place_options
-from redrive.cli.printing import Progress, ago, as_json, counted, note, number, safe, table
+from redrive.cli.printing import Progress, ago, as_json, counted, label, note, number, safe, table
 from redrive.cli.sources import explains_errors, run
 from redrive.runtime.dlq.operation import Operation, Outcome, State, Wish
 
@@ -99,7 +99,9 @@ def show(where: Where, id: str, items: str | None, limit: int, json: bool) -> No
     order, counts = operation.order, operation.counts
     click.echo(f"{operation.id}  {order.kind} of {safe(order.queue)} to {order.to}")
     click.echo(f"state     {_state(service, operation)}{f': {safe(operation.note)}' if operation.note else ''}")
-    click.echo("counts    " + ", ".join(f"{name} {number(count)}" for name, count in counts.as_dict().items() if count))
+    click.echo(
+        "counts    " + ", ".join(f"{label(name)} {number(count)}" for name, count in counts.as_dict().items() if count)
+    )
     click.echo(
         f"by        {safe(order.by)}, {ago(operation.created_at)}{f', {safe(order.reason)}' if order.reason else ''}"
     )
@@ -232,7 +234,7 @@ def audit(where: Where, queue: str | None, by: str | None, action: str | None, l
             entry.action if entry.allowed else f"{entry.action} (refused)",
             safe(entry.queue),
             entry.operation,
-            ", ".join(f"{name} {count}" for name, count in entry.counts.items() if count),
+            ", ".join(f"{label(name)} {count}" for name, count in entry.counts.items() if count),
             safe(" ".join(filter(None, (entry.filter, entry.reason, entry.detail)))),
         )
         for _, entry in entries

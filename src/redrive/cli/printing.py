@@ -66,6 +66,11 @@ def counted(value: int, what: str) -> str:
     return f"{number(value)} {what}" if value == 1 else f"{number(value)} {what}s"
 
 
+def label(name: str) -> str:
+    """Return the name of a count as people read it."""
+    return name.replace("_", " ")
+
+
 def ago(moment: datetime | None, now: datetime | None = None) -> str:
     if moment is None:
         return "-"
@@ -119,9 +124,12 @@ class Progress:
             parts.append(f"step {operation.step}/{how_many(order.ramp)}")
         parts.append(_bar(counts.moved, total))
         parts.append(f"{number(counts.moved)}/{number(total)}" if total is not None else number(counts.moved))
-        for name, count in (("skipped", counts.skipped), ("failed", counts.failed)):
-            if count:
-                parts.append(f"{name} {number(count)}")
+        noted = {
+            "skipped": counts.skipped,
+            "failed": counts.failed,
+            "possibly duplicated": counts.possibly_duplicated,
+        }
+        parts += [f"{name} {number(count)}" for name, count in noted.items() if count]
         if order.ramp is not None:
             parts.append(f"returned {number(counts.returned)}")
         if operation.state is not State.RUNNING:

@@ -30,7 +30,7 @@ class DeadLetterBroker:
     def __init__(self, taking: Connection, publishing: Connection) -> None:
         self._taking = taking
         self._publishing = publishing
-        self._links: tuple[Link, Link] | None = None  # that take and publish, since the lock was taken
+        self._links: dict[str, tuple[Link, Link]] = {}  # that take and publish, since the queue's lock was taken
 
     @property
     def budget(self) -> int:
@@ -64,10 +64,10 @@ class DeadLetterBroker:
                 if asyncio.get_running_loop().time() >= deadline:
                     raise OperationConflict(queue, "another operation, or a look that takes long") from None
             await asyncio.sleep(0.1)
-        self._links = await self._taking.link(), await self._publishing.link()
+        self._links[queue] = await self._taking.link(), await self._publishing.link()
 
     async def unlock(self, queue: str) -> None:
-        links, self._links = self._links, None
+        links = self._links.pop(queue, None)
         if links is not None and links[0].alive:
             with suppress(RedriveError):  # then the lock went with the connection
                 await self._taking.ask(QueueDelete(queue=lock_name(queue)), QueueDeleteOk)
@@ -76,8 +76,9 @@ class DeadLetterBroker:
         """Both connections are those of the lock. One that was lost and is back again has lost something all the same:
         the lock and what was in hand, or the answers to what was published.
         """
-        lost = [link.lost.result() for link in self._links or () if not link.alive]
-        if lost or self._links is None:
+        links = list(dict.fromkeys(link for pair in self._links.values() for link in pair))
+        lost = [link.lost.result() for link in links if not link.alive]
+        if lost or not links:
             raise ConnectionLost(f"the connection was lost ({'; '.join(map(str, lost)) or 'and the lock with it'})")
 
     async def restored(self, patience: float) -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from redrive.client.channel import Channel
 from redrive.client.connection import Connection
@@ -40,6 +41,9 @@ from redrive.wire.methods.basic import (
     BasicQosOk,
 )
 from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk
+
+if TYPE_CHECKING:
+    from redrive.runtime.dlq.ports import Tagged
 
 _FIRST_ROOM = 500
 _MOST_ROOM = 50_000
@@ -178,7 +182,7 @@ class Hold:
 
     # Deciding -----------------------------------------------------------------------------------------
 
-    def ack(self, deliveries: Iterable[Delivery]) -> bool:
+    def ack(self, deliveries: Iterable[Tagged]) -> bool:
         """These are done: the broker may forget them. False: too late, it has everything back."""
         if not self._channel.is_open:
             return False

@@ -65,9 +65,10 @@ MOST_DEATHS = 20  # that are remembered
 
 _MOST_WORDS = 200  # characters of a name or a reason
 _COPIES = frozenset((b"CC", b"BCC"))
+_DELIVERIES = frozenset((b"x-delivery-count", b"x-acquired-count"))
 _HARMFUL = frozenset(
     (
-        *(b"x-death", b"x-delivery-count", b"x-acquired-count", *_COPIES),
+        *(b"x-death", *_DELIVERIES, *_COPIES),
         *(
             f"x-{which}-death-{what}".encode()
             for which in ("first", "last")
@@ -86,7 +87,7 @@ _PARKING = frozenset(
     name.encode()
     for name in (
         *(HeaderNames.NOT_BEFORE, HeaderNames.QUEUE, HeaderNames.ERROR, HeaderNames.MESSAGE, HeaderNames.STACK),
-        *(HeaderNames.FINGERPRINT, HeaderNames.HOST, HeaderNames.APP, HeaderNames.PARKED_AT),
+        *(HeaderNames.FINGERPRINT, HeaderNames.HOST, HeaderNames.APP, HeaderNames.PARKED_AT, HeaderNames.QUARANTINE),
     )
 )
 _EXCHANGE = HeaderNames.EXCHANGE.encode()
@@ -142,6 +143,16 @@ def traceable(raw: bytes, letter: Letter, *, names: HeaderNames = NAMES, budget:
     needed = {_COUNT: _number(MOST), _OPERATION: _words("0" * 40)}
     setting = _kept(raw, letter, names, False)
     return len(_patched(raw, setting | needed, _removed(names, False))) <= budget
+
+
+def moved(raw: bytes, letter: Letter, *, budget: int = BUDGET) -> bytes:
+    """The properties of a dead letter that goes to another dead-letter queue: with its whole failure record.
+
+    Deliveries that were counted in the old queue are not part of it.
+    """
+    if letter.unreadable:
+        return _with_new_properties(raw, {}, budget)
+    return patch_properties(harmless(raw), remove_headers=_DELIVERIES)
 
 
 def harmless(raw: bytes) -> bytes:

@@ -15,7 +15,7 @@ What was asked for is JSON, in which fields that this version does not know are 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,6 +29,7 @@ from redrive.store.database import Database
 from redrive.store.tables import is_running, items_table, operations_table
 
 _MOST_FOUND = 20  # of what begins alike: more is no answer
+_CHUNK = 10_000  # rows
 _WISHED = (State.PAUSED, State.RUNNING, State.CANCELLING)
 
 
@@ -178,6 +179,20 @@ class OperationsStore:
         with self.database.looking() as connection:
             return [(row["number"], _item(row)) for row in connection.execute(query).mappings()]
 
+    def moved(self, operation: str) -> Iterator[str]:
+        """Return the ids of the messages that were moved, one for each item, in chunks: there may be millions."""
+        table = self.items_table
+        mine = sa.and_(table.c.operation == operation, table.c.outcome == str(Outcome.MOVED))
+        query = sa.select(table.c.number, table.c.id).where(mine).order_by(table.c.number).limit(_CHUNK)
+        after = 0
+        while True:
+            with self.database.looking() as connection:
+                rows = connection.execute(query.where(table.c.number > after)).all()
+            yield from (row.id for row in rows)
+            if len(rows) < _CHUNK:
+                return
+            after = rows[-1].number
+
     # Forgetting ---------------------------------------------------------------------------------------
 
     def prune(self, older_than: timedelta, *, batch: int = 1000) -> int:
@@ -233,7 +248,7 @@ def _operation(row: Mapping[Any, Any]) -> Operation:
         order=order,
         created_at=row["created_at"],
         state=state,
-        counts=Counts(row["planned"], row["moved"], row["skipped"], row["failed"], row["returned"]),
+        counts=Counts(**{name: row[name] for name in _COUNTS}),
         scope=row["scope"],
         step=row["step"],
         started_at=row["started_at"],
@@ -244,6 +259,7 @@ def _operation(row: Mapping[Any, Any]) -> Operation:
     )
 
 
+_COUNTS = tuple(Counts().as_dict())
 _ITEM_COLUMNS = ("operation", "id", "outcome", "at", "message_id", "why", "destination")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -37,6 +37,7 @@ STEPS = (
     "0001",  # outbox and inbox
     "0002",  # operations on dead-letter queues, their items, and the audit
     "0003",  # API keys, sessions, plans and requests of the admin API
+    "0004",  # possibly duplicated messages of an operation
 )
 LATEST = STEPS[-1]
 
@@ -108,6 +109,8 @@ class Schema:
             case "0003":
                 _make(operations, keys_table(metadata), sessions_table(metadata))
                 _make(operations, plans_table(metadata), requests_table(metadata))
+            case "0004":
+                _add_column(operations, operations_table(metadata).c.possibly_duplicated, kind)
         for statement in statements:
             operations.execute(sa.text(statement))
 
@@ -129,6 +132,20 @@ def _make(operations: Operations, *tables: sa.Table) -> None:
         operations.execute(sa.schema.CreateTable(table, if_not_exists=True))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             operations.execute(sa.schema.CreateIndex(index, if_not_exists=True))
+
+
+def _add_column(operations: Operations, column: sa.Column[Any], kind: str) -> None:
+    """Add a column that a table made by an earlier version does not have. A table that is made now has it."""
+    context, table = operations.get_context(), column.table.name
+    definition = sa.schema.CreateColumn(column).compile(dialect=context.dialect)
+    if kind == "postgresql":
+        operations.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {definition}"))
+    elif not context.as_sql and column.name not in _columns(operations.get_bind(), table):
+        operations.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {definition}"))
+
+
+def _columns(connection: sa.Connection, table: str) -> set[str]:
+    return {column["name"] for column in sa.inspect(connection).get_columns(table)}
 
 
 def channel_of(table: str) -> str:

@@ -177,6 +177,7 @@ def operations_table(metadata: sa.MetaData) -> sa.Table:
         sa.Column("skipped", _BIG, nullable=False),
         sa.Column("failed", _BIG, nullable=False),
         sa.Column("returned", _BIG, nullable=False),
+        sa.Column("possibly_duplicated", _BIG, nullable=False, server_default=sa.text("0")),
         sa.Column("scope", _BIG),
         sa.Column("step", sa.Integer, nullable=False),
         sa.Column("started_at", Moment),

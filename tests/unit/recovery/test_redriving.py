@@ -15,7 +15,7 @@ from redrive.broker.dialect import DIALECTS
 from redrive.recovery.dead_letter import read_dead_letter, read_summary
 from redrive.recovery.failure import Failure
 from redrive.recovery.history import HeaderNames, History, read_history
-from redrive.recovery.redriving import MOST_DEATHS, harmless, redriven, traceable
+from redrive.recovery.redriving import MOST_DEATHS, harmless, moved, redriven, traceable
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
 from redrive.wire.patch import (
     check_properties,
@@ -486,3 +486,22 @@ def test_a_dead_letter_that_is_put_back_is_as_it_was_but_for_what_would_do_harm(
 def test_a_dead_letter_that_does_no_harm_is_put_back_byte_for_byte() -> None:
     raw = parked()
     assert harmless(raw) == raw
+
+
+def test_a_dead_letter_that_is_moved_keeps_its_record_and_loses_what_was_counted_where_it_was() -> None:
+    raw = parked()
+    counted = patch_properties(
+        raw, set_headers={b"x-delivery-count": b"I\x00\x00\x00\x07", b"CC": b"A\x00\x00\x00\x00"}
+    )
+    letter = read_summary(counted, b"", "q.dlq", 1)
+
+    assert moved(counted, letter) == raw
+    assert moved(raw, letter) == raw
+
+
+def test_a_dead_letter_that_cannot_be_read_is_moved_with_its_old_properties_in_a_header() -> None:
+    broken = b"\xff\xff"
+    letter = read_summary(broken, b"", "q.dlq", 1)
+
+    assert letter.unreadable
+    assert (decode_properties(moved(broken, letter)).headers or {})[HeaderNames.RAW_PROPERTIES] == broken

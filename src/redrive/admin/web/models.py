@@ -18,7 +18,7 @@ from redrive.recovery.redaction import REDACTION, redact, redact_text
 from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.looking import Found, Group, Grouping
-from redrive.runtime.dlq.operation import Destination, Item, Kind, Operation, Order, Ramp, Selection, State
+from redrive.runtime.dlq.operation import Destination, Item, Kind, Operation, Order, Ramp, Selection, State, Way
 from redrive.runtime.dlq.planning import Plan, Target
 from redrive.topology.doctor import Finding
 from redrive.topology.plan import Action
@@ -265,6 +265,23 @@ class RedriveIn(OrderIn):
     dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
 
 
+class MoveIn(SelectionIn):
+    to: str = Field(min_length=1, max_length=300, description="Another dead-letter queue.")
+    rate: float | None = Field(None, gt=0, le=1e6, description="Messages a second.")
+    dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
+
+    def order(self, queue: str) -> Order:
+        return Order(
+            Kind.MOVE,
+            queue,
+            self.selection(),
+            Destination(Way.QUEUE, self.to),
+            self.rate,
+            reason=self.reason,
+            spend_deliveries=self.spend_deliveries,
+        )
+
+
 class DiscardIn(SelectionIn):
     confirm: str = Field(max_length=300, description="The name of the queue, once more.")
 
@@ -349,6 +366,10 @@ class CountsOut(Told):
     skipped: int
     failed: int
     returned: int
+    possibly_duplicated: int = Field(
+        description="Messages that may have arrived twice: they were sent again, because the connection or the process "
+        "ended before the confirm was recorded."
+    )
 
 
 class OperationOut(Told):
@@ -435,7 +456,7 @@ class OutboxRowOut(Told):
     routing_key: str
     ordering_key: str | None
     attempts: int
-    created_at: datetime
+    created_at: datetime | None
     last_error: str | None
 
 

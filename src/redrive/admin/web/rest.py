@@ -66,7 +66,7 @@ ACTS: Mapping[str, Act] = {
     **dict.fromkeys(("operations", "operation", "items", "events"), Act.LOOK),
     **dict.fromkeys(("outbox", "topology", "doctor", "me"), Act.LOOK),
     "plan": Act.PLAN,
-    "redrive": Act.REDRIVE,
+    **dict.fromkeys(("redrive", "move"), Act.REDRIVE),
     **dict.fromkeys(("pause", "resume", "cancel", "steer"), Act.STEER),
     "retry_outbox": Act.RETRY_OUTBOX,
     "audit": Act.READ_AUDIT,
@@ -283,6 +283,22 @@ async def redrive(
         )
 
     return await _accepted(at, request, await at.carry_out(queue, asked.plan_token, changes=changed), prefer)
+
+
+@router.post(
+    "/dlq/queues/{queue:path}/move",
+    dependencies=_ONCE,
+    summary="Move messages to another dead-letter queue, with their failure records",
+    operation_id="move",
+    tags=["dead letters"],
+    status_code=202,
+    response_model=m.OperationOut,
+    responses={200: {"model": m.OperationOut | m.PlanOut, "description": "It is over; or, for a dry run, the plan."}},
+)
+async def move(at: At, request: Request, queue: Named, asked: m.MoveIn, prefer: Prefer = None) -> Response:
+    if asked.dry_run:
+        return _json(m.PlanOut.of_plan((await at.plan(asked.order(queue))).plan))
+    return await _accepted(at, request, await at.move(asked.order(queue)), prefer)
 
 
 @router.post(

@@ -3,7 +3,7 @@
 | module       | what                                                                    |
 |--------------|-------------------------------------------------------------------------|
 | `looking`    | ls, groups, peek, show, query, check                                    |
-| `redriving`  | plan, redrive                                                           |
+| `redriving`  | plan, redrive, move                                                     |
 | `letters`    | discard, edit, transform, export, import                                |
 | `telling`    | watch: tell somebody about new dead letters                             |
 | `options`    | what several of them have                                               |
@@ -15,7 +15,7 @@ import click
 
 from redrive.cli.dlq.letters import discard, edit, export, import_, transform
 from redrive.cli.dlq.looking import check, groups, list_, peek, query, show
-from redrive.cli.dlq.redriving import plan, redrive
+from redrive.cli.dlq.redriving import move, plan, redrive
 from redrive.cli.dlq.telling import watch
 
 
@@ -30,13 +30,14 @@ def dlq() -> None:
     redrive dlq show orders.dlq 3f5a                    one of them, with its story
     redrive dlq plan orders.dlq --group 3fa9            what a re-drive would do
     redrive dlq redrive orders.dlq --ramp 1,5,20,100    do it, a few at first
+    redrive dlq move orders.dlq --to orders.invalid     keep them, elsewhere
 
     Works on any RabbitMQ, over plain AMQP (--broker). With --app or --management it also finds the queues by itself.
     """
 
 
 _LOOKING = (check, groups, list_, peek, query, show, watch)
-_DOING = (discard, edit, export, import_, plan, redrive, transform)
+_DOING = (discard, edit, export, import_, move, plan, redrive, transform)
 
 for command in (*_LOOKING, *_DOING):
     dlq.add_command(command)

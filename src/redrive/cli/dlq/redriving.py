@@ -20,7 +20,7 @@ from redrive.cli.sources import explains_errors, run
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
 from redrive.runtime.dlq.moving import Mover
-from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, Selection, State
+from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, Selection, State, Way
 from redrive.runtime.dlq.planning import Plan
 
 
@@ -49,9 +49,9 @@ def redrive_options(command: F) -> F:
         click.option("--rate", type=float, metavar="N", help="At most N messages a second."),
         click.option("--ramp", metavar="1,5,20,100", help="A canary: so many first, then the rest, if all goes well."),
         click.option("--stop-if", "stop_if", type=float, default=10, show_default=True, metavar="PERCENT",
-                     help="Stop the canary when more than this many of a hundred come back."),
-        click.option("--step-wait", metavar="TIME", help="How long a canary waits for failures after each "
-                     "step.  [default: as long as its queue tries a message, or 30s]"),
+                     help="Stop the canary when more than this many of a hundred come back, or if it cannot be known."),
+        click.option("--step-wait", metavar="TIME", help="How long a message may take to fail after it was "
+                     "delivered.  [default: as long as its queue tries a message, or 30s]"),
         click.option("--reason", default="", help="For the audit and the messages' lineage: INC-42."),
         click.option("--most-redrives", type=int, default=3, show_default=True,
                      help="Skip messages that were re-driven so often already; 0: none."),
@@ -171,6 +171,51 @@ def redrive(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, 
     finish(run(carry_out, service, made), json)
 
 
+@click.command(short_help="Move messages to another dead-letter queue, with their failure records.")
+@click.argument("queue")
+@click.option("--to", "to", required=True, metavar="QUEUE", help="The other dead-letter queue.")
+@selection_options
+@click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
+@click.option("--reason", default="", help="For the audit: INC-42.")
+@click.option("--dry-run", is_flag=True, help="Plan, and stop there.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
+@place_options
+@json_option
+@explains_errors
+def move(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, json: bool, **said: Any) -> None:
+    """Move messages to another dead-letter queue, with their failure records: reason, attempts, source, error.
+
+    \b
+    redrive dlq move orders.dlq --to orders.invalid -q error:ValueError
+    redrive dlq move orders.dlq --to legal-hold.dlq --group 3fa9 --reason INC-42 --yes
+
+    Each message is published, confirmed, and only then taken out of the queue. A re-drive to a dead-letter queue would
+    remove the failure record.
+    """
+    service = where.service()
+    order = Order(
+        Kind.MOVE,
+        queue,
+        make_selection(**said),
+        Destination(Way.QUEUE, said["to"]),
+        said["rate"],
+        reason=said["reason"],
+        spend_deliveries=said["spend"],
+    )
+    made = run(service.plan, order)
+    print_plan(made)
+    if not made.eligible:
+        note("redrive: nothing to move")
+        sys.exit(NOT_FOUND)
+    if dry_run:
+        if json:
+            as_json(plan_row(made))
+        return
+    confirm(f"Move {counted(made.eligible, 'message')} to {safe(order.to.name)}?", yes, no_input)
+    finish(run(carry_out, service, made), json)
+
+
 def confirm(question: str, yes: bool, no_input: bool) -> None:
     """Go on, or leave."""
     if yes:
@@ -224,9 +269,12 @@ def finish(over: Operation, json: bool) -> None:
     ]
     if counts.returned:
         parts.append(f"{number(counts.returned)} came back")
+    if counts.possibly_duplicated:
+        parts.append(f"{number(counts.possibly_duplicated)} possibly duplicated")
     note(f"{over.id} {over.state}: {', '.join(parts)}" + (f". {safe(over.note)}" if over.note else ""))
     if over.state is State.CANCELLED:
-        note(f"to go on: redrive dlq redrive {over.order.queue} (the same selection finds what is left)")
+        verb = "move" if over.order.kind is Kind.MOVE else "redrive"
+        note(f"to go on: redrive dlq {verb} {over.order.queue} (the same selection finds what is left)")
     code = exit_of(over)
     if code:
         sys.exit(code)

@@ -4,12 +4,13 @@
 |----------------|----------------------------------------------------------------------------------------------|
 | `operation`    | what was asked for, how far it is, how it ended: values                                      |
 | `choosing`     | is this message meant, may it be moved, and where to                                         |
-| `canary`       | how many next, and when to stop                                                              |
+| `canary`       | how many next, when a step is settled, and when to stop                                      |
+| `returns`      | how many of a canary's messages are back, in every dead-letter queue                         |
 | `looking`      | list, group and find, over a queue that is held for a moment                                 |
 | `planning`     | what an operation would do                                                                   |
 | `moving`       | do it: take, choose, act, write down, ack                                                    |
 | `steering`     | an operation while it runs: its counts, and what others want of it                           |
-| `acts`         | what is done with chosen messages: send back to work, change, discard                        |
+| `acts`         | what is done with chosen messages: send back to work, move, change, discard                  |
 | `letters`      | dead letters as lines of JSON, byte-exact                                                    |
 | `archive`      | the file that takes what is discarded, before it leaves its queue                            |
 | `transforming` | many messages changed in the same way                                                        |

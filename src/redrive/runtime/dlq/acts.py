@@ -6,30 +6,20 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown, RedriveError
+from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import read_dead_letter
 from redrive.recovery.editing import Content
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.redriving import redriven
+from redrive.recovery.redriving import moved, redriven
 from redrive.recovery.story import NAMES
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.archive import Archive
 from redrive.runtime.dlq.letters import encode_letter
-from redrive.runtime.dlq.moving import Problems, Skipped, Taken
+from redrive.runtime.dlq.moving import Problems, Skipped, Taken, Unconfirmed, Unsent
 from redrive.runtime.dlq.operation import Operation
 from redrive.runtime.dlq.ports import Message, Moves
 from redrive.runtime.dlq.transforming import Transform, TransformFailed, transformed
-
-
-class Unresolved(RedriveError):
-    """The connection was lost before it was known what became of some messages. They are still in the queue.
-
-    Whose: nobody's.
-
-    Do: nothing, if the operation goes on by itself; else begin another. What went out already goes out twice, under the
-    same id, so that an inbox knows it; nothing is lost.
-    """
 
 
 class Redriving:
@@ -62,18 +52,41 @@ class Redriving:
         return taken.choice.exchange, taken.choice.routing_key, content.body, properties, True
 
 
+class Moving:
+    """Publish messages to another dead-letter queue, with their failure records."""
+
+    def __init__(self, broker: Moves) -> None:
+        self._broker = broker
+
+    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:  # noqa: ARG002
+        return await publish(self._broker, [self._message(each) for each in taken])
+
+    def _message(self, taken: Taken) -> Message:
+        content, choice = taken.delivery, taken.choice
+        properties = moved(content.raw_properties, taken.letter, budget=self._broker.budget)
+        return choice.exchange, choice.routing_key, content.body, properties, True
+
+
 async def publish(broker: Moves, messages: Sequence[Message]) -> Problems:
     problems: list[str | None] = [None] * len(messages)
     try:
         await broker.publish_many(messages)
     except PublishErrors as errors:
         for error in errors.exceptions:
-            if isinstance(error, PublishUnknown | NotPublished):
-                raise Unresolved(f"the connection was lost: {error.why}") from errors
             assert isinstance(error, PublishError)
             assert error.index is not None
-            problems[error.index] = error.why
+            problems[error.index] = _problem(error)
     return problems
+
+
+def _problem(error: PublishError) -> str:
+    match error:
+        case PublishUnknown():
+            return Unconfirmed(error.why)
+        case NotPublished():
+            return Unsent(error.why)
+        case _:
+            return error.why
 
 
 class Discarding:

@@ -83,6 +83,8 @@ class Chooser:
             return _PASS
         if self._order.kind is Kind.DISCARD:
             return Choice(Verdict.TAKE)
+        if self._order.kind is Kind.MOVE:
+            return self._routed(letter)
         most = self._order.most_redrives
         if most is not None and letter.redriven >= most:
             times = "once" if most == 1 else f"{most} times"

@@ -8,20 +8,24 @@
                    write down what became of each
                    ack those that were confirmed
                then give back all others, in order
-      outcome  of a canary's step: how many came back? Whoever goes on with a canary asks that first
+      outcome  of a canary's step: how many came back, and are the others settled? Whoever goes on with a canary asks
+               that first. If it cannot be told, the operation stops: see `canary` and `returns`
 
 What can die between which two steps:
 
-    before the confirm    the message is still in the queue. If it was sent, it is at its destination, too
-    before the ack        the same: a duplicate, with its message_id unchanged, so that an inbox absorbs it
-    after the ack         nothing
+    before the confirm is    the message is still in the queue, and is sent again. If the broker had it, it arrives
+    recorded                 twice, with its message_id unchanged, so that an inbox absorbs it
+    before the broker has    the message is in the queue again. It has an item, so it is recognised and acked, not
+    stored the ack           sent (`reconciliation`)
 
-so at most `WINDOW` messages come twice, and none is lost. A lost connection is a death that is survived: the lock is
-taken again, and the next pass goes on where the last one ended; what was confirmed and could not be acked any more is
-known, and acked when it comes again. Which acks were lost on their way is not known, nor which ones another process,
-with whose operation one goes on, could not send any more: so the next pass goes through as many messages more as that
-may be (`WINDOW` of another process), and sends again what it finds there. A message that is not accepted at its
-destination stays in the queue, and is told of; when nothing is accepted any more the operation ends.
+Nothing is lost. The first case is counted as `possibly_duplicated`: exactly, where the connection was lost, because the
+messages without a confirm are known; by as many as may have been in flight, where the process was killed, because they
+are not. At most three quarters of what is left of `WINDOW` are in flight at a time (`in_flight`), so the first five
+losses of an operation together leave at most `WINDOW` such messages, and each further one `UNDER_WAY`.
+
+A lost connection is survived: the lock is taken again, the queue is reconciled, and the next pass goes on where the
+last one ended. So does another process that resumes the operation. A message that is not accepted at its destination
+stays in the queue, and is reported; when nothing is accepted any more the operation ends.
 
 A pass does not last longer than a few minutes, because RabbitMQ ends a consumer that keeps a message for half an hour.
 """
@@ -31,34 +35,38 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain, takewhile
 from typing import NamedTuple, Protocol, TypeAlias
 
-from redrive.errors import RedriveError
+from redrive.errors import Closed, ConnectionLost, RedriveError
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import Summary, read_summary
 from redrive.runtime.clock import Clock
-from redrive.runtime.dlq.canary import steps, too_many
+from redrive.runtime.dlq.canary import Settled, StepClock, steps, too_many
 from redrive.runtime.dlq.choosing import Choice, Chooser, Route, Verdict
-from redrive.runtime.dlq.looking import returned
 from redrive.runtime.dlq.operation import Item, Operation, Outcome, Ramp, State
 from redrive.runtime.dlq.ports import Held, Moves, Remembers
+from redrive.runtime.dlq.reconciliation import Reconciliation, key_of
+from redrive.runtime.dlq.returns import Counted, Returns, Sight
 from redrive.runtime.dlq.steering import Changed, Steering
 
 log = logging.getLogger("redrive.dlq")
 
 PORTION = 250
-UNDER_WAY = 4  # portions
-WINDOW = PORTION * UNDER_WAY
+PORTIONS = 3  # in flight
+UNDER_WAY = 4  # messages in flight, each a portion, with a rate
+WINDOW = 1000  # messages that an operation may leave possibly duplicated
 MOST_FAILURES = 1000  # in a row
 DEFAULT_WAIT = 30.0  # seconds that a canary waits for failures, where nothing else is known
 
 _QUIET = 2.0  # seconds without a message after which a queue that should have more is taken at its word
 _LONGEST_PASS = timedelta(minutes=10).total_seconds()
 _BROKER_PATIENCE = 120.0
+_RECOVERY = 10.0  # seconds within which a queue has its messages back after a loss
+_EVERYTHING = 2**31
 _MOST_IN_VAIN = 3  # passes, where each may have found only what came since it began
 
 
@@ -76,6 +84,18 @@ class Skipped(str):
     __slots__ = ()
 
 
+class Unconfirmed(str):
+    """Why a message that was sent has no confirm. It may be at its destination."""
+
+    __slots__ = ()
+
+
+class Unsent(str):
+    """Why a message was not sent. It is not at its destination."""
+
+    __slots__ = ()
+
+
 Problems: TypeAlias = "Sequence[str | None]"  # for each message, why it was not done
 
 
@@ -83,6 +103,17 @@ class Act(Protocol):
     """What is done with chosen messages. Raises if it is not known what became of them."""
 
     async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems: ...
+
+
+class Unresolved(RedriveError):
+    """The connection was lost before some messages were confirmed. They are still in the dead-letter queue.
+
+    Whose: nobody's.
+
+    Do: nothing, if the operation continues by itself; else begin another. A message that was sent already may arrive
+    twice, with the same id, so that an inbox recognises it. The operation counts it as possibly duplicated. Nothing is
+    lost.
+    """
 
 
 class Hopeless(RedriveError):
@@ -110,32 +141,30 @@ class Mover:
         retries: Mapping[str, Route] | None = None,
         keeps_order: bool = True,
         prefers_urgent: bool = False,
-        settled: Callable[[], Awaitable[bool]] | None = None,
+        sight: Sight | None = None,
         changed: Changed = lambda _: None,
     ) -> None:
         """`keeps_order`: does the queue put what it gets back where it was? `prefers_urgent`: does what comes later
-        stand before the rest if it has a higher priority? `settled`: is everything handled that was moved, as far as
-        that can be seen? `changed` hears of every progress.
+        stand before the rest if it has a higher priority? `sight`: what is known of the broker's queues, for a canary.
+        `changed` hears of every progress.
         """
         self.steering = Steering(operation, memory, clock, changed)
         self.queue = operation.order.queue
         self._broker = broker
+        self._memory = memory
         self._act = act
         self._clock = clock
         self._retries = retries or {}
         self._keeps_order = keeps_order
         self._prefers_urgent = prefers_urgent
         self._goes_on = operation.started_at is not None  # with what another process has begun
-        self._settled = settled
+        self._returns = Returns(operation, broker, sight) if operation.order.ramp is not None else None
         self._passes = 0
         self._told: set[int] = set()  # hashes of the ids of messages that were skipped, or failed
         self._failures = 0  # in a row
         self._in_vain = 0  # passes in a row that found nothing to move
-        self._unacked: Counter[str] = Counter()  # moved, and the broker could not be told
         self._acked = 0  # in this pass
-        # Of what another process has moved it may have died before it told the broker: so many may still be there.
-        # And with a connection acks are lost, too.
-        self._unsure = min(operation.counts.moved, WINDOW)
+        self._lost_acks = self._goes_on  # perhaps: the queue may have messages that were moved
 
     @property
     def operation(self) -> Operation:
@@ -161,12 +190,18 @@ class Mover:
             scope = await self._broker.depth(self.queue)
         began = self.operation.started_at or self._clock.now()
         state = State.RUNNING if self.operation.state is State.PENDING else self.operation.state
-        await self.steering.become(replace(self.operation, state=state, scope=scope, started_at=began))
+        counts = self.operation.counts
+        if self._goes_on:
+            in_flight = min(self._in_flight, max(0, scope - counts.moved))
+            counts = replace(counts, possibly_duplicated=counts.possibly_duplicated + in_flight)
+        await self.steering.become(replace(self.operation, state=state, scope=scope, started_at=began, counts=counts))
         await self.steering.hear()  # before anything is moved: somebody may have wanted it to end while nobody listened
 
     async def _work(self) -> tuple[State, str]:
         try:
-            return await self._steps()
+            ended = await self._steps()
+            await self._reconcile()
+            return ended
         except RedriveError as error:
             log.warning("operation %s on %s failed: %s", self.operation.id, self.queue, error)
             return State.FAILED, f"{error}. Nothing is lost: what was not moved is in the queue"
@@ -174,14 +209,14 @@ class Mover:
     async def _steps(self) -> tuple[State, str]:
         ramp = self.operation.order.ramp
         # What became of a step that another process took nobody has asked yet.
-        if ramp is not None and self.operation.counts.moved and await self._comes_back(ramp):
-            return self._stopped(ramp, ended=self._room(None) == 0)
+        if self.operation.counts.moved and (why := await self._objection(ramp)):
+            return self._stopped(why, ended=self._room(None) == 0)
         for number, size in steps(ramp, self.operation.counts.moved):
             await self.steering.become(replace(self.operation, step=number))
             before = self.operation.counts.moved
             ended = await self._step(size)
-            if ramp is not None and self.operation.counts.moved > before and await self._comes_back(ramp):
-                return self._stopped(ramp, ended=ended)
+            if self.operation.counts.moved > before and (why := await self._objection(ramp)):
+                return self._stopped(why, ended=ended)
             if self.steering.is_cancelled:
                 return State.CANCELLED, "what was moved stays moved"
             if ended:
@@ -191,17 +226,15 @@ class Mover:
             return State.PARTIAL, f"{failed} could not be moved, and stay in the queue: see its items"
         return State.SUCCEEDED, ""
 
-    def _stopped(self, ramp: Ramp, *, ended: bool) -> tuple[State, str]:
-        counts = self.operation.counts
-        rest = "" if ended else ": the rest was left where it is"
-        told = f"{counts.returned} of {counts.moved} came back, more than {ramp.returned_pct:g} %{rest}"
-        return State.STOPPED_BY_GUARD, told
+    def _stopped(self, why: str, *, ended: bool) -> tuple[State, str]:
+        return State.STOPPED_BY_GUARD, why if ended else f"{why}: the rest was left where it is"
 
     async def _step(self, size: int | None) -> bool:
         """Move so many. Whether there is nothing more to move."""
         target = None if size is None else self.operation.counts.moved + size
         while not self.steering.is_cancelled:
             await self.steering.while_paused()
+            await self._reconcile()
             room = self._room(target)
             if room == 0:
                 return self._room(None) == 0
@@ -214,22 +247,92 @@ class Mover:
 
     def _room(self, target: int | None) -> int | None:
         """How many may still be moved; None: all there are."""
-        moved, limit = self.operation.counts.moved, self.operation.order.selection.limit
-        bounds = [bound - moved for bound in (target, limit) if bound is not None]
+        counts, limit = self.operation.counts, self.operation.order.selection.limit
+        bounds = [bound - counts.moved for bound in (target, limit, counts.planned) if bound is not None]
         return max(0, min(bounds)) if bounds else None
 
     async def _survive(self, error: RedriveError) -> None:
-        """A lost connection is survived, with the lock taken anew; anything else is the end."""
+        """Wait until a lost connection is back, and take the lock again. Raise any other error."""
         try:
             self._broker.check()
         except RedriveError:
             log.warning("operation %s: %s; waiting for the broker", self.operation.id, error)
-            self._unsure += self._acked
-            self._acked = 0
-            await self._broker.restored(_BROKER_PATIENCE)
-            await self._broker.lock(self.queue)
+            self._lost_acks = True
+            await self._reconnect()
         else:
             raise error
+
+    async def _reconnect(self) -> None:
+        """Take the lock again, also if the connection is lost once more meanwhile."""
+        while True:
+            await self._broker.restored(_BROKER_PATIENCE)
+            try:
+                return await self._broker.lock(self.queue)
+            except (ConnectionLost, Closed) as error:
+                log.warning("operation %s: %s; waiting for the broker again", self.operation.id, error)
+
+    # Reconciliation -----------------------------------------------------------------------------------
+
+    async def _reconcile(self) -> None:
+        """If acks may be lost, ack what this operation has moved already, and what the queue has again."""
+        while self._lost_acks:
+            try:
+                await self._until_recovered()
+                if self.operation.counts.moved:
+                    await self._ack_already_moved()
+                self._broker.check()
+                self._lost_acks = False
+            except RedriveError as error:
+                await self._survive(error)
+
+    async def _until_recovered(self) -> None:
+        """Wait until the queue has at least what was not moved: a quorum queue reports less for a moment, and another
+        one gets back what a lost connection held. Give up after a while: others may have removed messages.
+        """
+        until = self._clock.monotonic() + _RECOVERY
+        while await self._broker.depth(self.queue) < self._left and self._clock.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+    async def _ack_already_moved(self) -> None:
+        reconciliation = Reconciliation(
+            await asyncio.to_thread(self._count_moved),
+            remaining=self._left,
+            is_newer=self._chooser(mixed=True).is_newer,
+            keeps_order=self._keeps_order,
+        )
+        scope = self.operation.scope or 0
+        held = await self._broker.hold(self.queue, _EVERYTHING if self._is_mixed else scope)
+        try:
+            await self._read(held, reconciliation)
+            found, doubtful = reconciliation.already_moved()
+            held.ack(found)
+        finally:
+            await held.release()
+        log.info("operation %s: %d messages of %s had been moved already", self.operation.id, len(found), self.queue)
+        await self._count_duplicated(doubtful)
+
+    async def _count_duplicated(self, more: int) -> None:
+        """Count messages that are sent again. They are moved when that is done."""
+        counts = self.operation.counts
+        counts = replace(
+            counts, possibly_duplicated=counts.possibly_duplicated + more, moved=max(0, counts.moved - more)
+        )
+        await self.steering.become(replace(self.operation, counts=counts))
+
+    def _count_moved(self) -> Counter[int]:
+        return Counter(map(key_of, self._memory.moved(self.operation.id)))
+
+    async def _read(self, held: Held, reconciliation: Reconciliation) -> None:
+        """Read the queue until nothing comes that was there when the operation began."""
+        position, quiet_since = 0, self._clock.monotonic()
+        while came := await held.next(_QUIET):
+            for delivery in came:
+                position += 1
+                letter = read_summary(delivery.raw_properties, delivery.body, self.queue, position)
+                if reconciliation.add(delivery, letter):
+                    quiet_since = self._clock.monotonic()
+            if self._clock.monotonic() - quiet_since > _QUIET:
+                break
 
     # A pass -------------------------------------------------------------------------------------------
 
@@ -237,7 +340,7 @@ class Mover:
         """Go through the queue once, and move as many. Whether its end was reached."""
         self._broker.check()
         depth = await self._broker.depth(self.queue)
-        left = self._left(depth)
+        left = self._left
         mixed = self._is_mixed
         at_most = (depth if left else 0) if mixed else min(depth, left)
         if not at_most:
@@ -247,7 +350,7 @@ class Mover:
         held = await self._broker.hold(self.queue, at_most)
         if mixed:  # not every message tells when it died: in no case more than were there
             room = left if room is None else min(room, left)
-        flow = _Flow(self, held, self._chooser(mixed or self._unsure > 0), at_most, room)
+        flow = _Flow(self, held, self._chooser(mixed), at_most, room)
         try:
             ended = await flow.run(until=self._clock.monotonic() + _LONGEST_PASS)
         finally:
@@ -255,6 +358,7 @@ class Mover:
                 await flow.drain()
             finally:
                 await held.release()
+        self._broker.check()
         return ended and not (self._prefers_urgent and await self._is_more_behind(at_most, flow.chosen))
 
     async def _is_more_behind(self, seen: int, chosen: int) -> bool:
@@ -270,10 +374,10 @@ class Mover:
         """
         return self._prefers_urgent or (not self._keeps_order and (self._goes_on or self._passes > 0))
 
-    def _left(self, depth: int) -> int:
-        """How many of those that were there when it began may still be there."""
-        scope = depth if self.operation.scope is None else self.operation.scope
-        return max(0, scope - self.operation.counts.moved + self._unacked.total() + self._unsure)
+    @property
+    def _left(self) -> int:
+        """How many of the messages that were there when it began were not moved."""
+        return max(0, (self.operation.scope or 0) - self.operation.counts.moved)
 
     def _chooser(self, mixed: bool) -> Chooser:
         return Chooser(
@@ -294,12 +398,8 @@ class Mover:
         planned = self.operation.order.selection.now if self._prefers_urgent else None
         return min(began, planned) if planned is not None else began
 
-    def _choose(self, held: Held, chooser: Chooser, delivery: Delivery, position: int) -> Taken | None:
+    def _choose(self, chooser: Chooser, delivery: Delivery, position: int) -> Taken | None:
         letter = read_summary(delivery.raw_properties, delivery.body, self.queue, position)
-        if self._unacked and self._unacked[letter.id]:
-            self._unacked[letter.id] -= 1
-            self._ack(held, [delivery], [letter.id])
-            return None
         choice = chooser.choose(letter, delivery.body, delivery.raw_properties)
         if choice.verdict is Verdict.PASS or (self._told and hash(letter.id) in self._told):
             return None
@@ -311,62 +411,99 @@ class Mover:
 
     async def _done(self, held: Held, settled: Sequence[tuple[Taken, str | None]]) -> None:
         """Write down what became of these, each with the problem it had, and ack what is done."""
-        now, done, items, last = self._clock.now(), [], [], ""
+        now, done, items, last, unresolved = self._clock.now(), [], [], "", ""
         for taken, problem in settled:
             letter, outcome = taken.letter, _outcome(problem)
-            if outcome is Outcome.MOVED:
-                self._failures = 0
-                done.append(taken)
-            else:
+            match outcome:
+                case Outcome.MOVED:
+                    self._failures = 0
+                    done.append(taken.delivery)
+                case Outcome.FAILED:
+                    self._failures += 1
+                    last = str(problem)
+                case Outcome.POSSIBLY_DUPLICATED | None:
+                    unresolved = str(problem)
+            if outcome in _LEFT_THERE:
                 self._told.add(hash(letter.id))
-            if outcome is Outcome.FAILED:
-                self._failures += 1
-                last = str(problem)
-            items.append(Item(letter.id, outcome, now, letter.message_id, str(problem or ""), _place(taken.choice)))
+            if outcome is not None:
+                items.append(Item(letter.id, outcome, now, letter.message_id, str(problem or ""), _place(taken.choice)))
+            if self._returns is not None and outcome is Outcome.MOVED:
+                self._returns.sent(taken.choice.exchange, taken.choice.routing_key, letter.source)
         self.steering.add(items)
         await self.steering.write_down()
-        self._ack(held, [taken.delivery for taken in done], [taken.letter.id for taken in done])
+        if held.ack(done):
+            self._acked += len(done)
+        if unresolved:
+            raise Unresolved(f"the connection was lost: {unresolved}")
         if self._failures >= MOST_FAILURES:
             raise Hopeless(f"{self._failures} messages in a row could not be moved, the last because {last}")
 
-    def _ack(self, held: Held, done: Sequence[Delivery], ids: Sequence[str]) -> None:
-        if held.ack(done):
-            self._acked += len(done)
-        else:
-            self._unacked.update(ids)
+    @property
+    def portion(self) -> int:
+        """How many messages are sent together."""
+        return 1 if self.steering.has_rate else min(PORTION, max(1, self._in_flight // PORTIONS))
+
+    @property
+    def _in_flight(self) -> int:
+        return UNDER_WAY if self.steering.has_rate else in_flight(self.operation.counts.possibly_duplicated)
 
     # Canary -------------------------------------------------------------------------------------------
 
-    async def _comes_back(self, ramp: Ramp) -> bool:
-        """Give what was moved its time. Whether too much of it came back."""
-        wait = ramp.wait if ramp.wait is not None else DEFAULT_WAIT
-        until = self._clock.monotonic() + wait
+    async def _objection(self, ramp: Ramp | None) -> str:
+        """Give what was moved its time. Return why the canary must not go on; nothing if it may."""
+        if ramp is None or self._returns is None:
+            return ""
         while True:
             try:
-                return await self._waited(ramp, wait, until)
+                return await self._watch(ramp, self._returns)
             except RedriveError as error:
                 await self._survive(error)
 
-    async def _waited(self, ramp: Ramp, wait: float, until: float) -> bool:
-        expected = await self._broker.depth(self.queue)
-        while not self.steering.is_cancelled:
+    async def _watch(self, ramp: Ramp, returns: Returns) -> str:
+        wait = ramp.wait if ramp.wait is not None else DEFAULT_WAIT
+        clock, known = StepClock(wait, self._clock.monotonic()), await returns.depths()
+        settled = Settled.NOT_YET
+        while settled is Settled.NOT_YET and not self.steering.is_cancelled:
             self._broker.check()
-            left = until - self._clock.monotonic()
-            arrived = await self._broker.depth(self.queue) - expected
-            if arrived > 0:
-                expected += arrived
-                if await self._too_many(ramp):
-                    return True
-            elif left <= 0 or (self._settled is not None and await self._settled()):
-                break
-            await self.steering.idle(max(0.05, min(left, wait / 10)))
-            await self.steering.while_paused()
-        return await self._too_many(ramp)
+            depths = await returns.depths()
+            if any(depth > known[queue] for queue, depth in depths.items()) and (why := await self._too_many(ramp)):
+                return why
+            known = depths
+            settled = clock.see(await returns.look(), self._clock.monotonic())
+            if settled is Settled.NOT_YET:
+                await self.steering.idle(min(max(wait / 10, 0.05), 1.0))
+            if self.operation.state is State.PAUSED:
+                await self.steering.while_paused()
+                clock = StepClock(wait, self._clock.monotonic())
+        return await self._verdict(ramp, settled, wait)
 
-    async def _too_many(self, ramp: Ramp) -> bool:
-        back = await returned(self._broker, self.queue, self.operation.id)
-        await self.steering.become(replace(self.operation, counts=replace(self.operation.counts, returned=back)))
-        return too_many(ramp, self.operation.counts.moved, back)
+    async def _verdict(self, ramp: Ramp, settled: Settled, wait: float) -> str:
+        counted = await self._count()
+        if (why := self._share(ramp)) or self.steering.is_cancelled:
+            return why
+        unsure = f"undecided: {self.operation.counts.returned} of {self.operation.counts.moved} came back, and "
+        if counted.unseen:
+            return f"{unsure}there may be more: {counted.unseen}"
+        if settled is Settled.UNDECIDED:
+            return f"{unsure}the others may not have been handled: {self._returns} made no progress for {wait:g} s"
+        return ""
+
+    async def _too_many(self, ramp: Ramp) -> str:
+        await self._count()
+        return self._share(ramp)
+
+    async def _count(self) -> Counted:
+        assert self._returns is not None
+        counted = await self._returns.count()
+        counts = replace(self.operation.counts, returned=counted.returned)
+        await self.steering.become(replace(self.operation, counts=counts))
+        return counted
+
+    def _share(self, ramp: Ramp) -> str:
+        counts = self.operation.counts
+        if not too_many(ramp, counts.moved, counts.returned):
+            return ""
+        return f"{counts.returned} of {counts.moved} came back, more than {ramp.returned_pct:g} %"
 
     def __repr__(self) -> str:
         return f"<Mover of {self.queue} {self.operation.id} {self.operation.state}>"
@@ -399,14 +536,14 @@ class _Flow:
             came = await self._held.next(_QUIET)
             for delivery in came:
                 position += 1
-                taken = self._mover._choose(self._held, self._chooser, delivery, position)
+                taken = self._mover._choose(self._chooser, delivery, position)
                 if taken is None:
                     continue
                 if self._steering.has_rate:
                     await self._steering.in_time()
                 self.chosen += 1
                 self._portion.append(taken)
-                if len(self._portion) >= PORTION or self._steering.has_rate:
+                if len(self._portion) >= self._mover.portion:
                     await self._send()
                     if self._mover._clock.monotonic() > until:
                         return False
@@ -422,7 +559,7 @@ class _Flow:
         self._act()
         await asyncio.sleep(0)  # it begins before more is chosen
         self._keep_settling()
-        while len(self._under_way) >= UNDER_WAY:
+        while len(self._under_way) >= (UNDER_WAY if self._steering.has_rate else PORTIONS):
             self._settled.clear()
             await self._settled.wait()
             self._keep_settling()
@@ -475,12 +612,25 @@ def _succeeded(under_way: tuple[asyncio.Task[Problems], list[Taken]]) -> bool:
     return acting.done() and not acting.cancelled() and acting.exception() is None
 
 
-def _outcome(problem: str | None) -> Outcome:
+def in_flight(possibly_duplicated: int) -> int:
+    """Return how many messages may be without a confirm at a time: three quarters of what is left of the window."""
+    return max(UNDER_WAY, (WINDOW - possibly_duplicated) * 3 // 4)
+
+
+_LEFT_THERE = (Outcome.SKIPPED, Outcome.FAILED)
+
+
+def _outcome(problem: str | None) -> Outcome | None:
+    """Return the outcome of a message, or None if nothing happened to it."""
     match problem:
         case None:
             return Outcome.MOVED
         case Skipped():
             return Outcome.SKIPPED
+        case Unconfirmed():
+            return Outcome.POSSIBLY_DUPLICATED
+        case Unsent():
+            return None
         case _:
             return Outcome.FAILED
 

@@ -5,7 +5,7 @@
                   +-> CANCELLING -> CANCELLED       somebody asked; what was moved stays moved
                   +-> SUCCEEDED                     everything that was selected is where it should be
                   +-> PARTIAL                       it came to its end, and some items failed
-                  +-> STOPPED_BY_GUARD              too much of it came back
+                  +-> STOPPED_BY_GUARD              too much of it came back, or that could not be known ("undecided")
                   +-> FAILED                        it could not go on: the note says why
 
 An operation is a value. Whoever runs one makes the next of it and writes that down; whoever wants it paused, cancelled
@@ -18,7 +18,10 @@ What is counted:
     moved       confirmed by the broker at the destination, or written to the archive, and gone from the queue
     skipped     selected, and not eligible: the items say why
     failed      should have been moved and could not: it is still in the queue
-    returned    moved, failed again, and back in the queue. It counts as moved, too
+    returned    moved, failed again, and back in a dead-letter queue of its queue. It counts as moved, too
+
+`moved` is never more than `planned`. Beside these, `possibly_duplicated` counts how often a message was sent and the
+connection or the process ended before the confirm was recorded. It was sent again, so it may have arrived twice.
 """
 
 from __future__ import annotations
@@ -36,6 +39,12 @@ class Kind(StrEnum):
     REDRIVE = "re-drive"
     DISCARD = "discard"
     EDIT = "edit-and-re-drive"
+    MOVE = "move"  # to another dead-letter queue, with its failure record
+
+    @property
+    def is_resumable(self) -> bool:
+        """Can another process go on with it? The others have an archive on the machine that began them."""
+        return self in (Kind.REDRIVE, Kind.MOVE)
 
 
 class State(StrEnum):
@@ -64,6 +73,7 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
     FAILED = "failed"
     RETURNED = "returned"
+    POSSIBLY_DUPLICATED = "possibly_duplicated"  # sent, and the connection was lost before the confirm
 
 
 class Way(StrEnum):
@@ -136,7 +146,7 @@ class Ramp:
 
     steps: tuple[int, ...] = (1, 5, 20, 100)
     returned_pct: float = 10.0  # more than this many of a hundred come back: stop
-    wait: float | None = None  # seconds after a step in which a message may still fail; None: as the plan finds fit
+    wait: float | None = None  # seconds in which a delivered message may still fail; None: as the plan finds fit
 
     def __post_init__(self) -> None:
         if not self.steps or any(step < 1 for step in self.steps) or list(self.steps) != sorted(self.steps):
@@ -170,6 +180,8 @@ class Order:
             raise ConfigurationError("which queue? An operation needs the name of a dead-letter queue")
         if self.rate is not None and not self.rate > 0:
             raise ConfigurationError(f"rate {self.rate:g}: want messages a second, more than 0")
+        if self.kind is Kind.MOVE and (self.to.way is not Way.QUEUE or self.to.name == self.queue):
+            raise ConfigurationError(f"destination {self.to}: want the name of another dead-letter queue")
         if self.most_redrives is not None and self.most_redrives < 1:
             raise ConfigurationError(f"most_redrives {self.most_redrives}: want 1 or more, or none")
 
@@ -181,6 +193,7 @@ class Counts:
     skipped: int = 0
     failed: int = 0
     returned: int = 0
+    possibly_duplicated: int = 0
 
     def as_dict(self) -> Mapping[str, int | None]:
         return {
@@ -189,6 +202,7 @@ class Counts:
             "skipped": self.skipped,
             "failed": self.failed,
             "returned": self.returned,
+            "possibly_duplicated": self.possibly_duplicated,
         }
 
 

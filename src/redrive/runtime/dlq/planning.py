@@ -124,13 +124,28 @@ def warnings(
     consumers: int,  # of the dead-letter queue
     inbox_windows: dict[str, timedelta],  # how long a duplicate is recognised, by queue
     now: datetime,
+    unseen: tuple[str, ...] = (),  # destinations whose dead-letter queues are not known
+    into_dead: bool | None = False,  # is the destination a dead-letter queue? None: not known
 ) -> tuple[str, ...]:
     told = []
+    moves = order.kind is Kind.MOVE
     for target in targets:
         if target.exists is False:
             told.append(f"{target} does not exist: nothing can be moved there")
-        elif target.consumers == 0 and not target.exchange:
+        elif target.consumers == 0 and not target.exchange and not into_dead and not moves:
             told.append(f"{target} has no consumer: messages will wait there")
+    if into_dead and order.kind in (Kind.REDRIVE, Kind.EDIT):
+        told.append(
+            f"{order.to.name} is a dead-letter queue, and a re-drive removes the failure record: reason, attempts and "
+            f"source will be missing there. To keep them: redrive dlq move {order.queue} --to {order.to.name}"
+        )
+    if moves and into_dead is None:
+        told.append(f"whether {order.to.name} is a dead-letter queue cannot be seen without --app or --management")
+    if order.ramp is not None and unseen:
+        told.append(
+            f"whether messages sent to {', '.join(unseen[:10])} come back cannot be seen, because the dead-letter "
+            "queues are not known: the canary stops as undecided (--app or --management may help)"
+        )
     if also:
         told.append(f"{', '.join(also[:10])} will receive these messages, too, although they did not fail there")
     if also is None:
@@ -140,7 +155,7 @@ def warnings(
         told.append(f"{many} messages out of {order.queue} at the same time: not all may be found")
     age = now - found.oldest if found.oldest is not None else None
     for queue, window in inbox_windows.items():
-        if found.sources[queue] and age is not None and age > window:
+        if not moves and found.sources[queue] and age is not None and age > window:
             told.append(
                 f"the oldest died {roughly(age)} ago, and the inbox of {queue} remembers {brief(window)}: "
                 "a message that was processed in part before may be processed twice"

@@ -12,6 +12,13 @@ from redrive.wire.properties import Properties
 Message = tuple[str, str, bytes, "Properties | bytes", bool]  # exchange, key, body, properties, mandatory
 
 
+class Tagged(Protocol):
+    """A delivery, or what was kept of one."""
+
+    @property
+    def delivery_tag(self) -> int: ...
+
+
 class Held(Protocol):
     """The messages of a queue in hand, in their order."""
 
@@ -20,7 +27,7 @@ class Held(Protocol):
     async def next(self, patience: float) -> Sequence[Delivery]:
         """What has come since the last time; nothing if nothing comes for so many seconds."""
 
-    def ack(self, deliveries: Iterable[Delivery]) -> bool:
+    def ack(self, deliveries: Iterable[Tagged]) -> bool:
         """These are done. False: too late, the broker has everything back."""
 
     async def release(self) -> int:
@@ -59,6 +66,9 @@ class Remembers(Protocol):
 
     def save(self, operation: Operation, items: Sequence[Item]) -> None:
         """How far it is, and what became of these messages."""
+
+    def moved(self, id: str) -> Iterable[str]:
+        """Return the ids of the messages that an operation has moved, once for each item."""
 
     def wishes(self, id: str) -> Wish: ...
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.runtime.dlq.canary import how_many, steps, too_many
+from redrive.runtime.dlq.canary import Facts, Settled, StepClock, how_many, steps, too_many
 from redrive.runtime.dlq.operation import Ramp
 
 
@@ -45,3 +45,41 @@ def test_more_than_the_share_stops_it(moved: int, returned: int, stops: bool) ->
 def test_with_a_share_of_nothing_one_is_too_many() -> None:
     assert too_many(Ramp(returned_pct=0), 1000, 1)
     assert not too_many(Ramp(returned_pct=0), 1000, 0)
+
+
+# Is a step settled? ---------------------------------------------------------------------------------
+
+
+def judged(wait: float, *looks: Facts) -> list[Settled]:
+    """Look once a second."""
+    clock = StepClock(wait, 0)
+    return [clock.see(facts, now) for now, facts in enumerate(looks)]
+
+
+NOT_YET, YES, UNDECIDED = Settled.NOT_YET, Settled.YES, Settled.UNDECIDED
+
+
+def test_a_step_is_settled_at_once_when_nothing_is_left() -> None:
+    assert judged(9, Facts(0, 1, 0), Facts(0, 0, 1), Facts(0, 0, 0)) == [NOT_YET, NOT_YET, YES]
+
+
+def test_where_unacknowledged_messages_cannot_be_seen_a_step_has_its_time() -> None:
+    assert judged(2, Facts(0), Facts(0), Facts(0)) == [NOT_YET, NOT_YET, YES]
+
+
+def test_a_backlog_stops_the_clock_of_a_step() -> None:
+    looks = [Facts(3), Facts(2), Facts(1), Facts(0), Facts(0), Facts(5), Facts(0), Facts(0)]
+    assert judged(2, *looks) == [NOT_YET] * 7 + [YES]
+
+
+def test_a_step_is_undecided_when_the_backlog_does_not_shrink() -> None:
+    assert judged(2, *[Facts(935)] * 4) == [NOT_YET, NOT_YET, NOT_YET, UNDECIDED]
+    assert judged(2, Facts(9), Facts(8), Facts(7), Facts(6), Facts(5)) == [NOT_YET] * 5
+
+
+def test_a_step_is_undecided_while_a_consumer_is_seen_to_hold_messages() -> None:
+    assert judged(2, *[Facts(0, 1, 0)] * 6) == [NOT_YET] * 5 + [UNDECIDED]
+
+
+def test_a_step_is_settled_on_a_busy_queue_once_nothing_was_held() -> None:
+    assert judged(2, Facts(0, 2, 3), Facts(0, 0, 3), Facts(0, 1, 3)) == [NOT_YET, NOT_YET, YES]

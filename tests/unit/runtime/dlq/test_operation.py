@@ -98,4 +98,11 @@ def test_five_states_are_the_end() -> None:
 
 
 def test_counts_are_told_by_name() -> None:
-    assert Counts(5, 4, 3, 2, 1).as_dict() == {"planned": 5, "moved": 4, "skipped": 3, "failed": 2, "returned": 1}
+    assert Counts(5, 4, 3, 2, 1, 6).as_dict() == {
+        "planned": 5,
+        "moved": 4,
+        "skipped": 3,
+        "failed": 2,
+        "returned": 1,
+        "possibly_duplicated": 6,
+    }

@@ -27,7 +27,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.ids: list[str] = []
-        self.moved: list[int] = []
+        self.counted: list[int] = []
         self.problems: list[Exception] = []
         self.busy = threading.Event()
         self.goes_on = threading.Event()
@@ -39,9 +39,12 @@ class Memory:
         problem = self.problems.pop(0) if self.problems else None
         if problem is None or isinstance(problem, OperationConflict):
             self.ids += [item.id for item in items]
-            self.moved.append(operation.counts.moved)
+            self.counted.append(operation.counts.moved)
         if problem is not None:
             raise problem
+
+    def moved(self, id: str) -> list[str]:  # noqa: ARG002
+        return self.ids
 
     def wishes(self, id: str) -> Wish:  # noqa: ARG002
         return Wish()
@@ -70,7 +73,7 @@ async def test_what_a_failing_database_did_not_take_is_written_later(memory: Mem
     await steering.write_down()
 
     assert memory.ids == ["1", "2", "3"]
-    assert memory.moved == [3]
+    assert memory.counted == [3]
 
 
 async def test_a_beat_that_fails_loses_nothing_of_what_it_took_along(memory: Memory, steering: Steering) -> None:

@@ -80,6 +80,7 @@ async def _page(
         Outcome.RETURNED: counts.returned,
         Outcome.SKIPPED: counts.skipped,
         Outcome.MOVED: counts.moved,
+        **({Outcome.POSSIBLY_DUPLICATED: counts.possibly_duplicated} if counts.possibly_duplicated else {}),
     }
     chosen = outcome or next((one for one, count in many.items() if count), Outcome.MOVED)
     items = await at.items(found.id, chosen, limit=_PAGE, after=after)

@@ -1,4 +1,4 @@
-"""Send messages back to work, or let them go: first what that would do, then a button that says exactly that.
+"""Re-drive, move or discard messages: first what that would do, then a button that says exactly that.
 
 One form is both: asked for (GET) it is planned, every time, so that a plan is an address; sent (POST) it is carried
 out, if it still says what was planned. Whoever changed it after that sees the new plan first. How fast, and why, may be
@@ -33,6 +33,7 @@ router = APIRouter()
 
 RAMP = "1,5,20,100"
 _STOP = "10"
+_OWN = "own"
 _SELECTING = ("q", "group", "limit")
 _FIELDS = (*_SELECTING, "to", "ramp", "stop", "step_wait", "most_redrives", "rate", "reason")
 _SAID_LATER = frozenset(("rate", "reason"))
@@ -55,7 +56,7 @@ class Form:
         text = {name: text_of(typed, name) for name in _FIELDS}
         if first:
             text |= {"most_redrives": "3"}
-        text |= {"to": text["to"] or "own", "ramp": text["ramp"] or RAMP, "stop": text["stop"] or _STOP}
+        text |= {"to": text["to"] or _OWN, "ramp": text["ramp"] or RAMP, "stop": text["stop"] or _STOP}
         chosen = tuple(dict.fromkeys(filter(None, ids)))
         return cls(text, chosen, not chosen if first else "canary" in typed, "spend" in typed)
 
@@ -86,6 +87,17 @@ class Form:
         try:
             asked = {name: value for name, value in self._asked().items() if name in m.SelectionIn.model_fields}
             return m.DiscardIn.model_validate(asked | {"confirm": queue}).order(queue)
+        except (ValidationError, ConfigurationError) as error:
+            self.mistakes.add(error, _NAMES)
+            return None
+
+    def moving(self, queue: str) -> Order | None:
+        """None: it cannot be meant so, or its destination is not given yet."""
+        if self.text["to"] == _OWN:
+            return None
+        try:
+            asked = {name: value for name, value in self._asked().items() if name in m.MoveIn.model_fields}
+            return m.MoveIn.model_validate(asked).order(queue)
         except (ValidationError, ConfigurationError) as error:
             self.mistakes.add(error, _NAMES)
             return None
@@ -175,6 +187,60 @@ async def redrive(request: Request, at: At, queue: Named) -> Response:
     return seen(to("operations", operation.id))
 
 
+# Move -------------------------------------------------------------------------------------------------
+
+
+@router.get("/queues/{queue:path}/move")
+async def move_plan(request: Request, at: At, queue: Named) -> Response:
+    await at.need(Act.PLAN, queue)
+    return await _move_page(request, at, queue, Form.of(request.query_params, request.query_params.getlist("ids")))
+
+
+async def _move_page(request: Request, at: Desk, queue: str, form: Form) -> Response:
+    order = form.moving(queue)
+    planned = await _planned(at, order, form) if order is not None else None
+    return page(
+        request,
+        "move.html",
+        at,
+        status=422 if form.mistakes else 200,
+        here="overview",
+        queue=queue,
+        view=await at.queue(queue),
+        form=form,
+        destination="" if form["to"] == _OWN else form["to"],
+        others=[one.name for one in await at.queues(calm=True) if one.name != queue],
+        mistakes=form.mistakes,
+        plan=planned.plan if planned is not None else None,
+    )
+
+
+@router.post("/queues/{queue:path}/move")
+async def move(request: Request, at: At, queue: Named) -> Response:
+    """No more than were shown."""
+    await at.need(Act.REDRIVE, queue)
+    typed, to = await form_of(request), links_of(request)
+    form = Form.of(typed, typed.getlist("ids"))
+    order, shown = form.moving(queue), text_of(typed, "shown")
+    if order is None or not shown.isdecimal() or not int(shown):
+        return seen(to("queues", queue, "move", **form.fields, said="plan-changed"))
+    try:
+        operation = await at.move(_as_shown(order, typed))
+    except (ConfigurationError, TargetUnroutable) as error:
+        form.mistakes.fields["to"] = str(error)
+        return await _move_page(request, at, queue, form)
+    return seen(to("operations", operation.id))
+
+
+def _as_shown(order: Order, typed: Typed) -> Order:
+    """No more than were shown: what died since then is at the end of the queue, and stays there. Where the urgent come
+    first it is among them, so it is also said when they were shown.
+    """
+    shown = int(text_of(typed, "shown"))
+    limit = min(shown, order.selection.limit or shown)
+    return replace(order, selection=replace(order.selection, limit=limit, now=read_moment(text_of(typed, "shown_at"))))
+
+
 # Discard ------------------------------------------------------------------------------------------------
 
 
@@ -205,9 +271,7 @@ async def _discard_page(request: Request, at: Desk, queue: str, form: Form, type
 
 @router.post("/queues/{queue:path}/discard")
 async def discard(request: Request, at: At, queue: Named) -> Response:
-    """No more than were shown: what died since then is at the end of the queue, and stays there. Where the urgent come
-    first it is among them, so it is also said when they were shown.
-    """
+    """No more than were shown."""
     await at.need(Act.DISCARD, queue)
     typed, to = await form_of(request), links_of(request)
     form = Form.of(typed, typed.getlist("ids"))
@@ -218,7 +282,5 @@ async def discard(request: Request, at: At, queue: Named) -> Response:
     order = form.discarding(queue)
     if order is None or not shown.isdecimal() or not int(shown):
         return seen(to("queues", queue, "discard", **form.fields, said="plan-changed"))
-    limit = min(int(shown), order.selection.limit or int(shown))
-    selection = replace(order.selection, limit=limit, now=read_moment(text_of(typed, "shown_at")))
-    operation = await at.discard(queue, replace(order, selection=selection), confirm)
+    operation = await at.discard(queue, _as_shown(order, typed), confirm)
     return seen(to("operations", operation.id))
