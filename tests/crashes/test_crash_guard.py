@@ -142,7 +142,7 @@ async def test_only_messages_that_kill_their_worker_are_parked(
 async def test_a_broker_killed_just_after_a_quarantine_queue_was_declared_stops_no_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a quorum queue does not answer any more after the restart: RabbitMQ 3.10 fails its consumers after 65 s."""
+    """After the restart the quorum queue does not answer: RabbitMQ 3.10 and 4.0 fail its consumers after 65 s."""
     handled: Counter[int] = Counter()
     declared, all_handled = asyncio.Event(), asyncio.Event()
     declare = Connection.declare_queue

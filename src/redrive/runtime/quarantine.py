@@ -217,7 +217,7 @@ class Quarantine:
     def _replace_queue(self, name: str) -> None:
         """Use another queue from now on. A quorum queue whose node was killed within about a second of its declaration
         is declared again without an error, but never answers: a consumer waits for 65 s, a publisher indefinitely
-        (measured on RabbitMQ 3.10). Nothing was published to it yet.
+        (measured on RabbitMQ 3.10 and 4.0). Nothing was published to it yet.
         """
         self._worker = successor(self._worker)
         task = asyncio.create_task(self._delete(name))
