@@ -262,10 +262,6 @@ class Play:
         self._probe, self._probed = secrets.token_hex(4), asyncio.Event()
         await connection.publish("", self.queue, json.dumps({"id": 0, "probe": self._probe}).encode())
 
-    @property
-    def is_poisonous(self) -> bool:
-        return self._scenario.poisonous
-
     async def until_probed(self) -> None:
         await self._probed.wait()
 
@@ -356,10 +352,10 @@ async def _round(play: Play, running: Running) -> bool:
     before = play.calls
     worker = running.worker(play.app.chosen(()))
     await worker.start()
-    if play.is_poisonous:  # a stop would end the check of a dead worker
-        await asyncio.sleep(4 * CRASH_GRACE.total_seconds())
     await play.probe(running.publishing)
     await play.until_probed()
+    for walk in worker._walks.values():
+        await walk.settlement.drained()  # a stop would end the check of a dead worker
     await worker.stop()
     return play.calls > before or (await running.publishing.queue_info(play.queue)).messages > 0
 
