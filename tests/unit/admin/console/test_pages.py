@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
+from starlette.exceptions import HTTPException
 
 from redrive.admin.web.console import pages
 from redrive.admin.web.console.editing import Form, text_in
@@ -34,6 +36,21 @@ def test_what_a_form_sends_back_is_escaped_and_otherwise_as_it_was() -> None:
 def test_a_name_that_is_not_there_is_a_mistake_not_nothing() -> None:
     with pytest.raises(UndefinedError):
         shown("{{ nothing }}")
+
+
+async def test_unknown_static_names_are_not_found_and_leave_nothing_behind() -> None:
+    assert (await pages.asset("console.css")).status_code == 200
+    tracemalloc.start()
+    try:
+        for number in range(2000):
+            with pytest.raises(HTTPException) as caught:
+                await pages.asset(f"{number}-{'x' * 200}.css")
+            assert caught.value.status_code == 404
+        del caught
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 100_000
 
 
 def test_a_time_has_its_moment_in_the_title() -> None:

@@ -134,21 +134,18 @@ def seen(address: str) -> RedirectResponse:
 assets = APIRouter()
 
 
-@cache
-def _asset(name: str) -> bytes | None:
-    known = {path.name: path for path in (_HERE / "static").iterdir()}
-    return known[name].read_bytes() if name in known else None
+_ASSETS = {path.name: path.read_bytes() for path in (_HERE / "static").iterdir() if path.suffix in _TYPES}
+_VERSIONS = {name: sha256(content).hexdigest()[:12] for name, content in _ASSETS.items()}
 
 
-@cache
 def asset_version(name: str) -> str:
     """A browser may keep a file for as long as it is called the same."""
-    return sha256(_asset(name) or b"").hexdigest()[:12]
+    return _VERSIONS[name]
 
 
 @assets.get("/static/{name}")
 async def asset(name: str) -> Response:
-    content = _asset(name)
+    content = _ASSETS.get(name)
     if content is None:
         raise HTTPException(404, "there is no such file")
     headers = {"Cache-Control": "public, max-age=31536000, immutable"}
