@@ -1,5 +1,6 @@
 """What looking at dead letters promises, on every broker: it shows what is there, and leaves it as it was."""
 
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
@@ -8,7 +9,7 @@ from dead_lettering import DLQ, SOURCE, bodies, dead_letter, operating, orders, 
 from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.recovery.search import parse
-from redrive.runtime.dlq.looking import By, find, group, peek, returned
+from redrive.runtime.dlq.looking import By, find, group, peek, returned, visit
 
 TYPES = ["classic", "quorum"]
 NOW = datetime(2024, 5, 18, tzinfo=UTC)
@@ -41,6 +42,32 @@ async def test_a_look_at_everything_keeps_the_order(connection: Connection, amqp
     assert (found.matched, found.scanned, found.depth) == (3000, 3000, 3000)
     await until_depth(connection, DLQ, 3000)
     assert await bodies(connection, DLQ) == orders(*range(3000))
+
+
+async def test_the_event_loop_runs_between_messages(connection: Connection, amqp_url: str) -> None:
+    await prepare(connection, 0)
+    await connection.publish_many([Publish("", DLQ, b"x" * 64 * 1024)] * 100)
+    await until_depth(connection, DLQ, 100)
+    in_one_turn, most = 0, 0
+
+    def see(*_: object) -> bool:
+        nonlocal in_one_turn, most
+        in_one_turn += 1
+        most = max(most, in_one_turn)
+        return False
+
+    async def others() -> None:
+        nonlocal in_one_turn
+        while True:
+            in_one_turn = 0
+            await asyncio.sleep(0)
+
+    async with operating(amqp_url) as broker:
+        running = asyncio.create_task(others())
+        assert await visit(broker, DLQ, see) == (100, 100)
+        running.cancel()
+
+    assert most <= 5
 
 
 async def test_pages_follow_one_another(connection: Connection, amqp_url: str) -> None:

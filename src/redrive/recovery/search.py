@@ -18,7 +18,8 @@ A query is a list of terms, and a message must match them all. With a `-` before
 if one of its elements does. Values with spaces stand in quotes, in which \\" is a quote and \\\\ a backslash.
 
 What a message does not tell matches nothing: one that does not say when it died is in no `since:`. Bodies larger than
-`MOST_BODY` are searched in their beginning, and not as JSON; nor are those that are nested too deep to be read.
+`MOST_BODY` are searched in their beginning, and not as JSON; nor are those that are nested too deep to be read. A query
+has at most `MOST_TERMS` terms and `MOST_TEXT` characters.
 
 A query is a value, made for one moment: "2h ago" is the same for the first message of a queue and for the last. Its
 text is the canonical one, and reading that again gives an equal query. Whatever is typed ends in a query or in a
@@ -47,6 +48,7 @@ from redrive.wire.patch import find_header
 from redrive.wire.values import read_value
 
 MOST_TEXT = 2_000  # characters of a query
+MOST_TERMS = 32  # of a query: each of them is compared with every message
 MOST_BODY = 4 * 1024 * 1024  # bytes of a body that are looked at
 
 _MOST_ELEMENTS = 1_000  # of a list that is compared element by element
@@ -104,7 +106,11 @@ def parse(text: str, now: datetime) -> Query:
     now = read_moment(now) or now
     if len(text) > MOST_TEXT:
         raise SearchError(f"a query has at most {MOST_TEXT} characters", text, MOST_TEXT)
-    found = [(term, _test(term, now, text, at)) for term, at in _terms(text)]
+    found: list[tuple[Term, _Test]] = []
+    for term, at in _terms(text):
+        if len(found) == MOST_TERMS:
+            raise SearchError(f"a query has at most {MOST_TERMS} terms", text, at)
+        found.append((term, _test(term, now, text, at)))
     by_price = sorted(found, key=lambda each: _PRICES.get(each[0].field, 0))
     return Query(tuple(term for term, _ in found), now, tuple(test for _, test in by_price))
 
@@ -264,6 +270,14 @@ class _Content:
     def __init__(self, body: Bytes, raw_properties: Bytes) -> None:
         self._body = body
         self._raw_properties = raw_properties
+        self._folded: dict[str, str] = {}
+
+    def fold(self, text: str) -> str:
+        """Return the text in the form in which texts are compared: made once, however many terms ask for it."""
+        folded = self._folded.get(text)
+        if folded is None:
+            folded = self._folded[text] = text.casefold()
+        return folded
 
     @cached_property
     def body(self) -> bytes:
@@ -272,6 +286,10 @@ class _Content:
     @cached_property
     def small_letters(self) -> bytes:
         return self.body[:MOST_BODY].lower()
+
+    @cached_property
+    def folded_body(self) -> str:
+        return self.body[:MOST_BODY].decode("utf-8", "replace").casefold()
 
     @cached_property
     def json(self) -> object:
@@ -297,7 +315,7 @@ class _Content:
     def contains(self, folded: str) -> bool:
         if folded.isascii():
             return folded.encode() in self.small_letters
-        return folded in self.body[:MOST_BODY].decode("utf-8", "replace").casefold()
+        return folded in self.folded_body
 
 
 _Test: TypeAlias = Callable[[Letter, _Content], bool]
@@ -330,7 +348,7 @@ def _text_test(term: Term) -> _Test:
     names, value, folded = _TEXTS[term.field], term.value, term.value.casefold()
     if term.operator == "=":
         return lambda letter, _: any((getattr(letter, name) or "") == value for name in names)
-    return lambda letter, _: any(folded in (getattr(letter, name) or "").casefold() for name in names)
+    return lambda letter, content: any(folded in content.fold(getattr(letter, name) or "") for name in names)
 
 
 def _group_test(term: Term) -> _Test:
@@ -345,7 +363,7 @@ _ANYWHERE = tuple(name for names in _TEXTS.values() for name in names)
 
 def _free_test(folded: str) -> _Test:
     def test(letter: Letter, content: _Content) -> bool:
-        known = any(folded in (getattr(letter, name) or "").casefold() for name in _ANYWHERE)
+        known = any(folded in content.fold(getattr(letter, name) or "") for name in _ANYWHERE)
         return known or letter.fingerprint.startswith(folded) or content.contains(folded)
 
     return test
@@ -410,8 +428,8 @@ def _number(text: str) -> int | float | None:
 def _value_test(term: Term) -> _Test:
     fits, path = _fitting(term), term.path
     if term.field == "header":
-        return lambda _, content: fits(content.header(path[0]))
-    return lambda _, content: fits(_at(content.json, path))
+        return lambda _, content: fits(content.header(path[0]), content)
+    return lambda _, content: fits(_at(content.json, path), content)
 
 
 def _at(value: object, path: tuple[str, ...]) -> object:
@@ -426,23 +444,25 @@ def _at(value: object, path: tuple[str, ...]) -> object:
     return value
 
 
-def _fitting(term: Term) -> Callable[[object], bool]:
+def _fitting(term: Term) -> Callable[[object, _Content], bool]:
     number, compare = _number(term.value), _COMPARISONS[term.operator]
 
-    def fits(value: object) -> bool:
+    def fits(value: object, content: _Content) -> bool:
         match value:
             case bool() | None:
                 return term.operator in ":=" and str(_JSON_WORDS[value]) == term.value.casefold()
             case int() | float() | Decimal():
                 return number is not None and compare(value, number)
             case str():
-                return _text_fits(term, value)
+                return _text_fits(term, value, content)
             case bytes():
-                return _text_fits(term, value.decode("utf-8", "replace"))
+                return _text_fits(term, value.decode("utf-8", "replace"), content)
             case datetime():
-                return _text_fits(term, value.isoformat())
+                return _text_fits(term, value.isoformat(), content)
             case list():
-                return any(fits(element) for element in value[:_MOST_ELEMENTS] if not isinstance(element, list))
+                return any(
+                    fits(element, content) for element in value[:_MOST_ELEMENTS] if not isinstance(element, list)
+                )
             case _:
                 return False
 
@@ -452,10 +472,10 @@ def _fitting(term: Term) -> Callable[[object], bool]:
 _JSON_WORDS = {True: "true", False: "false", None: "null"}
 
 
-def _text_fits(term: Term, text: str) -> bool:
+def _text_fits(term: Term, text: str, content: _Content) -> bool:
     match term.operator:
         case ":":
-            return term.value.casefold() in text.casefold()
+            return term.value.casefold() in content.fold(text)
         case "=":
             return text == term.value
         case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError, SearchError
 from redrive.recovery.dead_letter import DeadLetter, Summary, read_dead_letter
-from redrive.recovery.search import MOST_BODY, MOST_TEXT, Query, Term, parse
+from redrive.recovery.search import MOST_BODY, MOST_TERMS, MOST_TEXT, Query, Term, parse
 from redrive.wire.patch import raw_table
 from redrive.wire.properties import Properties
 
@@ -429,6 +430,37 @@ def test_what_a_terminal_would_obey_is_not_in_the_message() -> None:
 
 def test_a_query_has_an_end() -> None:
     assert problem("x" * (MOST_TEXT + 1)).position == MOST_TEXT
+
+
+def test_a_query_has_a_limited_number_of_terms_and_the_error_names_the_limit() -> None:
+    allowed = " ".join(["ü"] * MOST_TERMS)
+    assert len(query(allowed).terms) == MOST_TERMS
+
+    error = problem(f"{allowed} error:x")
+
+    assert f"at most {MOST_TERMS} terms" in str(error)
+    assert error.position == len(allowed) + len(" error:")
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ("ü", "Ü" * MOST_BODY),
+        ("body:ü", "Ü" * MOST_BODY),
+        ("body.text:ü", '{"text":"' + "Ü" * (MOST_BODY // 2 - 10) + '"}'),
+    ],
+)
+def test_a_body_is_folded_once_for_all_terms(text: str, body: str) -> None:
+    many, raw = query(" ".join(f"{text}{'ü' * number}" for number in range(MOST_TERMS))), body.encode()
+    assert many.matches(LETTER, raw)
+    started = time.process_time()
+    assert query(text).matches(LETTER, raw)
+    once = time.process_time() - started
+
+    started = time.process_time()
+    assert many.matches(LETTER, raw)
+
+    assert time.process_time() - started < 4 * once + 0.05
 
 
 def test_the_error_is_a_mistake_in_configuration_and_can_be_pickled() -> None:

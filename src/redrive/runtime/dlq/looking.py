@@ -7,6 +7,7 @@ a consumer of the queue, does not see them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from redrive.runtime.dlq.ports import Looks
 
 MOST_GROUPS = 1000
 _PATIENCE = 2.0  # seconds without a message after which a queue that should have more is taken at its word
+_TURN = 256 * 1024  # bytes of messages that are looked at before the event loop gets its turn
+_OVERHEAD = 1024  # bytes that a message counts for beyond its body
 _OTHERS = "(others)"
 
 
@@ -92,11 +95,15 @@ async def stream(broker: Looks, queue: str, at_most: int) -> AsyncGenerator[tupl
     if not at_most:
         return
     held = await broker.hold(queue, at_most)
-    position = 0
+    position = shown = 0
     try:
         while position < at_most and (came := await held.next(_PATIENCE)):
             for delivery in came:
                 position += 1
+                shown += _OVERHEAD + len(delivery.body)
+                if shown > _TURN:
+                    shown = 0
+                    await asyncio.sleep(0)
                 yield delivery, read_summary(delivery.raw_properties, delivery.body, queue, position)
     finally:
         await held.release()
