@@ -5,6 +5,11 @@ in another scheme (`Basic`, of a proxy in front) is not for us. A cookie that is
 that is over: the answer is None, and a page to sign in. What is shown and fails counts towards the throttle, if it may
 have been a guess.
 
+A key or token is verified first, and only failures are throttled: a valid one always works, however many attempts of its
+address have failed. A verification costs one query by primary key, less than the rest of a request. From an address
+that has to wait at most `_SUSPECTS` run at a time, so that a flood of wrong keys leaves the database and the threads to
+others.
+
 Database errors are not refusals, and propagate as they are. Nobody comes in without showing something.
 """
 
@@ -12,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from redrive.admin.access.keys import PREFIX, Keys
@@ -27,6 +33,7 @@ from redrive.store.database import Database
 T = TypeVar("T")
 
 _SCHEME = "bearer"
+_SUSPECTS = 2
 
 
 class Gate:
@@ -37,6 +44,7 @@ class Gate:
         self.sessions = sessions
         self.tokens = tokens
         self.throttle = throttle or Throttle()
+        self._suspects = asyncio.Semaphore(_SUSPECTS)
         self._clock = clock
 
     @classmethod
@@ -82,17 +90,23 @@ class Gate:
         return Principal(key.name, key.role, key.queues, BY_SESSION), cookie
 
     async def _attempt(self, judge: Callable[[str], Awaitable[T]], shown: str, address: str) -> T:
-        wait = self.throttle.wait(address, self._clock.monotonic())
-        if wait > 0:
-            raise TooManyAttempts(wait)
         try:
-            found = await judge(shown)
+            async with self._suspects if self._wait(address) > 0 else nullcontext():
+                return await judge(shown)
         except Refused as refusal:
             if refusal.is_guess:
-                self.throttle.failed(address, self._clock.monotonic())
+                self._count_failure(address)
             raise
-        self.throttle.succeeded(address, self._clock.monotonic())
-        return found
+
+    def _count_failure(self, address: str) -> None:
+        """Raise TooManyAttempts if there were too many before this one; which then does not count."""
+        wait = self._wait(address)
+        if wait > 0:
+            raise TooManyAttempts(wait) from None
+        self.throttle.failed(address, self._clock.monotonic())
+
+    def _wait(self, address: str) -> float:
+        return self.throttle.wait(address, self._clock.monotonic())
 
     def __repr__(self) -> str:
         return f"<Gate {self.keys!r} {self.tokens or 'no tokens'} {self.throttle!r}>"

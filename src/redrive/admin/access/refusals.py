@@ -60,15 +60,18 @@ class NoRole(RedriveError):
 
 
 class TooManyAttempts(RedriveError):
-    """Nothing was looked at: try again in `wait` seconds (HTTP: 429 with Retry-After).
+    """It failed, as too many did before: try again in `wait` seconds (HTTP: 429 with Retry-After).
 
     Whose: whoever guesses.
+
+    Why: many attempts of this address, or of all addresses together, failed. A valid key or token is never refused so.
+    Behind a proxy all clients have its address, unless `--trust-proxy` names it.
 
     Do: wait as long as `Retry-After` says. If nobody guessed, look for a script with an old key.
     """
 
     def __init__(self, wait: float) -> None:
-        self.why = "too many attempts failed: try again later"
+        self.why = "this is not valid, and too many attempts failed before it: try again later"
         super().__init__(self.why)
         self.wait = wait
 

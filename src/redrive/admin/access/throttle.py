@@ -1,14 +1,12 @@
 """Who guesses waits: each address by its own failures, and all of them together by a ceiling.
 
 Five failures are free, for people who paste the wrong thing. From then on each failure doubles the wait, up to five
-minutes, and a quarter of an hour without one forgets them. A success forgets them at once.
+minutes, and a quarter of an hour without one forgets them. Against guessing from many addresses there is a ceiling on
+the failures of all. At the ceiling every failure waits until some of them are forgotten, seconds rather than minutes.
 
-Against guessing from many addresses there is a ceiling on the failures of all. At the ceiling everybody waits until
-some of them are forgotten, seconds rather than minutes, except an address that has lately succeeded: whoever attacks
-cannot lock out who works here.
-
-Keys have 256 random bits and are not found by guessing. This spares the database, and keeps the noise out of the audit.
-Attempts that are under way at the same moment do not know of each other; each is counted as it ends.
+Only failures are throttled. The gate verifies first, so an attacker locks out neither the users of the same address nor
+those of others. Keys have 256 random bits and are not found by guessing. The throttle spares the database, and keeps
+the noise out of the audit.
 
 Addresses are IPv4 ones, and networks of IPv6 (/64: what one customer gets, with 2^64 addresses to change between). What
 is remembered is bounded: the address that was silent for the longest is forgotten first. Time is an argument, in
@@ -26,7 +24,6 @@ LONGEST = 300.0  # seconds
 FORGET = 900.0  # seconds after the last failure
 CEILING = 100  # failures of all
 PER_SECOND = CEILING / 60  # so many of them are forgotten
-TRUSTED = 3600.0  # seconds after a success
 MOST = 10_000  # addresses
 _LONGEST_NAME = 64
 
@@ -35,7 +32,6 @@ _LONGEST_NAME = 64
 class _Record:
     failures: int = 0
     failed_at: float = 0.0
-    succeeded_at: float | None = None
 
 
 class Throttle:
@@ -45,20 +41,15 @@ class Throttle:
         self._level_at = 0.0
 
     def wait(self, address: str, now: float) -> float:
-        """Seconds until the next attempt is allowed; 0: now."""
+        """Return the seconds until the next failure is answered as one; 0: now."""
         record = self._records.get(place_of(address), _Record())
-        return max(_own_wait(record, now), 0.0 if _is_trusted(record, now) else self._common_wait(now))
+        return max(_own_wait(record, now), self._common_wait(now))
 
     def failed(self, address: str, now: float) -> None:
         record = self._touch(address)
         record.failures = 1 if _is_forgotten(record, now) else record.failures + 1
         record.failed_at = now
         self._level, self._level_at = min(CEILING, self._level_now(now) + 1), now
-
-    def succeeded(self, address: str, now: float) -> None:
-        record = self._touch(address)
-        record.failures = 0
-        record.succeeded_at = now
 
     def _common_wait(self, now: float) -> float:
         return max(0.0, (self._level_now(now) - (CEILING - 1)) / PER_SECOND)
@@ -103,7 +94,3 @@ def _own_wait(record: _Record, now: float) -> float:
 
 def _is_forgotten(record: _Record, now: float) -> bool:
     return now - record.failed_at >= FORGET
-
-
-def _is_trusted(record: _Record, now: float) -> bool:
-    return record.succeeded_at is not None and now - record.succeeded_at < TRUSTED

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from hand_clock import NOON, HandClock
 from redrive.admin.access.gate import Gate
+from redrive.admin.access.keys import Key
 from redrive.admin.access.refusals import CannotTell, NoRole, Refused, TooManyAttempts
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.secret import new_secret
@@ -177,17 +180,51 @@ async def test_nobody_comes_in_without_proof_and_it_is_known_whether_anybody_can
 # Guessing -----------------------------------------------------------------------------------------
 
 
-async def test_who_guesses_waits_even_with_the_right_key_and_others_do_not(gate: Gate, clock: HandClock) -> None:
+async def test_a_valid_key_works_however_many_attempts_of_its_address_failed(gate: Gate, clock: HandClock) -> None:
     _, text = gate.keys.create("ci", Role.VIEWER)
     await fail(gate, FREE)
-    for attempt in (admit(gate, f"Bearer {text}"), gate.sign_in(text, HERE)):
-        with pytest.raises(TooManyAttempts) as caught:
-            await attempt
-        assert caught.value.wait == 1
-    assert (await admit(gate, f"Bearer {text}", address=THERE)).name == "ci"
-    clock.advance(timedelta(seconds=1))
+    with pytest.raises(TooManyAttempts) as caught:
+        await admit(gate, unknown_key())
+    assert caught.value.wait == 1
+
     assert (await admit(gate, f"Bearer {text}")).name == "ci"
+    assert (await admit(gate, token())).name == "ann"
+    principal, _ = await gate.sign_in(text, HERE)
+    assert principal.name == "ci"
+
+    with pytest.raises(TooManyAttempts):
+        await admit(gate, unknown_key())
+    await fail(gate, FREE - 1, THERE)
+    clock.advance(timedelta(seconds=1))
+    await fail(gate, 1)
+
+
+async def test_of_fifty_wrong_keys_at_once_five_are_answered_as_failures(gate: Gate) -> None:
+    answers = await asyncio.gather(*(admit(gate, unknown_key()) for _ in range(50)), return_exceptions=True)
+
+    assert Counter(map(type, answers)) == {Refused: FREE, TooManyAttempts: 50 - FREE}
+
+
+async def test_a_flood_of_wrong_keys_delays_nobody_at_another_address(gate: Gate) -> None:
+    """Those of the flood wait for each other, not for the threads that others need."""
+    _, text = gate.keys.create("ci", Role.VIEWER)
     await fail(gate, FREE)
+    running, most, verify = 0, 0, gate.keys.checked
+
+    def counting(shown: str) -> Key:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return verify(shown)
+        finally:
+            running -= 1
+
+    gate.keys.checked = counting  # type: ignore[method-assign]
+    flood = asyncio.gather(*(admit(gate, unknown_key()) for _ in range(200)), return_exceptions=True)
+    assert (await admit(gate, f"Bearer {text}", address=THERE)).name == "ci"
+    assert set(map(type, await flood)) == {TooManyAttempts}
+    assert most <= 3
 
 
 async def test_failed_sign_ins_count_too(gate: Gate) -> None:
@@ -215,13 +252,12 @@ async def test_an_expired_token_is_no_guess(gate: Gate, clock: HandClock) -> Non
 
 async def test_a_crowd_of_guessers_does_not_lock_out_who_works_here(gate: Gate) -> None:
     _, text = gate.keys.create("ci", Role.VIEWER)
-    await admit(gate, f"Bearer {text}")
     for number in range(CEILING):
         with pytest.raises(Refused):
             await admit(gate, "Bearer rdk_", address=f"10.0.0.{number}")
     with pytest.raises(TooManyAttempts):
-        await admit(gate, f"Bearer {text}", address=THERE)
-    assert (await admit(gate, f"Bearer {text}")).name == "ci"
+        await admit(gate, unknown_key(), address=THERE)
+    assert (await admit(gate, f"Bearer {text}", address=THERE)).name == "ci"
 
 
 # Refusals -----------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Who guesses waits; who works here does not."""
+"""Failures make the next failures wait."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.admin.access.throttle import CEILING, FORGET, FREE, LONGEST, MOST, TRUSTED, Throttle, place_of
+from redrive.admin.access.throttle import CEILING, FORGET, FREE, LONGEST, MOST, Throttle, place_of
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 
@@ -37,15 +37,7 @@ def test_another_address_does_not_wait_for_it() -> None:
     assert after(FREE + 3).wait(THERE, 0) == 0
 
 
-def test_a_success_forgets_the_failures() -> None:
-    throttle = after(FREE + 3)
-    throttle.succeeded(HERE, 0)
-    assert throttle.wait(HERE, 0) == 0
-    throttle.failed(HERE, 0)
-    assert throttle.wait(HERE, 0) == 0
-
-
-def test_so_does_a_quarter_of_an_hour_but_not_less() -> None:
+def test_a_quarter_of_an_hour_forgets_failures_but_not_less() -> None:
     throttle = after(FREE + 3)
     throttle.failed(HERE, FORGET - 1)
     assert throttle.wait(HERE, FORGET - 1) == 16
@@ -76,32 +68,15 @@ def test_no_crowd_makes_the_wait_of_a_newcomer_long() -> None:
     assert throttle.wait(HERE, 0) <= 1
 
 
-def test_no_crowd_locks_out_who_has_lately_succeeded() -> None:
-    throttle = Throttle()
-    throttle.succeeded(HERE, 0)
-    crowd(throttle, CEILING)
-    assert throttle.wait(HERE, 0) == 0
-    crowd(throttle, CEILING, TRUSTED)
-    assert throttle.wait(HERE, TRUSTED) > 0
-
-
-def test_who_has_succeeded_still_waits_for_their_own_failures() -> None:
-    throttle = Throttle()
-    throttle.succeeded(HERE, 0)
-    for _ in range(FREE):
-        throttle.failed(HERE, 0)
-    assert throttle.wait(HERE, 0) == 1
-
-
 # Memory, and addresses ----------------------------------------------------------------------------
 
 
 def test_what_is_remembered_is_bounded_and_the_oldest_is_forgotten() -> None:
     throttle = after(FREE + 9)
     for number in range(MOST):
-        throttle.succeeded(f"2001:db8:{number:x}::1", 1)
+        throttle.failed(f"2001:db8:{number:x}::1", 1)
     assert len(throttle) == MOST
-    assert throttle.wait(HERE, 1) == 0
+    assert throttle.wait(HERE, 61) == 0
 
 
 def test_asking_remembers_nothing() -> None:
@@ -124,12 +99,12 @@ def test_an_address_is_the_same_however_it_is_written() -> None:
     assert len(place_of("x" * 10_000)) == 64
 
 
-@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.booleans(), st.floats(0, 1000)), max_size=200))
-def test_whatever_happens_no_wait_is_longer_than_five_minutes(steps: list[tuple[str, bool, float]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.floats(0, 1000)), max_size=200))
+def test_whatever_happens_no_wait_is_longer_than_five_minutes(steps: list[tuple[str, float]]) -> None:
     throttle, now = Throttle(), 0.0
-    for address, good, passed in steps:
+    for address, passed in steps:
         now += passed
-        (throttle.succeeded if good else throttle.failed)(address, now)
+        throttle.failed(address, now)
         assert 0 <= throttle.wait(address, now) <= LONGEST
         assert throttle.wait(address, now + LONGEST) == 0
 
