@@ -22,6 +22,7 @@ ADMIN_JWT_ALGORITHMS = "REDRIVE_ADMIN_JWT_ALGORITHMS"
 ADMIN_JWT_ROLES = "REDRIVE_ADMIN_JWT_ROLES"
 ADMIN_JWT_QUEUES = "REDRIVE_ADMIN_JWT_QUEUES"
 ADMIN_EDITING = "REDRIVE_ADMIN_EDITING"
+ADMIN_TRUST_PROXY = "REDRIVE_ADMIN_TRUST_PROXY"
 
 
 class Variable(NamedTuple):
@@ -48,6 +49,7 @@ VARIABLES: Mapping[str, Variable] = {
     ADMIN_JWT_ROLES: Variable("the claim with the roles, `realm_access.roles` for one", "roles"),
     ADMIN_JWT_QUEUES: Variable("the claim with patterns of queues; if said, no claim means no queue"),
     ADMIN_EDITING: Variable("1: messages may be edited before they are re-driven", "0"),
+    ADMIN_TRUST_PROXY: Variable("networks of proxies whose X-Forwarded-For is read, with commas between: 10.0.0.0/8"),
 }
 
 
@@ -109,3 +111,7 @@ def admin_jwt_queues() -> str | None:
 
 def admin_editing() -> str | None:
     return os.environ.get(ADMIN_EDITING) or None
+
+
+def admin_trust_proxy() -> tuple[str, ...]:
+    return tuple(os.environ.get(ADMIN_TRUST_PROXY, "").replace(",", " ").split())

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ import uvicorn
 from admin_api import bearing
 from dead_lettering import DLQ, prepare
 from e2e.serving import Server, serving
+from redrive.admin.access.throttle import FREE
 from redrive.admin.web import listening
 from redrive.reach import connect
 
@@ -287,6 +289,28 @@ def test_forged_papers_let_nobody_in(server: Server, line: str) -> None:
     said = asked(server, head("/admin/dlq/queues", line, method="GET"))
 
     assert said.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 429 ", b"HTTP/1.1 400 "))
+
+
+def wrong_key(server: Server, forwarded_for: str) -> int:
+    headers = {"Authorization": "Bearer rdk_unknown_key", "X-Forwarded-For": forwarded_for}
+    return httpx.get(f"{server.address}/admin/me", headers=headers).status_code
+
+
+def test_forwarded_addresses_of_strangers_are_ignored(server: Server) -> None:
+    answers = [wrong_key(server, f"198.51.100.{number}") for number in range(2 * FREE)]
+
+    assert answers[-1] == 429
+    assert httpx.get(f"{server.address}/admin/me", headers=bearing("viewer")).status_code == 200
+
+
+def test_behind_a_trusted_proxy_each_client_has_its_own_address(tmp_path: Path) -> None:
+    words = ("--trust-proxy", "10.0.0.0/8", "--trust-proxy", "127.0.0.1")
+    with serving(tmp_path, None, *words, REDRIVE_DATA=str(tmp_path / "data")) as server:
+        answers = [wrong_key(server, "203.0.113.9, 198.51.100.1, 10.1.2.3") for _ in range(FREE + 1)]
+        others = wrong_key(server, "198.51.100.1, 198.51.100.2")
+
+    assert answers == [401] * FREE + [429]
+    assert others == 401
 
 
 def test_no_header_comes_out_of_a_request(server: Server) -> None:

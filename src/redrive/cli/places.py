@@ -47,13 +47,13 @@ class Where:
         database = self._database(source)
         return Service(self._place(source), OperationsStore(database), Audit(database), by=who())
 
-    def office(self) -> Office:
+    def office(self, **options: Any) -> Office:
         """For a server."""
         from redrive.admin.office import Office  # who only looks needs no more than Redrive itself
 
         source = self._source()
         database = self._database(source)
-        return Office(self._place(source), database, app=self._found(), archives=self.archives)
+        return Office(self._place(source), database, app=self._found(), archives=self.archives, **options)
 
     def _place(self, source: Source) -> Place:
         app = self._found()

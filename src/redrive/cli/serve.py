@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from redrive import environment
 from redrive.admin.access.roles import Principal, Role
 from redrive.cli.places import Where, place_options
 from redrive.cli.printing import note
@@ -33,6 +34,12 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 picks one.")
 @click.option("--root-path", default="", metavar="PATH", help="The path that a proxy in front strips: /ops.")
+@click.option(
+    "--trust-proxy",
+    multiple=True,
+    metavar="CIDR",
+    help=f"Read X-Forwarded-For and -Proto of proxies in this network. [env: {environment.ADMIN_TRUST_PROXY}]",
+)
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="A certificate, with its chain (PEM).")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
 @click.option("--dev", is_flag=True, help="On this machine alone: print a link by which to sign in, once, as admin.")
@@ -45,6 +52,7 @@ def serve(
     host: str,
     port: int,
     root_path: str,
+    trust_proxy: tuple[str, ...],
     tls_cert: str | None,
     tls_key: str | None,
     dev: bool,
@@ -56,6 +64,7 @@ def serve(
     redrive serve shop.app:app --dev
     redrive serve shop.app:app --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     redrive serve --broker amqp://... --management http://... --port 9000
+    redrive serve shop.app:app --trust-proxy 127.0.0.1        behind a proxy on this machine
 
     Nobody comes in without a key (redrive admin keys create) or a token (REDRIVE_ADMIN_JWT_SECRET, or
     REDRIVE_ADMIN_JWT_JWKS). Operations run in the server: they go on when the browser is closed, and after a restart.
@@ -63,6 +72,7 @@ def serve(
     try:
         import uvicorn
 
+        from redrive.admin.access.settings import AccessSettings, networks
         from redrive.admin.web.application import Admin
         from redrive.admin.web.listening import Impatient
     except ModuleNotFoundError as error:
@@ -75,7 +85,10 @@ def serve(
         raise ConfigurationError("--tls-cert and --tls-key go together")
     if app_ is not None and where.app is not None and app_ != where.app:
         raise ConfigurationError(f"two applications, {app_} and {where.app}: say one")
-    office = replace(where, app=app_ or where.app).office()
+    access = AccessSettings.from_environment()
+    if trust_proxy:
+        access = replace(access, proxies=networks(trust_proxy))
+    office = replace(where, app=app_ or where.app).office(access=access)
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     config = uvicorn.Config(
         Admin(office),
@@ -83,6 +96,7 @@ def serve(
         port=port,
         http=Impatient,
         root_path=root_path.rstrip("/"),
+        proxy_headers=False,  # uvicorn's own would believe every client on this machine: see `web.proxies`
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
         log_config=None,

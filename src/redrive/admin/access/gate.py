@@ -5,10 +5,10 @@ in another scheme (`Basic`, of a proxy in front) is not for us. A cookie that is
 that is over: the answer is None, and a page to sign in. What is shown and fails counts towards the throttle, if it may
 have been a guess.
 
-A key or token is verified first, and only failures are throttled: a valid one always works, however many attempts of its
-address have failed. A verification costs one query by primary key, less than the rest of a request. From an address
-that has to wait at most `_SUSPECTS` run at a time, so that a flood of wrong keys leaves the database and the threads to
-others.
+A key or token is verified first, and only failures are throttled: a valid one always works, however many attempts of
+its address have failed. A verification costs one query by primary key, less than the rest of a request. From addresses
+that have to wait at most `_SUSPECTS` run at a time, so that a flood of wrong keys leaves the database and the threads
+to others.
 
 Database errors are not refusals, and propagate as they are. Nobody comes in without showing something.
 """

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import TypeAlias
 
 from redrive import environment
 from redrive.admin.access.tokens import TokenPolicy
 from redrive.errors import ConfigurationError
+
+Network: TypeAlias = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
     tokens: TokenPolicy | None = None  # None: only keys are accepted
     editing: bool = False  # may messages be edited before they are re-driven?
+    proxies: tuple[Network, ...] = ()  # whose X-Forwarded-For and X-Forwarded-Proto are read
 
     @classmethod
     def from_environment(cls) -> AccessSettings:
-        return cls(_tokens(), _editing())
+        return cls(_tokens(), _editing(), networks(environment.admin_trust_proxy()))
+
+
+def networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Return the networks of trusted proxies: `10.0.0.0/8`, or `10.1.2.3` for a single address."""
+    return tuple(map(_network, texts))
+
+
+def _network(text: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise ConfigurationError(f"trusted proxy {text!r}: {error}; want a network such as 10.0.0.0/8") from None
 
 
 def _tokens() -> TokenPolicy | None:

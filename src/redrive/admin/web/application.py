@@ -28,6 +28,7 @@ from redrive.admin.web import console, monitoring, rest
 from redrive.admin.web.bounds import BodyBounds
 from redrive.admin.web.headers import SecurityHeaders
 from redrive.admin.web.problems import Problem, problem_of
+from redrive.admin.web.proxies import as_sent_by_the_client
 from redrive.errors import RedriveError
 from redrive.version import version
 
@@ -60,7 +61,7 @@ class Admin:
             return
         if scope["type"] == "http":
             await self._opened()
-            scope = {**scope, "path": path_as_sent(scope)}
+            scope = as_sent_by_the_client({**scope, "path": path_as_sent(scope)}, self.office.settings.proxies)
         await self._app(scope, receive, send)
 
     async def _opened(self) -> None:

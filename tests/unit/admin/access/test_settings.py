@@ -80,3 +80,14 @@ def test_editing_is_on_or_off(value: str, editing: bool, monkeypatch: pytest.Mon
 def test_editing_is_not_guessed(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=r"REDRIVE_ADMIN_EDITING is .*: want 1 or 0"):
         said(monkeypatch, EDITING=value)
+
+
+def test_trusted_proxies_are_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = said(monkeypatch, TRUST_PROXY="10.0.0.0/8, 127.0.0.1 2001:db8::/32")
+    assert list(map(str, settings.proxies)) == ["10.0.0.0/8", "127.0.0.1/32", "2001:db8::/32"]
+
+
+@pytest.mark.parametrize("text", ["proxy", "10.0.0.1/8", "10.0.0.0/33"])
+def test_a_proxy_that_is_no_network_is_an_error(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="trusted proxy"):
+        said(monkeypatch, TRUST_PROXY=text)
