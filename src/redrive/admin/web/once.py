@@ -1,5 +1,8 @@
 """Requests with an Idempotency-Key: however often one is sent, it is done once, and the answer is the same.
 
+Every route here authenticates the client before it reads the body of a request. Where a body may be large, the client
+must also have the permission for that route.
+
 Answers below 500 are remembered. A request that found the broker or the database away did nothing, so its key is free
 again; one that began an operation is answered with that, whatever is away by then. One that takes long keeps its key.
 What was done, and cannot be remembered because the database is away by then, is answered all the same: who has the
@@ -14,13 +17,15 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
+from redrive.admin.access.roles import Act
 from redrive.admin.office import Office
-from redrive.admin.web.identity import office_of, principal_of
+from redrive.admin.web.identity import desk_of, office_of, principal_of
 from redrive.admin.web.problems import Problem, problem_of
 from redrive.store.requests import KEEP_EVERY, Answer, Standing
 
@@ -29,6 +34,7 @@ log = logging.getLogger("redrive.admin")
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
 _LONGEST = 255
+_LARGE = ("edit", "import")
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -38,8 +44,10 @@ class OnceRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def once(request: Request) -> Response:
-            key = request.headers.get(HEADER)
-            if key is None or request.method != "POST":
+            key = request.headers.get(HEADER) if request.method == "POST" else None
+            if self.body_field is not None or key is not None:
+                await self._admit(request)
+            if key is None:
                 return await handle(request)
             if not 0 < len(key) <= _LONGEST or not key.isprintable():
                 return _refusal(request, "invalid-request", f"{HEADER}: want 1 to {_LONGEST} printable characters")
@@ -47,6 +55,13 @@ class OnceRoute(APIRoute):
             return await _once(request, handle, office_of(request), who, key)
 
         return once
+
+    async def _admit(self, request: Request) -> None:
+        """Raise what the handler would, if the client may not send this: FastAPI reads the body before it asks."""
+        at = await desk_of(request)
+        if self.operation_id in _LARGE:
+            queue = unquote(request.path_params["queue"])
+            await (at.need_editing(queue) if self.operation_id == "edit" else at.need(Act.IMPORT, queue))
 
 
 async def _once(request: Request, handle: Handler, office: Office, who: str, key: str) -> Response:

@@ -10,7 +10,7 @@ import pytest
 from fastapi import HTTPException
 
 from redrive.admin.web import bounds
-from redrive.admin.web.bounds import MOST_BYTES, MOST_IMPORTED_ONCE, BodyBounds, limit_of
+from redrive.admin.web.bounds import MOST_BYTES, MOST_EDITED, MOST_IMPORTED_ONCE, BodyBounds, bound_of
 
 MB = 1024 * 1024
 
@@ -20,13 +20,17 @@ MB = 1024 * 1024
     [
         ("POST", "/admin/dlq/queues/q/re-drive", False, MOST_BYTES),
         ("GET", "/admin/dlq/queues/q/import", False, MOST_BYTES),
+        ("PATCH", "/admin/operations/op_1", False, MOST_BYTES),
+        ("POST", "/sign-in", False, MOST_BYTES),
+        ("POST", "/admin/dlq/queues/q/messages/m/edit-and-re-drive", False, MOST_EDITED),
+        ("POST", "/queues/q/messages/m/edit", False, MOST_EDITED),
         ("POST", "/admin/dlq/queues/q/import", True, MOST_IMPORTED_ONCE),
         ("POST", "/admin/dlq/queues/q/import", False, None),
         ("POST", "/queues/q/import", False, None),
     ],
 )
-def test_only_imports_may_send_more(method: str, path: str, once: bool, most: int | None) -> None:
-    assert limit_of(method, path, once=once) == most
+def test_only_edits_and_imports_may_send_more(method: str, path: str, once: bool, most: int | None) -> None:
+    assert bound_of(method, path, once=once).most == most
 
 
 async def read(parts: Iterable[bytes], headers: dict[bytes, bytes] | None = None, path: str = "/x") -> int:
@@ -56,13 +60,15 @@ async def _messages(parts: Iterable[bytes]) -> AsyncIterator[dict[str, Any]]:
 
 
 async def test_what_is_small_enough_passes() -> None:
-    assert await read([bytes(MB)] * 8) == MOST_BYTES
+    assert await read([bytes(MOST_BYTES // 2)] * 2) == MOST_BYTES
+    assert await read([bytes(MB)] * 8, path="/queues/q/messages/m/edit") == MOST_EDITED
 
 
 async def test_what_is_too_large_is_refused_when_it_is() -> None:
     with pytest.raises(HTTPException) as refused:
-        await read([bytes(MB)] * 9)
+        await read([bytes(MOST_BYTES), b"x"])
     assert refused.value.status_code == 413
+    assert "256 KB" in refused.value.detail
 
 
 async def test_what_is_announced_as_too_large_is_not_even_read() -> None:
@@ -80,7 +86,7 @@ async def test_an_import_has_a_limit_of_its_own() -> None:
 
 
 async def test_a_body_that_does_not_go_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "PAUSE", 0.01)
+    monkeypatch.setattr(bounds, "BODY_WITHIN", 0.01)
 
     async def never(_: Any, receive: Any, __: Any) -> None:
         await receive()
@@ -95,9 +101,30 @@ async def test_a_body_that_does_not_go_on_is_not_waited_for(monkeypatch: pytest.
     assert refused.value.status_code == 408
 
 
+async def test_the_time_for_a_body_does_not_begin_again_with_each_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "BODY_WITHIN", 0.05)
+    sent = 0
+
+    async def trickle() -> dict[str, Any]:
+        nonlocal sent
+        await asyncio.sleep(0.01)
+        sent += 1
+        return {"type": "http.request", "body": b"x", "more_body": sent < 1000}
+
+    async def application(_: Any, receive: Any, __: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+    with pytest.raises(HTTPException) as refused:
+        await BodyBounds(application)(scope, trickle, trickle)  # type: ignore[arg-type]
+    assert refused.value.status_code == 408
+    assert sent < 20
+
+
 async def test_who_waits_for_the_end_of_a_connection_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """As answers do that go on for long: the body is complete, and nothing is late."""
-    monkeypatch.setattr(bounds, "PAUSE", 0.01)
+    monkeypatch.setattr(bounds, "BODY_WITHIN", 0.01)
     gone = asyncio.Event()
     told = iter([{"type": "http.request", "body": b"", "more_body": False}])
 

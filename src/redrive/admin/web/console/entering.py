@@ -14,7 +14,7 @@ from starlette.responses import Response
 from redrive.admin.access.origin import is_cross_site
 from redrive.admin.access.refusals import NoRole, Refused, TooManyAttempts
 from redrive.admin.errors import CrossSite
-from redrive.admin.web.console.forms import form_of, text_of
+from redrive.admin.web.console.forms import MOST_OF_STRANGERS, form_of, text_of
 from redrive.admin.web.console.links import is_ours, links_of
 from redrive.admin.web.console.pages import THEME, THEMES, page, seen
 from redrive.admin.web.identity import COOKIE, address_of, forget, is_secure, office_of, remember
@@ -67,7 +67,7 @@ async def _form(request: Request, wanted: str, mistake: str = "", status: int = 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     _check_origin(request)
-    typed = await form_of(request)
+    typed = await form_of(request, MOST_OF_STRANGERS)
     wanted = typed.get("next", "")
     try:
         who, cookie = await office_of(request).gate.sign_in(text_of(typed, "key"), address_of(request))
@@ -114,7 +114,7 @@ async def sign_out(request: Request) -> Response:
 
 @router.post("/theme")
 async def theme(request: Request) -> Response:
-    typed = await form_of(request)
+    typed = await form_of(request, MOST_OF_STRANGERS)
     chosen = typed.get("theme", "auto")
     response = seen(_where_to(request, typed.get("next", "")))
     path = request.scope.get("root_path") or "/"

@@ -16,19 +16,20 @@ from starlette.requests import Request
 
 from redrive.errors import ConfigurationError, SearchError
 
+MOST_OF_STRANGERS = 64 * 1024  # bytes of a form that anybody may send
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_FIELDS = 2000
 
 Typed = ImmutableMultiDict[str, str]
 
 
-async def form_of(request: Request) -> Typed:
+async def form_of(request: Request, most: int = _MOST_BYTES) -> Typed:
     """Fields of a form that was posted, as browsers send it when no file is in it."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _MOST_BYTES:
-            raise ConfigurationError("this form is larger than 8 MB: use the command line for that")
+        if len(body) > most:
+            raise ConfigurationError(f"this form is larger than {most // 1024} KB: use the command line for that")
     try:
         pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
