@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import uvicorn
 from admin_api import bearing
 from dead_lettering import DLQ, prepare
 from e2e.serving import Server, serving
+from redrive.admin.access.settings import Network, networks
 from redrive.admin.access.throttle import FREE
 from redrive.admin.web import listening
 from redrive.reach import connect
@@ -98,7 +99,8 @@ def test_a_stranger_cannot_fill_the_memory(server: Server, line: str, part: byte
 
 
 def test_what_is_too_large_is_answered_before_it_is_sent(server: Server) -> None:
-    said = asked(server, head(PLAN, "Content-Type: application/json", f"Content-Length: {200 * MB}"))
+    papers = "Authorization: " + bearing("operator")["Authorization"]
+    said = asked(server, head(PLAN, papers, "Content-Type: application/json", f"Content-Length: {200 * MB}"))
 
     assert said.startswith(b"HTTP/1.1 413 ")
     assert b"urn:redrive:problem:too-large" in said
@@ -185,6 +187,113 @@ def test_who_is_being_answered_never_goes_for_a_newcomer(monkeypatch: pytest.Mon
         assert all(b"at last" in until_closed(client) for client in clients)
 
 
+GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+SLOW = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+
+
+async def answer_the_body(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await answer(scope, receive, send)
+
+
+def test_a_body_that_is_not_complete_goes_for_a_newcomer_however_often_it_sends_a_byte(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    with listener(answer_the_body) as port:
+        slow = [connected(port) for _ in range(3)]
+        for client in slow:
+            client.sendall(SLOW)
+        for client in slow[::-1]:  # the first has sent something last
+            client.sendall(b"x")
+
+        for position in range(3):
+            newcomer = connected(port)
+            assert until_closed(slow[position]) == b""
+            newcomer.sendall(GET)
+            assert b"at last" in until_closed(newcomer)
+            slow.append(connected(port))
+            slow[-1].sendall(SLOW)
+        for client in slow[3:]:
+            client.close()
+
+
+def test_an_answer_that_is_not_read_goes_for_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 1)
+    full = threading.Event()
+
+    async def answer_at_length(scope: Any, _: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _part in range(4 if scope["path"] == "/long" else 0):
+            await send({"type": "http.response.body", "body": bytes(16 * MB), "more_body": True})
+            full.set()  # more than the sockets take, so the next part waits for the client
+        await send({"type": "http.response.body", "body": b"at last"})
+
+    with listener(answer_at_length) as port:
+        reader = connected(port)
+        reader.sendall(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert full.wait(20)
+
+        newcomer = connected(port)
+        newcomer.sendall(GET)
+        assert b"at last" in until_closed(newcomer)
+        reader.close()
+
+
+def test_one_address_cannot_take_the_connections_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "MOST_OF_AN_ADDRESS", 2)
+    with listener(answer_the_body) as port:
+        idle = connected(port, "127.0.0.2")
+        first, second, third = (connected(port, "127.0.0.3") for _ in range(3))
+
+        assert until_closed(first) == b""
+        for client in (idle, second, third):
+            client.sendall(GET)
+            assert b"at last" in until_closed(client)
+
+
+def test_connections_of_an_address_that_are_answered_are_not_closed_for_its_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening, "MOST_OF_AN_ADDRESS", 1)
+    asked, enough = threading.Semaphore(0), threading.Event()
+
+    async def answer_slowly(scope: Any, receive: Any, send: Any) -> None:
+        asked.release()
+        await asyncio.to_thread(enough.wait, 20)
+        await answer(scope, receive, send)
+
+    with listener(answer_slowly) as port:
+        client = connected(port, "127.0.0.3")
+        client.sendall(GET)
+        assert asked.acquire(timeout=20)
+
+        assert until_closed(connected(port, "127.0.0.3")) == b""
+        enough.set()
+        assert b"at last" in until_closed(client)
+
+
+def test_the_users_of_a_trusted_proxy_are_not_counted_as_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "MOST_OF_AN_ADDRESS", 2)
+    with listener(answer_the_body, networks(["127.0.0.3"])) as port:
+        clients = [connected(port, "127.0.0.3") for _ in range(10)]
+        for client in clients:
+            client.sendall(GET)
+            assert b"at last" in until_closed(client)
+
+
+def test_a_web_socket_is_an_ordinary_request(server: Server) -> None:
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA")
+    said = asked(server, head("/healthz", "Connection: close", *upgrade, method="GET"))
+
+    assert said.startswith(b"HTTP/1.1 200 ")
+
+
+def connected(port: int, address: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(address, 0))
+
+
 def until(end: bytes, client: socket.socket) -> bytes:
     """A head, a body and its end may come one after the other."""
     said = bytearray()
@@ -204,13 +313,19 @@ def until_closed(client: socket.socket) -> bytes:
 class listener:
     """A server with our protocol and an application of no interest, in a thread of its own."""
 
-    def __init__(self, application: Any = None) -> None:
+    def __init__(self, application: Any = None, proxies: Sequence[Network] = ()) -> None:
         self._application = application or answer
+        self._protocol = listening.protocol_behind(proxies)
 
     def __enter__(self) -> int:
         self._socket = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(
-            self._application, http=listening.Impatient, log_config=None, lifespan="off", timeout_keep_alive=60
+            self._application,
+            http=self._protocol,
+            log_config=None,
+            lifespan="off",
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})

@@ -74,7 +74,7 @@ def serve(
 
         from redrive.admin.access.settings import AccessSettings, networks
         from redrive.admin.web.application import Admin
-        from redrive.admin.web.listening import Impatient
+        from redrive.admin.web.listening import protocol_behind
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"there is no module {error.name}: the admin server needs more. pip install 'redrive[admin]'"
@@ -94,7 +94,7 @@ def serve(
         Admin(office),
         host=host,
         port=port,
-        http=Impatient,
+        http=protocol_behind(access.proxies),
         root_path=root_path.rstrip("/"),
         proxy_headers=False,  # uvicorn's own would believe every client on this machine: see `web.proxies`
         ssl_certfile=tls_cert,

@@ -1,57 +1,95 @@
-"""The server's side of a connection: who does not say what they want is not waited for.
+"""The server's side of a connection: a client that does not finish its request is not waited for.
 
-There are at most so many connections, since each takes a file of the process, and one that has no files left cannot
-even write down what happens. When there are too many, the one goes that has been silent for longest. Only when all of
-them are being answered is the newcomer sent away.
+There are at most `MOST_CONNECTIONS`, since each takes a file of the process, and one that has no files left cannot even
+write down what happens; and at most `MOST_OF_AN_ADDRESS` for each client address, so that one client cannot take them
+all. When there are too many, the connection is closed that has waited for longest for the rest of its request, or for
+the next one, or for the client to read its answer: of all connections, or of that address. A connection whose request
+is complete, and being answered, is never closed for another; if all are such, the newcomer is closed.
+
+A trusted proxy (`--trust-proxy`) has one address for many users, so only the first limit holds for it. An address of
+IPv6 is its network (/64), as for the throttle.
+
+How long the body of a request may take is checked in `bounds`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic  # the loop's own may tell milliseconds only (uvloop's does)
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from redrive.admin.access.settings import Network
+from redrive.admin.access.throttle import place_of
+from redrive.admin.web.proxies import is_trusted
+
 HEAD_WITHIN = 30.0  # seconds, for the first line and the headers of a request
 MOST_CONNECTIONS = 500  # half of the files that a process may have where nobody said otherwise
+MOST_OF_AN_ADDRESS = 100
 
 
 class Impatient(H11Protocol):
     """uvicorn's protocol, which ends a connection whose next request does not begin, or is never finished saying."""
 
+    proxies: Sequence[Network] = ()
     _deadline: asyncio.TimerHandle | None = None
-    _heard_at = 0.0
+    _waiting_since = 0.0
+    _place: str | None = None  # the client's address; None: a trusted proxy, or no address
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._heard_at = monotonic()
+        if self.client is not None and not is_trusted(self.client[0], self.proxies):
+            self._place = place_of(self.client[0])
+        self._waiting_since = monotonic()
         self._wait()
-        if len(self.connections) > MOST_CONNECTIONS:
-            self._make_room()
+        self._make_room()
 
     def _make_room(self) -> None:
-        silent = [other for other in self.connections if isinstance(other, Impatient) and other._is_silent]
-        min(silent, key=lambda other: other._heard_at).transport.close()  # if nobody else is, it is this one
+        others = [one for one in self.connections if isinstance(one, Impatient) and not one.transport.is_closing()]
+        neighbours = [one for one in others if one._place == self._place]
+        if self._place is not None and len(neighbours) > MOST_OF_AN_ADDRESS:
+            _close_one_of(neighbours)
+        elif len(others) > MOST_CONNECTIONS:
+            _close_one_of(others)
 
     @property
-    def _is_silent(self) -> bool:
-        return not self._is_answering and not self.transport.is_closing()
+    def _waits_for_the_client(self) -> bool:
+        """For a request, for the rest of one, or until the client reads the answer."""
+        return not self._is_answering or self.cycle.more_body or self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = monotonic()
         if not self._is_answering and self._deadline is None:
             self._wait()
         super().data_received(data)
         if self._is_answering:
             self._stop_waiting()
 
+    def on_response_complete(self) -> None:
+        self._waiting_since = monotonic()
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
+    def _should_upgrade(self) -> bool:
+        """There are no web sockets here: one would leave this protocol, and with it all limits."""
+        return False
+
+    def send_400_response(self, msg: str) -> None:
+        """A body may turn out to be malformed when its request is being answered, which then ends without an answer."""
+        started = self._is_answering and self.cycle.response_started
+        if self._is_answering:
+            self.cycle.disconnected = True
+        if started:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
+
     @property
     def _is_answering(self) -> bool:
-        """Between the end of a head and the end of its answer. How long a body may take is `bounds`' to say."""
+        """Between the end of a head and the end of its answer."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
@@ -64,5 +102,16 @@ class Impatient(H11Protocol):
 
     def _give_up(self) -> None:
         self._deadline = None
-        if self._is_silent:
+        if not self._is_answering and not self.transport.is_closing():
             self.transport.close()
+
+
+def _close_one_of(connections: Sequence[Impatient]) -> None:
+    """The newcomer is one of them, so there is always one that waits for its client."""
+    waiting = (one for one in connections if one._waits_for_the_client)
+    min(waiting, key=lambda one: one._waiting_since).transport.abort()
+
+
+def protocol_behind(proxies: Sequence[Network]) -> type[Impatient]:
+    """Return the protocol of a server that trusts these proxies."""
+    return type("ImpatientBehindProxies", (Impatient,), {"proxies": proxies})
