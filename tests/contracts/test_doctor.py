@@ -122,13 +122,13 @@ async def own_ward(own_node: RabbitMQ, cleanliness: None) -> AsyncIterator[Ward]
 
 
 @produces("peek-deletes")
-async def test_a_dlq_where_looking_deletes(ward: Ward) -> None:
+async def test_a_dlq_where_getting_and_rejecting_deletes(ward: Ward) -> None:
     await ward.queue("q.dlq", QUORUM, {} if ward.is_4 else {"x-delivery-limit": 3})
 
     finding = await ward.found("peek-deletes")
 
     looks = 21 if ward.is_4 else 4
-    assert f"look {looks} deletes" in finding.evidence
+    assert f"get {looks} " in finding.evidence
     await ward.connection.publish("", "q.dlq", b"precious")
     for _ in range(looks):
         await ready(ward.connection, "q.dlq", 1)

@@ -46,9 +46,10 @@ def test_findings_are_told_by_severity_with_what_was_seen_and_what_mends_it() ->
     assert result.exit_code == 9
     assert result.stdout.splitlines() == [
         "1 error",
-        "  q.dlq: looking at this dead-letter queue deletes its messages [peek-deletes]",
-        "    seen: a quorum queue with no delivery limit of its own, and 20 is the default of RabbitMQ 4.3: look 21 "
-        "deletes what it shows",
+        "  q.dlq: tools that get and requeue messages can delete them from this dead-letter queue [peek-deletes]",
+        '    seen: a quorum queue with no delivery limit of its own, and 20 is the default of RabbitMQ 4.3: "Get '
+        'messages" in the management UI and other tools that requeue can delete messages from get 21 on; peeks of '
+        "Redrive do not count",
         "    fix:  rabbitmqctl set_policy --apply-to queues q.dlq '^q\\.dlq$' '{\"delivery-limit\": -1}'",
         "",
         "1 warning",

@@ -125,6 +125,14 @@ class Case:
         feeds = any(queue.name in self.dead_letters.get(target, ()) for target in targets)
         return feeds or is_called_waiting(queue.name)
 
+    def named_after(self, name: str) -> str | None:
+        """Return the queue after which a retry queue is named: `q.orders` of `q.orders.retry.15s`, if it exists."""
+        while (at := max(name.rfind("."), name.rfind("_"), name.rfind("-"))) > 0:
+            name = name[:at]
+            if name in self.queues:
+                return name
+        return None
+
     @cached_property
     def _mains(self) -> dict[str, Queue]:
         return {queue.name: queue for queue in self.wanted.queues}

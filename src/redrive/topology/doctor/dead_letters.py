@@ -61,7 +61,9 @@ def _lost(case: Case, queue: QueueDefinition, keys: list[str]) -> str:
 def _route(case: Case, queue: QueueDefinition, exchange: str, key: str) -> str:
     if exchange == DEFAULT_EXCHANGE:
         if queue.dead_letter_key is None:
-            return with_arguments(case, queue, {"x-dead-letter-routing-key": f"{queue.name}.dlq"})
+            dlq = f"{queue.name}.dlq"
+            declare = "" if dlq in case.queues else f"declare queue {dlq}; "
+            return declare + with_arguments(case, queue, {"x-dead-letter-routing-key": dlq})
         return "redrive topology apply APP" if case.asked.queue(key) is not None else f"declare queue {key}"
     return f"bind a queue to exchange {exchange} with key {key!r}"
 

@@ -14,7 +14,7 @@ from redrive.topology.cycles import find_cycles
 from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
 from redrive.topology.doctor.case import DROPPING, Case
 from redrive.topology.doctor.finding import Symptom
-from redrive.topology.doctor.words import remade, told, with_arguments, without
+from redrive.topology.doctor.words import UNKNOWN_QUEUE, remade, told, with_arguments, without
 
 _LENGTHS = ("x-max-length", "x-max-length-bytes")
 _ROUTING = ("direct", "topic", "fanout")  # exchanges of which one can tell where a message goes
@@ -107,7 +107,8 @@ def retry_shared(case: Case) -> Iterator[Symptom]:
         if exchange is None or case.flows.kind(exchange) not in _ROUTING or not case.waits(queue):
             continue
         for key, receivers in _shared(case, queue, exchange):
-            failed = next((name for name in receivers if queue.name in case.dead_letters.get(name, ())), "its queue")
+            failing = (name for name in receivers if queue.name in case.dead_letters.get(name, ()))
+            failed = next(failing, case.named_after(queue.name)) or UNKNOWN_QUEUE
             evidence = f"what has waited goes to {exchange} with key {key!r}, and reaches {', '.join(receivers)}"
             own = {"x-dead-letter-exchange": DEFAULT_EXCHANGE, "x-dead-letter-routing-key": failed}
             yield Symptom(queue.name, evidence, with_arguments(case, queue, own))

@@ -8,7 +8,7 @@ from redrive.topology.dead_ends import is_called_waiting
 from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
 from redrive.topology.doctor.case import Case
 from redrive.topology.doctor.finding import Symptom
-from redrive.topology.doctor.words import counted, told, with_arguments
+from redrive.topology.doctor.words import UNKNOWN_QUEUE, counted, told, with_arguments
 
 
 def ttl_consumed(case: Case) -> Iterator[Symptom]:
@@ -31,7 +31,7 @@ def _is_also_expiring(case: Case, queue: QueueDefinition) -> bool:
 def ttl_no_way_back(case: Case) -> Iterator[Symptom]:
     for queue in _vanishing(case):
         if is_called_waiting(queue.name) or not case.is_worked(queue.name):
-            main = _named_after(case, queue.name) or "the queue it is for"
+            main = case.named_after(queue.name) or UNKNOWN_QUEUE
             back = {"x-dead-letter-exchange": DEFAULT_EXCHANGE, "x-dead-letter-routing-key": main}
             evidence = f"{told(case, queue, 'x-message-ttl')}, no dead-letter exchange, and nobody consumes from it"
             yield Symptom(queue.name, evidence, with_arguments(case, queue, back))
@@ -52,12 +52,3 @@ def _vanishing(case: Case) -> Iterator[QueueDefinition]:
         expires = queue.ttl is not None and queue.dead_letter_exchange is None
         if expires and queue.name not in dead and not case.is_temporary(queue):
             yield queue
-
-
-def _named_after(case: Case, name: str) -> str | None:
-    """`q.orders.retry.15s` is for `q.orders`, if that exists."""
-    while (at := max(name.rfind("."), name.rfind("_"), name.rfind("-"))) > 0:
-        name = name[:at]
-        if name in case.queues:
-            return name
-    return None

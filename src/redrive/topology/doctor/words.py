@@ -11,6 +11,8 @@ from typing import Any
 from redrive.topology.definitions import QueueDefinition
 from redrive.topology.doctor.case import Case
 
+UNKNOWN_QUEUE = "<NAME OF THE QUEUE>"  # never quoted in JSON, so that `rabbitmqctl` refuses a fix with it
+
 
 def told(case: Case, queue: QueueDefinition, argument: str) -> str:
     """An argument and where it comes from: "x-message-ttl 5000" or "message-ttl 5000 by policy short"."""
@@ -44,7 +46,7 @@ def counted(number: int | None, thing: str) -> str:
 
 def _with_policy(case: Case, queue: QueueDefinition, definition: Mapping[str, Any]) -> str:
     """Only one policy applies to a queue, so that one which is there must take the keys in."""
-    said = json.dumps(dict(definition))
+    said = json.dumps(dict(definition)).replace(json.dumps(UNKNOWN_QUEUE), UNKNOWN_QUEUE)
     if case.policy_name(queue.name) is not None:
         return f"add {said} to {_policy(case, queue)}"
     where = "" if case.vhost == "/" else f"-p {quote(case.vhost)} "

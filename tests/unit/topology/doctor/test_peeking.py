@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from redrive.topology import Queue, Server, Topology
+from redrive.topology.peeking import peeking
 from unit.topology.doctor.surveys import TO_DLQ, classic, only, quorum, seen, subjects
 
 # peek-deletes -------------------------------------------------------------------------------------
@@ -12,8 +13,26 @@ def test_a_quorum_dlq_has_the_default_limit_of_20_from_4_0_on() -> None:
     finding = only(seen(quorum("q.dlq"), version="4.0.5"), "peek-deletes")
 
     assert finding.subject == "q.dlq"
-    assert "20 is the default of RabbitMQ 4.0.5: look 21 deletes" in finding.evidence
+    assert finding.evidence == (
+        'a quorum queue with no delivery limit of its own, and 20 is the default of RabbitMQ 4.0.5: "Get messages" in '
+        "the management UI and other tools that requeue count as deliveries, as do peeks of Redrive, which refuses "
+        "them: get 21 deletes the messages that it shows"
+    )
     assert finding.fix == "rabbitmqctl set_policy --apply-to queues q.dlq '^q\\.dlq$' '{\"delivery-limit\": -1}'"
+
+
+def test_on_4_3_the_gets_of_other_tools_are_meant_and_the_peeks_of_redrive_are_safe() -> None:
+    survey = seen(quorum("q.dlq"), version="4.3.6")
+
+    finding = only(survey, "peek-deletes")
+
+    assert finding.evidence == (
+        'a quorum queue with no delivery limit of its own, and 20 is the default of RabbitMQ 4.3.6: "Get messages" in '
+        "the management UI and other tools that requeue can delete messages from get 21 on; peeks of Redrive do not "
+        "count"
+    )
+    (queue,) = survey.definitions.queues
+    assert peeking(queue, survey.state("q.dlq"), survey.server, sees_policies=True).is_free
 
 
 def test_below_4_0_there_is_no_default() -> None:
@@ -26,7 +45,8 @@ def test_below_4_0_there_is_no_default() -> None:
 def test_a_limit_by_argument_counts_everywhere_and_needs_a_new_queue(version: str, how: str) -> None:
     finding = only(seen(quorum("q.dlq", {"x-delivery-limit": 5}), version=version), "peek-deletes")
 
-    assert "x-delivery-limit 5: look 6 deletes" in finding.evidence
+    assert "x-delivery-limit 5: " in finding.evidence
+    assert "get 6 " in finding.evidence
     assert finding.fix.startswith(f"make q.dlq again {how}")
 
 

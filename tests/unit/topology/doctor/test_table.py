@@ -56,4 +56,5 @@ def test_over_plain_amqp_it_says_what_it_could_not_judge_and_how_it_could() -> N
 def test_a_finding_introduces_itself() -> None:
     finding = only(seen(quorum("q.dlq")), "peek-deletes")
 
-    assert str(finding) == "error: q.dlq: looking at this dead-letter queue deletes its messages [peek-deletes]"
+    title = "tools that get and requeue messages can delete them from this dead-letter queue"
+    assert str(finding) == f"error: q.dlq: {title} [peek-deletes]"
