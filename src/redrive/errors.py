@@ -5,6 +5,7 @@ The tree says whose fault it is, because that decides what to do next:
     RedriveError
     ├── ConfigurationError            yours: a setting makes no sense; nothing was started
     │   ├── InvalidURL
+    │   ├── LetterAmbiguous           several messages of the dead-letter queue have that id; lists them
     │   ├── SearchError               a query for dead letters that makes no sense; points at the character
     │   └── TopologyError             a topology that no broker should get; holds every problem at once
     ├── TopologyConflict              the broker holds something else under a name that is wanted
@@ -12,8 +13,9 @@ The tree says whose fault it is, because that decides what to do next:
     ├── MigrationRefused              a queue was not migrated: says why; nothing was changed
     ├── MigrationPaused               a migration stopped half-way: nothing is lost, run it again
     ├── OperationConflict             another operation holds the dead-letter queue: one at a time
+    ├── OperationOver                 the operation has ended: nothing about it can be changed
     ├── OperationNotFound             there is no operation of that id
-    ├── LetterNotFound                there is no such message in the dead-letter queue, or more than one
+    ├── LetterNotFound                there is no such message in the dead-letter queue
     ├── PeekUnsafe                    looking into a queue would bring its messages nearer to being dropped; not done
     ├── KeyNotFound                   there is no API key of that id or name
     ├── AuditUnavailable              what is to be done cannot be recorded, so it was not done
@@ -279,6 +281,25 @@ class OperationConflict(RedriveError):
         return type(self), (self.queue, self.holder)
 
 
+class OperationOver(RedriveError):
+    """The operation has ended, so it cannot be paused, resumed, cancelled or given another rate. Nothing was done.
+
+    Whose: nobody's: it ended before the request arrived.
+
+    Why: it had moved everything, or was stopped. The message names the state in which it ended.
+
+    Do: `redrive ops show ID` shows what became of its messages. Begin another operation for those that are left.
+    """
+
+    def __init__(self, operation: str, state: str) -> None:
+        super().__init__(f"operation {operation} has ended: {state}. `redrive ops show {operation}` shows its messages")
+        self.operation = operation
+        self.state = state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.operation, self.state)
+
+
 class OperationNotFound(RedriveError):
     """There is no operation of that id, or there is none any more.
 
@@ -299,22 +320,46 @@ class OperationNotFound(RedriveError):
 
 
 class LetterNotFound(RedriveError):
-    """No message of a dead-letter queue has that id, or several begin with it.
+    """No message of a dead-letter queue has that id.
 
     Whose: nobody's, most often.
 
-    Why: it was re-driven, discarded or consumed meanwhile; or the id is only a beginning, which several share.
+    Why: it was re-driven, discarded or consumed meanwhile.
 
-    Do: `redrive dlq peek QUEUE` shows what is there now; give more of the id.
+    Do: `redrive dlq peek QUEUE` shows what is there now.
     """
 
     def __init__(self, queue: str, letter: str) -> None:
-        super().__init__(f"there is no message {letter} in {queue}: it was moved, or several begin so")
+        super().__init__(f"there is no message {letter} in {queue}: it may have been moved")
         self.queue = queue
         self.letter = letter
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.queue, self.letter)
+
+
+class LetterAmbiguous(ConfigurationError):
+    """Several messages of a dead-letter queue have that message_id, or an id that begins so. Nothing was done.
+
+    Whose: nobody's, most often: publishers may use a message_id twice.
+
+    Why: a message_id belongs to what was published, and several copies of it can fail; and the beginning of an id can
+    be too short.
+
+    Do: give the whole id of the message that is meant. The error lists the ids, and `redrive dlq peek QUEUE` shows what
+    each of the messages is.
+    """
+
+    def __init__(self, queue: str, letter: str, matches: Sequence[str], more: int = 0) -> None:
+        listed = ", ".join(matches) + (f" and {more} more" if more else "")
+        super().__init__(f"{letter} stands for {len(matches) + more} messages in {queue}: {listed}; give the id of one")
+        self.queue = queue
+        self.letter = letter
+        self.matches = tuple(matches)
+        self.more = more
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.queue, self.letter, self.matches, self.more)
 
 
 class PeekUnsafe(RedriveError):

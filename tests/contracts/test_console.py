@@ -487,7 +487,7 @@ async def test_an_operation_is_steered(client: httpx.AsyncClient, connection: Co
     assert "Your wish is written down" in seen(await client.get(sent_to(await client.post(f"{address}/cancel")))).text
     assert (await is_over(client, address))["state"] == "CANCELLED"
     assert "An operation has this queue" not in seen(await client.get(QUEUE)).text
-    assert "is over" in seen(await client.post(f"{address}/pause"), 422).text
+    assert "has ended: CANCELLED" in seen(await client.post(f"{address}/pause"), 409).text
 
 
 # Who comes in -------------------------------------------------------------------------------------------

@@ -32,10 +32,12 @@ from redrive.errors import (
     AuditUnavailable,
     ConfigurationError,
     ConnectionFailed,
+    LetterAmbiguous,
     LetterNotFound,
     NotFound,
     OperationConflict,
     OperationNotFound,
+    OperationOver,
     SearchError,
 )
 from redrive.recovery.retry import Retry
@@ -130,6 +132,28 @@ async def test_an_application_knows_its_queues(connection: Connection, amqp_url:
     async with asyncio.timeout(20):  # it waits, and is back where it failed
         while not await bodies(connection, SOURCE):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
+
+
+async def test_an_id_that_stands_for_several_messages_is_refused_with_all_of_them(
+    connection: Connection, service: Service
+) -> None:
+    await prepare(connection, 2)
+    await connection.publish_many([dead_letter(1, copy=copy) for copy in range(12)])
+    ids = [letter.id for letter in (await service.peek(DLQ)).letters if letter.message_id == "m-1"]
+
+    for ambiguous in ("m-1", "m-1-"):  # a message_id, and the beginning of an id
+        with pytest.raises(LetterAmbiguous, match=r"stands for 13 messages in orders\.dlq") as caught:
+            await service.message(DLQ, ambiguous)
+        assert (list(caught.value.matches), caught.value.more) == (ids[:10], 3)
+    assert (await service.message(DLQ, ids[12])).letter.headers["copy"] == 11
+    assert (await service.message(DLQ, ids[3][:-1])).letter.id == ids[3]
+
+
+async def test_messages_that_are_the_same_in_everything_are_one(connection: Connection, service: Service) -> None:
+    await prepare(connection, 2)
+    await connection.publish_many([dead_letter(1)])
+
+    assert (await service.message(DLQ, "m-1")).letter.message_id == "m-1"
 
 
 async def test_messages_are_searched_grouped_and_shown(connection: Connection, service: Service) -> None:
@@ -289,9 +313,10 @@ async def test_an_operation_is_steered_from_elsewhere(
 
     assert over.state is State.CANCELLED
     assert 0 < over.counts.moved < 60
-    with pytest.raises(ConfigurationError, match="is over"):
-        await elsewhere.wish(over.id, Wish(rate=5))
-    with pytest.raises(ConfigurationError, match="is over"):
+    for wish in (Wish(rate=5), Wish(State.CANCELLING)):
+        with pytest.raises(OperationOver, match="has ended: CANCELLED"):
+            await elsewhere.wish(over.id, wish)
+    with pytest.raises(OperationOver, match="has ended: CANCELLED"):
         await elsewhere.resume(over.id)
     steered = [entry.detail for _, entry in service.audit.listed(by="grace", action="steer")]
     assert steered[::-1][:4] == ["PAUSED", "RUNNING", "rate 20", "CANCELLING"]

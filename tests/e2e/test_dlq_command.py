@@ -503,7 +503,10 @@ def test_what_is_exported_discarded_and_changed_comes_back_as_it_was(own_folder:
     assert [json.loads(line)["body"] for line in out.splitlines()] == ['{"order": 0}', '{"order": 1}']
     assert "2 messages exported" in err
 
-    shell.run("dlq", "discard", DLQ, "--limit", "1", "--no-input", code=2)
+    for option in ([], ["--no-input"]):
+        _, err = shell.run("dlq", "discard", DLQ, "--limit", "1", *option, code=2)
+        assert f"say --confirm {DLQ}\n" in err
+    assert "without --confirm nothing is done" in shell.run("dlq", "discard", "--help")[0]
     shell.run("dlq", "discard", DLQ, "--limit", "1", "--confirm", "another", code=2)
     shell.run("dlq", "discard", DLQ, "--limit", "1", "--confirm", DLQ)
     (archive,) = (shell.folder / ".redrive" / "archive").iterdir()
@@ -521,6 +524,26 @@ def test_what_is_exported_discarded_and_changed_comes_back_as_it_was(own_folder:
     assert shell.holds(DLQ) == orders(3, 0)
     actions = [entry["action"] for entry in shell.json("audit", "--limit", "50")]
     assert {"export", "discard", "import", "edit-and-re-drive"} <= set(actions)
+
+
+def test_show_and_edit_refuse_an_id_that_stands_for_several_messages(own_folder: Shell) -> None:
+    own_folder.prepare(2)
+    own_folder.publish(dead_letter(1, copy=1))
+    ids = [letter["id"] for letter in own_folder.json("dlq", "peek", DLQ)["letters"] if letter["message_id"] == "m-1"]
+
+    for words in (("show", DLQ, "m-1"), ("edit", DLQ, "m-1", "--set-header", "tenant=x", "--yes")):
+        _, err = own_folder.run("dlq", *words, code=2)
+        assert f"m-1 stands for 2 messages in {DLQ}: {ids[0]}, {ids[1]}; give the id of one" in err
+    own_folder.run("dlq", "show", DLQ, ids[1])
+
+
+def test_an_operation_that_has_ended_cannot_be_steered(own_folder: Shell) -> None:
+    own_folder.prepare(1)
+    operation = own_folder.json("dlq", "redrive", DLQ, "--yes")["id"]
+
+    for words in (("cancel",), ("pause",), ("resume",)):
+        _, err = own_folder.run("ops", *words, operation, code=6)
+        assert f"operation {operation} has ended: SUCCEEDED" in err
 
 
 def test_an_import_from_stdin_needs_a_yes(own_folder: Shell) -> None:

@@ -28,6 +28,7 @@ from redrive.errors import (
     NotFound,
     OperationConflict,
     OperationNotFound,
+    OperationOver,
     RedriveError,
 )
 from redrive.protocol.content import Delivery
@@ -413,7 +414,7 @@ class Service:
         """Go on with an operation whose runner is gone; tell one that is paused to go on."""
         operation = await self.operation(id)
         if operation.state.is_over:
-            raise ConfigurationError(f"operation {operation.id} is over ({operation.state}): begin another")
+            raise OperationOver(operation.id, operation.state)
         if self._lives(operation):
             await self.wish(operation.id, Wish(State.RUNNING))
             return operation
@@ -562,7 +563,7 @@ class Service:
         if wish.state is State.CANCELLING and self.is_interrupted(operation):
             return await self._close(operation)
         if not await self._store(self.store.wish, operation.id, wish):
-            raise ConfigurationError(f"operation {operation.id} is over: {operation.state}")
+            raise OperationOver(operation.id, (await self.operation(operation.id)).state)
         return operation
 
     async def _close(self, operation: Operation) -> Operation:

@@ -14,6 +14,7 @@ from redrive.errors import (
     NotFound,
     OperationConflict,
     OperationNotFound,
+    OperationOver,
     PeekUnsafe,
     RedriveError,
     TopologyConflict,
@@ -50,7 +51,8 @@ EXITS = (
     Exit(
         USAGE,
         "the question makes no sense, or needs a confirmation that nobody gave",
-        "Correct the command, the setting or the file that the message names. In a script, `--yes` confirms.",
+        "Correct the command, the setting or the file that the message names. In a script, `--yes` confirms, and for "
+        "`redrive dlq discard` it is `--confirm QUEUE`.",
         (ConfigurationError,),
     ),
     Exit(
@@ -73,9 +75,9 @@ EXITS = (
     ),
     Exit(
         CONFLICT,
-        "somebody else has it, or it is there and different",
+        "somebody else has it, or it is there and different, or it has ended already",
         "`redrive ops ls` shows who works on dead letters; `redrive topology plan APP` shows what differs.",
-        (TopologyConflict, OperationConflict),
+        (TopologyConflict, OperationConflict, OperationOver),
     ),
     Exit(
         UNREACHABLE,

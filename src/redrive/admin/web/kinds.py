@@ -70,6 +70,12 @@ KINDS = {
             "`holder` says which: wait for it, or cancel it.",
         ),
         ProblemKind(
+            "operation-over",
+            (409,),
+            "the operation has ended, and cannot be changed any more",
+            "`state` is how it ended. Begin another operation for the messages that are left.",
+        ),
+        ProblemKind(
             "plan-expired",
             (409,),
             "the plan was carried out already, or is too old",

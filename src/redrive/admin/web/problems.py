@@ -24,10 +24,12 @@ from redrive.errors import (
     AuditUnavailable,
     BrokerError,
     ConfigurationError,
+    LetterAmbiguous,
     LetterNotFound,
     NotFound,
     OperationConflict,
     OperationNotFound,
+    OperationOver,
     PeekUnsafe,
     RedriveError,
     SearchError,
@@ -92,12 +94,16 @@ def _problem_of(error: Exception) -> Problem | None:
             return Problem(409, "peek-unsafe", str(error), more={"why": error.why, "fix": error.fix})
         case OperationConflict():
             return Problem(409, "operation-in-progress", str(error), more={"holder": error.holder})
+        case OperationOver():
+            return Problem(409, "operation-over", str(error), more={"state": error.state})
         case PlanExpired():
             return Problem(409, "plan-expired", str(error))
         case TargetUnroutable():
             return Problem(409, "target-unroutable", str(error))
         case SearchError():
             return Problem(422, "invalid-request", error.problem, more={"position": error.position})
+        case LetterAmbiguous():
+            return Problem(422, "invalid-request", str(error), more={"matches": list(map(visible, error.matches))})
         case ConfigurationError():
             return Problem(422, "invalid-request", str(error))
         case AuditUnavailable():

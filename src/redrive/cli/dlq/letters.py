@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -49,7 +50,7 @@ no_input_option = click.option("--no-input", is_flag=True, help="Never ask; with
 @selection_options
 @click.option("--reason", default="", help="For the audit: INC-42.")
 @click.option("--confirm", "name", metavar="QUEUE", help="The queue's name once more, instead of being asked for it.")
-@no_input_option
+@click.option("--no-input", is_flag=True, help="Never ask; without --confirm nothing is done.")
 @place_options
 @json_option
 @explains_errors
@@ -65,7 +66,7 @@ def discard(where: Where, queue: str, reason: str, name: str | None, no_input: b
     made = _planned(service, order)
     if name is None:
         if no_input or not sys.stdin.isatty():
-            confirm("", False, True)
+            confirm("", False, True, f"--confirm {shlex.quote(safe(queue))}")
         name = click.prompt(
             f"Discard {counted(made.eligible, 'message')}? Type the queue's name",
             default="",

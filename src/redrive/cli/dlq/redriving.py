@@ -216,12 +216,12 @@ def move(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, jso
     finish(run(carry_out, service, made), json)
 
 
-def confirm(question: str, yes: bool, no_input: bool) -> None:
-    """Go on, or leave."""
+def confirm(question: str, yes: bool, no_input: bool, option: str = "--yes") -> None:
+    """Go on, or leave. `option` is the one that confirms without a question."""
     if yes:
         return
     if no_input or not sys.stdin.isatty():
-        note("redrive: this needs a confirmation: say --yes")
+        note(f"redrive: this needs a confirmation: say {option}")
         sys.exit(USAGE)
     if not click.confirm(question, err=True):
         note("redrive: nothing was done")

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from redrive.errors import LetterAmbiguous
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
 from redrive.recovery.search import Query
 from redrive.runtime.dlq.ports import Looks
 
 MOST_GROUPS = 1000
+MOST_MATCHES = 10  # ids that are listed when one was not enough
 _PATIENCE = 2.0  # seconds without a message after which a queue that should have more is taken at its word
 _TURN = 256 * 1024  # bytes of messages that are looked at before the event loop gets its turn
 _OVERHEAD = 1024  # bytes that a message counts for beyond its body
@@ -164,23 +166,51 @@ def _add(groups: dict[str, Group], by: By, letter: Summary) -> None:
 
 
 async def find(broker: Looks, queue: str, id: str) -> Found | None:
-    """The first message with this id or message_id; or whose id begins so, if it is the only one."""
+    """Return the message with this id; else the only one with this message_id; else the only one whose id begins so.
+
+    Raise `LetterAmbiguous` if several have it. Messages that are the same in everything have one id, and are one.
+    """
     exact: Found | None = None
-    similar: dict[str, Found] = {}
+    named, similar = _Matches(queue), _Matches(queue)
 
     def see(delivery: Delivery, letter: Summary) -> bool:
         nonlocal exact
-        if id in (letter.id, letter.message_id):
+        if letter.id == id:
             exact = _in_full(delivery, queue, letter.position)
             return True
-        if letter.id.startswith(id) and len(similar) < 2:
-            similar.setdefault(letter.id, _in_full(delivery, queue, letter.position))
+        if letter.message_id == id:
+            named.add(delivery, letter)
+        elif letter.id.startswith(id):
+            similar.add(delivery, letter)
         return False
 
     await visit(broker, queue, see)
-    if exact is None and len(similar) == 1:
-        return next(iter(similar.values()))
-    return exact
+    return exact or named.only(id) or similar.only(id)
+
+
+class _Matches:
+    """The messages that an id can stand for: the first in full, some of the others by their ids."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._first: Found | None = None
+        self._ids: dict[str, None] = {}  # in the order of the queue
+        self._more = 0
+
+    def add(self, delivery: Delivery, letter: Summary) -> None:
+        if letter.id in self._ids:
+            return
+        if self._first is None:
+            self._first = _in_full(delivery, self._queue, letter.position)
+        if len(self._ids) < MOST_MATCHES:
+            self._ids[letter.id] = None
+        else:
+            self._more += 1
+
+    def only(self, id: str) -> Found | None:
+        if len(self._ids) > 1:
+            raise LetterAmbiguous(self._queue, id, tuple(self._ids), self._more)
+        return self._first
 
 
 def _in_full(delivery: Delivery, queue: str, position: int) -> Found:
