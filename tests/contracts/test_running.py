@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from redrive.admin.place import Place, View
 from redrive.admin.running import Inside, Runner
 from redrive.admin.service import STALE, Service
 from redrive.client import Connection
+from redrive.client.dead_letters import DeadLetterBroker
 from redrive.errors import ConnectionFailed
 from redrive.runtime.dlq.operation import Kind, Operation, State
 
@@ -176,3 +178,99 @@ async def test_what_cannot_go_on_is_tried_again_only_after_a_while(service: Serv
     clock.advance(STALE)
     await runner.adopt()
     assert crew.tried == [left.id] * 2
+
+
+class Held:
+    """A call that waits in its thread until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def before(self, call: Any, holds: Callable[..., bool]) -> Any:
+        def held(*args: Any) -> Any:
+            if holds(*args):
+                self.reached.set()
+                assert self.go_on.wait(30)
+            return call(*args)
+
+        return held
+
+
+@pytest.mark.parametrize("where", ["its end is saved", "its end is recorded"])
+async def test_a_server_that_stops_while_an_operation_ends_waits_for_the_end_and_no_longer(
+    connection: Connection,
+    service: Service,
+    crew: Inside,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+) -> None:
+    held = Held()
+    if where == "its end is saved":
+        monkeypatch.setattr(service.store, "save", held.before(service.store.save, lambda one, *_: one.state.is_over))
+    else:
+        ends = held.before(service.audit.write, lambda entry: entry.action.endswith("ended"))
+        monkeypatch.setattr(service.audit, "write", ends)
+    await prepare(connection, 3)
+    operation = await crew.begin(Redrive("ada", an_order()))
+    assert await asyncio.to_thread(held.reached.wait, 30)
+
+    stopping = asyncio.create_task(crew.stop())
+    await asyncio.sleep(0)  # it has begun to wait
+    held.go_on.set()
+    async with asyncio.timeout(8):
+        await stopping
+
+    assert "cut off" not in caplog.text
+    over = await service.operation(operation.id)
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
+    assert next(entry.action for _, entry in service.audit.listed()) == "re-drive ended"
+
+
+async def test_a_server_that_stops_while_an_operation_begins_leaves_it_to_the_next(
+    connection: Connection,
+    service: Service,
+    crew: Inside,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reached, go_on, depth = asyncio.Event(), asyncio.Event(), DeadLetterBroker.depth
+
+    async def slow(broker: DeadLetterBroker, queue: str) -> int:
+        reached.set()
+        await go_on.wait()
+        return await depth(broker, queue)
+
+    monkeypatch.setattr(DeadLetterBroker, "depth", slow)
+    await prepare(connection, 40)
+    asked = asyncio.create_task(crew.begin(Redrive("ada", an_order(rate=1.0))))
+    await reached.wait()
+
+    stopping = asyncio.create_task(crew.stop())
+    await asyncio.sleep(0)  # it has begun to wait
+    go_on.set()
+    async with asyncio.timeout(8):
+        await stopping
+        await asyncio.gather(asked, return_exceptions=True)
+
+    assert "cut off" not in caplog.text
+    [left] = await service.operations()
+    assert (left.state, left.beat_at) == (State.RUNNING, None)
+
+
+async def test_an_operation_that_does_not_come_to_its_end_in_time_stays_ended(
+    connection: Connection, service: Service, crew: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.admin.running._STOP_WITHIN", 0.05)
+    held = Held()
+    ends = held.before(service.audit.write, lambda entry: entry.action.endswith("ended"))
+    monkeypatch.setattr(service.audit, "write", ends)
+    await prepare(connection, 3)
+    operation = await crew.begin(Redrive("ada", an_order()))
+    assert await asyncio.to_thread(held.reached.wait, 30)
+
+    await crew.stop()
+    held.go_on.set()
+
+    assert (await service.operation(operation.id)).state is State.SUCCEEDED

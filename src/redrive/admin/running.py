@@ -207,6 +207,7 @@ class _Running:
         self._mover: Mover | None = None
         self._moved = asyncio.Event()
         self.task = asyncio.create_task(job.run(service, self._see, self._meet), name="redrive-operation")
+        self.task.add_done_callback(lambda _: self._moved.set())  # the last change comes a little before the end
 
     def _meet(self, mover: Mover) -> None:
         self._mover = mover
@@ -236,10 +237,10 @@ class _Running:
             await asyncio.gather(self.task, return_exceptions=True)
             return
         was = mover.operation.state
-        mover.steering.pause()
         try:
             async with asyncio.timeout(_STOP_WITHIN):
                 while not self.task.done() and not mover.steering.rests:
+                    mover.steering.pause()  # in each round: it may begin to run only now
                     self._moved.clear()
                     await self._moved.wait()
         except TimeoutError:
@@ -248,5 +249,7 @@ class _Running:
             return
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
+        if mover.operation.state.is_over:  # only the record of its end is missing
+            return
         state = was if was in (State.PAUSED, State.CANCELLING) else State.RUNNING
         await service.leave(replace(mover.operation, state=state))
