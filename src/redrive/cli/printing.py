@@ -114,7 +114,7 @@ class Progress:
 
     def _line(self, operation: Operation, now: float) -> str:
         counts, order = operation.counts, operation.order
-        total = counts.planned if counts.planned is not None else operation.scope
+        total = operation.total
         if self._began is None:
             self._began = now, counts.moved
         seconds, moved = now - self._began[0], counts.moved - self._began[1]

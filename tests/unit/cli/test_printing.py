@@ -1,10 +1,12 @@
 """What the operators' commands print."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
-from redrive.cli.printing import as_json
+from redrive.cli.printing import Progress, as_json
+from redrive.runtime.dlq.operation import Counts, Kind, Operation, Order, Selection, State
 
 
 def test_json_holds_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,3 +26,11 @@ def test_what_was_no_text_in_a_message_is_an_escape_in_json(capsys: pytest.Captu
     as_json([{"exchange": b"\xff".decode("utf-8", "surrogateescape"), "\udcfe": 1}])
 
     assert json.loads(capsys.readouterr().out) == [{"exchange": "\\udcff", "\\udcfe": 1}]
+
+
+def test_the_progress_on_a_group_without_a_plan_has_no_total(capsys: pytest.CaptureFixture[str]) -> None:
+    order = Order(Kind.REDRIVE, "orders.dlq", Selection(group="3fa9"))
+
+    Progress().show(Operation("op_01j8xyz012", order, datetime.now(UTC), State.RUNNING, Counts(moved=5), scope=2000), 0)
+
+    assert capsys.readouterr().err.split() == ["op_01j8xyz0…", "5"]

@@ -221,6 +221,16 @@ class Operation:
     owner: str = ""  # who runs it: host and process
     note: str = ""  # for people: why it ended as it did, and what to do
 
+    @property
+    def total(self) -> int | None:
+        """Return how many messages it is to move; None: not all are selected, and no plan has counted them."""
+        if self.counts.planned is not None:
+            return self.counts.planned
+        selection = self.order.selection
+        if self.scope is None or not selection.is_everything:
+            return None
+        return self.scope if selection.limit is None else min(self.scope, selection.limit)
+
 
 class Item(NamedTuple):
     """What became of one message."""

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.admin.web.console import words
 from redrive.admin.web.console.drawing import trend_of
-from redrive.runtime.dlq.operation import Counts, Kind, Operation, Order, Ramp, State
+from redrive.runtime.dlq.operation import Counts, Kind, Operation, Order, Ramp, Selection, State
 
 NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)
 RUNNING = Operation(
@@ -51,9 +51,12 @@ def test_every_state_has_a_word_and_a_tone() -> None:
     assert set(words.STATES) == set(State)
 
 
-def test_what_was_planned_is_the_whole_and_else_what_was_in_the_queue() -> None:
-    assert words.total(RUNNING) == 1204
-    assert words.total(replace(RUNNING, counts=Counts())) == 2000
+def test_without_a_total_no_time_is_predicted() -> None:
+    order = Order(Kind.REDRIVE, "orders.dlq", Selection(group="3fa9"))
+    unplanned = replace(RUNNING, order=order, counts=Counts(moved=100))
+
+    assert words.total(unplanned) is None
+    assert words.pace(unplanned, NOON + timedelta(seconds=10)) == "10/s"
 
 
 def test_how_fast_it_goes_and_how_long_yet() -> None:

@@ -1,9 +1,12 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
-from redrive.runtime.dlq.operation import Counts, Destination, Kind, Order, Ramp, Selection, State, Way
+from redrive.runtime.dlq.operation import Counts, Destination, Kind, Operation, Order, Ramp, Selection, State, Way
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,27 @@ def test_a_limit_is_at_least_one() -> None:
 )
 def test_a_limit_alone_selects_everything(selection: Selection, everything: bool) -> None:
     assert selection.is_everything is everything
+
+
+@pytest.mark.parametrize(
+    ("selection", "planned", "total"),
+    [
+        (Selection(), None, 2000),
+        (Selection(limit=10), None, 10),
+        (Selection(limit=3000), None, 2000),
+        (Selection(group="3fa9"), 7, 7),
+        (Selection(group="3fa9"), None, None),
+        (Selection(query="error:Timeout", limit=10), None, None),
+    ],
+)
+def test_the_total_is_what_was_planned_or_the_whole_queue_if_all_of_it_is_selected(
+    selection: Selection, planned: int | None, total: int | None
+) -> None:
+    order = Order(Kind.REDRIVE, "orders.dlq", selection)
+    operation = Operation("op_1", order, datetime.now(UTC), counts=Counts(planned=planned), scope=2000)
+
+    assert operation.total == total
+    assert replace(operation, scope=None).total == planned
 
 
 def test_five_states_are_the_end() -> None:

@@ -69,8 +69,7 @@ def state_word(operation: Operation) -> str:
 
 
 def total(operation: Operation) -> int | None:
-    counts = operation.counts
-    return counts.planned if counts.planned is not None else operation.scope
+    return operation.total
 
 
 def done(operation: Operation) -> int:
