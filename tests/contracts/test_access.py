@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from hand_clock import NOON, HandClock
-from redrive.admin.access.keys import Key, Keys, KeyState
+from redrive.admin.access.keys import REFUSAL, Key, Keys, KeyState
 from redrive.admin.access.refusals import Refused
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.secret import new_secret
@@ -149,7 +149,8 @@ def test_whatever_is_wrong_with_a_key_the_answer_is_the_same(keys: Keys, clock: 
         "rdk_" + "a" * 1_000_000,
     ]
     refusals = [refusal(keys, each) for each in (revoked, expired, unknown, wrong, *malformed)]
-    assert {str(each) for each in refusals} == {each.why for each in refusals} == {"this key is not valid"}
+    assert {str(each) for each in refusals} == {each.why for each in refusals} == {REFUSAL}
+    assert "`redrive admin keys ls`" in REFUSAL
     assert all(each.is_guess for each in refusals)
     assert keys.verify(text).name == "live"
 
@@ -163,7 +164,9 @@ def test_the_audit_can_be_told_what_was_wrong_and_never_the_secret(keys: Keys, c
     assert refusal(keys, text).detail == f"key {revoked.id} (old) is revoked"
     assert refusal(keys, ended).detail == f"key {brief.id} (brief) is expired"
     assert refusal(keys, wrong).detail == f"key {brief.id}: a wrong secret"
-    assert refusal(keys, f"rdk_{'0' * 12}_{new_secret()}").detail == f"key {'0' * 12}: there is none"
+    assert refusal(keys, f"rdk_{'0' * 12}_{new_secret()}").detail == (
+        f"key {'0' * 12}: there is none in {keys.database.location}"
+    )
 
 
 def test_a_key_expires_to_the_moment(keys: Keys, clock: HandClock) -> None:

@@ -61,6 +61,7 @@ def test_a_key_is_made_shown_once_listed_and_revoked(shell: Shell) -> None:
     assert found is not None
     assert f"key {found[1]}: ci is operator of orders.*, mail\n" in told
     assert "it is not shown again" in told
+    assert f"for servers that use {shell.folder / '.redrive' / 'redrive.db'}\n" in told
     principal = shell.kept().verify(text.strip())
     assert (principal.name, principal.role, principal.queues) == ("ci", Role.OPERATOR, ("orders.*", "mail"))
 
@@ -125,7 +126,9 @@ def test_a_key_that_makes_no_sense_is_not_made(words: tuple[str, ...], told: str
     assert out == ""
     assert told in said
     assert "\x1b" not in said
-    assert shell.keys("ls") == ("", "redrive: no keys: make one with `redrive admin keys create NAME --role admin`\n")
+    kept = shell.folder / ".redrive" / "redrive.db"
+    none = f"redrive: no keys in {kept}: make one with `redrive admin keys create NAME --role admin`\n"
+    assert shell.keys("ls") == ("", none)
 
 
 def test_a_name_is_given_once(shell: Shell) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -201,6 +202,30 @@ def test_it_is_closed_unless_somebody_opens_it(tmp_path: Path) -> None:
         assert "nobody can sign in yet. Make a key: redrive admin keys create" in server.log.read_text()
         assert httpx.get(f"{server.address}/admin/dlq/queues", headers=bearing()).status_code == 401
         assert httpx.get(f"{server.address}/admin/dlq/queues").status_code == 401
+
+
+def test_a_key_of_another_data_folder_is_answered_with_where_to_look(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    made = subprocess.run(
+        [sys.executable, "-m", "redrive", "admin", "keys", "create", "ci", "--role", "admin"],
+        cwd=other,
+        env={name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(other / ".redrive" / "redrive.db") in made.stderr
+    with serving(tmp_path, None) as server:
+        answer = httpx.get(
+            f"{server.address}/admin/dlq/queues", headers={"Authorization": f"Bearer {made.stdout.strip()}"}
+        )
+        log = server.log.read_text()
+
+    assert answer.status_code == 401
+    assert "`redrive admin keys ls`, run with the server's data folder or database, lists" in answer.json()["detail"]
+    assert str(tmp_path) not in answer.text
+    assert re.search(rf"API keys are those of {re.escape(str(tmp_path))}\S*redrive\.db\n", log)
 
 
 def test_a_secret_that_is_too_short_is_refused(tmp_path: Path) -> None:

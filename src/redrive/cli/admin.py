@@ -65,13 +65,15 @@ def create(where: Where, name: str, role: str, queues: tuple[str, ...], expires:
     redrive admin keys create shop --role viewer --queues 'orders.*' --queues mail.dlq
     """
     lasts = duration(expires, "--expires") if expires is not None else None
-    key, text = _keys(where).create(name, Role(role), queues or ALL_QUEUES, lasts, by=who())
+    made = _keys(where)
+    key, text = made.create(name, Role(role), queues or ALL_QUEUES, lasts, by=who())
     if json:
         as_json(_told(key) | {"key": text})
     else:
         click.echo(text)
     until = f", until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at is not None else ""
     note(f"redrive: key {key.id}: {key.name} is {key.role} of {', '.join(key.queues)}{until}")
+    note(f"redrive: it is for servers that use {made.database.location}")
     note("redrive: keep it now, it is not shown again")
 
 
@@ -86,12 +88,15 @@ def list_(where: Where, json: bool) -> None:
     redrive admin keys ls
     redrive admin keys ls --json
     """
-    now, found = SystemClock().now(), _keys(where).listed()
+    kept = _keys(where)
+    now, found = SystemClock().now(), kept.listed()
     if json:
         as_json([_told(key) | {"state": str(key.state(now))} for key in found])
         return
     if not found:
-        note("redrive: no keys: make one with `redrive admin keys create NAME --role admin`")
+        note(
+            f"redrive: no keys in {kept.database.location}: make one with `redrive admin keys create NAME --role admin`"
+        )
         return
     rows = [
         (

@@ -141,6 +141,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _tell(office: Office, address: str, host: str, *, dev: bool, tls: bool) -> None:
     note(f"redrive: the console is at {address}/ and the API at {address}/admin")
+    note(f"redrive: API keys are those of {office.database.location}")
     if dev:
         Schema().upgrade(office.database)
         token = office.gate.sessions.invite(Principal("dev", Role.ADMIN))

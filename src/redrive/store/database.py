@@ -126,6 +126,12 @@ class Database:
             await self._async_engine.dispose()
         self._engine = self._async_engine = None
 
+    @property
+    def location(self) -> str:
+        """Return where it is, without a password: the whole path of a file, or a URL."""
+        path = self.url.database
+        return str(self) if self.is_postgresql or not path or path == ":memory:" else str(Path(path).resolve())
+
     def __str__(self) -> str:
         return self.url.render_as_string(hide_password=True)
 

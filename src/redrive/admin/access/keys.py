@@ -32,7 +32,10 @@ from redrive.store.database import Database
 from redrive.store.tables import keys_table, sessions_table
 
 PREFIX = "rdk_"
-REFUSAL = "this key is not valid"
+REFUSAL = (
+    "this key is not valid here: `redrive admin keys ls`, run with the server's data folder or database, lists the "
+    "keys that are"
+)
 _ID_LENGTH = 12
 _LONGEST = 255  # characters of a name or a pattern
 _MOST_PATTERNS = 100
@@ -151,7 +154,10 @@ class Keys:
             row = connection.execute(sa.select(self.table).where(self.table.c.id == id)).mappings().first()
         is_right = hmac.compare_digest(digest_of(secret), _OF_NOBODY if row is None else row["digest"])
         if row is None or not is_right:
-            raise Refused(REFUSAL, f"key {id}: " + ("there is none" if row is None else "a wrong secret"))
+            raise Refused(
+                REFUSAL,
+                f"key {id}: " + (f"there is none in {self.database.location}" if row is None else "a wrong secret"),
+            )
         key, now = _key(row), self._clock.now()
         state = key.state(now)
         if state is not KeyState.LIVE:

@@ -14,8 +14,9 @@ class Refused(RedriveError):
 
     Why: no key or token, one that is revoked, expired or signed by somebody else; or a session that has ended.
 
-    Do: sign in again. An administrator makes keys with `redrive admin keys create NAME --role ROLE`; the server's log
-    says what exactly was wrong.
+    Do: sign in again. An administrator makes keys with `redrive admin keys create NAME --role ROLE`. A key is valid
+    for the servers that use the same database: that command and `redrive serve` print which one it is. The audit says
+    what exactly was wrong.
     """
 
     def __init__(self, why: str, detail: str = "", *, is_guess: bool = True) -> None:
