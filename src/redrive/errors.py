@@ -17,6 +17,7 @@ The tree says whose fault it is, because that decides what to do next:
     ├── OperationNotFound             there is no operation of that id
     ├── LetterNotFound                there is no such message in the dead-letter queue
     ├── PeekUnsafe                    looking into a queue would bring its messages nearer to being dropped; not done
+    ├── NotDeadLetterQueue            a queue that is not known to hold dead letters, or has consumers; not looked into
     ├── KeyNotFound                   there is no API key of that id or name
     ├── AuditUnavailable              what is to be done cannot be recorded, so it was not done
     ├── ProtocolError                 somebody broke AMQP
@@ -382,6 +383,28 @@ class PeekUnsafe(RedriveError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.queue, self.why, self.fix)
+
+
+class NotDeadLetterQueue(RedriveError):
+    """The queue is not known to be a dead-letter queue, or has consumers. It was not looked into.
+
+    Whose: yours, if the name is mistyped.
+
+    Why: a look takes messages and gives them back. In a queue for work that takes them from its consumers, changes
+    their order and counts as a delivery.
+
+    Do: check the name. To do it all the same, specify `any_queue` (`--any-queue`). That needs an operator, and is
+    recorded in the audit. For a dead-letter queue of another system, name the application or the management API
+    (`--app`, `--management`), by which it is known.
+    """
+
+    def __init__(self, queue: str, why: str) -> None:
+        super().__init__(f"queue {queue} was not looked into: {why}. To do it all the same: any_queue (--any-queue)")
+        self.queue = queue
+        self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.queue, self.why)
 
 
 class KeyNotFound(RedriveError):

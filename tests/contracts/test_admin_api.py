@@ -123,12 +123,13 @@ async def test_a_viewer_looks_and_may_not_act(
         problem(await client.post(path, json=asked, headers=viewer), 403, "not-allowed")
     problem(await client.get("/admin/audit", headers=viewer), 403, "not-allowed")
 
-    denied = [entry for _, entry in office.service.audit.listed(by="bob")]
-    assert [(entry.allowed, entry.action) for entry in denied] == [
+    recorded = [entry for _, entry in office.service.audit.listed(by="bob")]
+    assert [(entry.allowed, entry.action) for entry in recorded] == [
         (False, "read audit"),
         (False, "discard"),
         (False, "plan"),
         (False, "re-drive"),
+        (True, "peek"),
     ]
     assert (await connection.queue_info(DLQ)).messages == 3
 
@@ -207,7 +208,8 @@ async def test_who_has_one_queue_sends_into_no_other(
         denied = (await eve.get("/admin/audit", headers=bearing("admin", "root"))).json()["items"]
         assert (await eve.get("/admin/operations")).json()["items"] == []
 
-    assert [(one["by"], one["allowed"]) for one in denied] == [("eve", False)] * 8
+    assert [one["by"] for one in denied if not one["allowed"]] == ["eve"] * 8
+    assert {one["action"] for one in denied if one["allowed"]} == {"peek"}
     assert (await connection.queue_info("ledger")).messages == 0
 
 
@@ -352,6 +354,8 @@ async def test_groups(client: httpx.AsyncClient, connection: Connection) -> None
 )
 async def test_queues_have_any_name(client: httpx.AsyncClient, connection: Connection, name: str) -> None:
     await connection.declare_queue(name)
+    dies_into_it = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name}
+    await connection.declare_queue(SOURCE, arguments=dies_into_it)
     letter = dead_letter(1)
     await connection.publish("", name, b"{}", letter.properties)
     await until_depth(connection, name, 1)
@@ -482,7 +486,9 @@ async def test_a_request_that_takes_long_keeps_its_key(
     assert (await order).status_code == 200
     told = len(kept)
     assert told > 1
-    assert set(kept) == {"ada: k-3"}
+    [key] = set(kept)
+    assert key.startswith("token ")
+    assert key.endswith(": k-3")
     await asyncio.sleep(0.01)
     assert len(kept) == told  # not after it was answered
 

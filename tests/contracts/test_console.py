@@ -270,8 +270,10 @@ async def test_looking_that_would_count_is_refused_with_the_fix(tmp_path: Path) 
             assert "look 21 deletes what it shows" in page.text
             assert "What mends it" in page.text
             assert "Look all the same" in page.text
-            spent = seen(await client.get(QUEUE, params={"spend": "1"}))
-            assert "TimeoutError" in spent.text
+            assert "TimeoutError" not in seen(await client.get(QUEUE, params={"spend": "1"})).text
+            posted = await client.post(QUEUE, data={"spend": "1"})
+            assert posted.status_code == 303
+            assert "TimeoutError" in seen(await client.get(posted.headers["location"])).text
             refused = seen(await client.get(f"{QUEUE}/messages/m-1"), 409)
             assert "Looking could lose messages" in refused.text
 

@@ -35,6 +35,7 @@ from dead_lettering import (
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import PeekUnsafe, PreconditionFailed, PublishError
 from redrive.runtime.dlq.operation import Destination, Outcome, Ramp, State, Way
+from redrive.runtime.dlq.spending import Risk
 from redrive.topology import Queue, QueueType, Topology, expand
 from redrive.topology.peeking import PeekSafety
 from redrive.topology.server import Server
@@ -380,7 +381,7 @@ async def test_who_spends_deliveries_pays_one_for_each_look(
     service = a_service(amqp_url, tmp_path, management=management_url)
 
     for _ in range(3):
-        assert len((await service.peek(DLQ, spend=True)).letters) == 1
+        assert len((await service.peek(DLQ, risk=Risk(spend=True))).letters) == 1
 
     paid = headers_of(await taken(connection, DLQ)).get("x-delivery-count", 0)
     assert paid == (3 if connection.server_version < (4, 3) else 0)
@@ -396,7 +397,7 @@ async def test_the_limit_that_lifts_all_limits_deletes_on_3_x(
         return
     for spend in (False, True):
         with pytest.raises(PeekUnsafe, match="deletes a message at its first return") as refused:
-            await service.peek(DLQ, spend=spend)
+            await service.peek(DLQ, risk=Risk(spend=spend))
         assert "--spend" not in str(refused.value)
     await until_depth(connection, DLQ, 2)
 
@@ -416,7 +417,7 @@ async def test_a_stream_is_refused(
     service = a_service(amqp_url, tmp_path, management=management_url)
 
     with pytest.raises(PeekUnsafe, match="a stream"):
-        await service.peek(DLQ, spend=spend)
+        await service.peek(DLQ, risk=Risk(spend=spend))
 
 
 async def test_plain_amqp_does_not_know_policies_and_says_so(
@@ -436,7 +437,7 @@ async def test_plain_amqp_does_not_know_policies_and_says_so(
         assert "REDRIVE_MANAGEMENT" in str(refused.value)
     else:
         assert view.peek_safety is PeekSafety.COUNTS
-    assert len((await service.peek(DLQ, spend=True)).letters) == 2
+    assert len((await service.peek(DLQ, risk=Risk(spend=True))).letters) == 2
 
 
 async def test_a_policy_can_make_looks_cost(

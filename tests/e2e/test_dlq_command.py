@@ -187,7 +187,8 @@ def test_from_looking_to_the_audit(shell: Shell) -> None:
     _, err = shell.run("ops", "watch", operation["id"])
     assert "SUCCEEDED" in err
     actions = [entry["action"] for entry in shell.json("audit")]
-    assert actions == ["re-drive ended", "re-drive"]
+    assert actions[:3] == ["re-drive ended", "re-drive", "plan"]
+    assert {"peek", "plan"} == set(actions[2:])
     out, _ = shell.run("audit", "--queue", DLQ)
     assert "INC-42" in out
 
@@ -548,7 +549,7 @@ def test_an_operation_that_has_ended_cannot_be_steered(own_folder: Shell) -> Non
 
 def test_an_import_from_stdin_needs_a_yes(own_folder: Shell) -> None:
     own_folder.prepare(2)
-    lines, _ = own_folder.run("dlq", "export", DLQ)
+    lines, _ = own_folder.run("dlq", "export", DLQ, "--reveal")
 
     _, err = own_folder.run("dlq", "import", DLQ, "-", stdin=lines, code=2)
     assert "say --yes" in err

@@ -26,9 +26,9 @@ class Face(NamedTuple):
 
 FACES = [
     Face("dlq ls", ("queues", "queue"), "GET /"),
-    Face("dlq groups", ("groups",), f"GET {_QUEUE}"),
-    Face("dlq peek", ("messages",), f"GET {_QUEUE}/messages"),
-    Face("dlq show", ("message",), f"GET {_MESSAGE}"),
+    Face("dlq groups", ("groups", "peek_groups"), f"GET {_QUEUE}"),
+    Face("dlq peek", ("messages", "peek_messages"), f"GET {_QUEUE}/messages"),
+    Face("dlq show", ("message", "peek_message"), f"GET {_MESSAGE}"),
     Face("dlq plan", ("plan",), f"GET {_QUEUE}/re-drive"),
     Face("dlq redrive", ("redrive",), f"POST {_QUEUE}/re-drive"),
     Face("dlq edit", ("edit",), f"POST {_MESSAGE}/edit"),

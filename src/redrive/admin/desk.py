@@ -23,17 +23,19 @@ from redrive.admin.snapshots import Seen
 from redrive.errors import (
     AuditUnavailable,
     ConfigurationError,
+    NotDeadLetterQueue,
     NotFound,
     OperationConflict,
     OperationNotFound,
+    PeekUnsafe,
     RedriveError,
 )
-from redrive.recovery.redaction import REDACTION
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.letters import Exported
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page
 from redrive.runtime.dlq.operation import Item, Kind, Operation, Order, Outcome, State, Way, Wish
 from redrive.runtime.dlq.planning import Plan
+from redrive.runtime.dlq.spending import NO_RISK, Risk
 from redrive.runtime.dlq.transforming import Transform
 from redrive.store.tables import RowState
 from redrive.topology import expand
@@ -84,7 +86,7 @@ class Desk:
     def __init__(self, office: Office, who: Principal) -> None:
         self.office = office
         self.who = who
-        self.service = office.service.acting(who.name)
+        self.service = office.service.acting(who.name, reveals=who.role >= Act.REVEAL.needs)
 
     def may(self, act: Act, queue: str | None = None) -> bool:
         return self.who.may(act, queue)
@@ -123,6 +125,18 @@ class Desk:
                 pass
             case other:
                 assert_never(other)
+        await self._need_risk(order.queue, Risk(order.spend_deliveries, order.any_queue))
+
+    async def _need_risk(self, queue: str, risk: Risk) -> None:
+        if risk.spend:
+            await self.need(Act.SPEND, queue)
+        if risk.any_queue:
+            await self.need(Act.ANY_QUEUE, queue)
+
+    def _seeing(self, order: Order) -> Order:
+        """Let its query see no more than this principal may."""
+        hidden = not self.may(Act.REVEAL, order.queue)
+        return replace(order, selection=replace(order.selection, redacted=hidden))
 
     # Looking ------------------------------------------------------------------------------------------
 
@@ -133,10 +147,14 @@ class Desk:
         await self.need(Act.LOOK)
         service, snapshots = self.office.service, self.office.snapshots
         views = (await snapshots.get(_ALL, "depths", lambda: service.queues(oldest=False), kept=_DEPTHS)).value
-        mine = [view for view in views if self.who.sees(view.name)]
+        mine = [self._named(view) for view in views if self.who.sees(view.name)]
         if calm:
             return [self._with_known_age(view) for view in mine]
         return list(await asyncio.gather(*map(self._with_age, mine)))
+
+    def _named(self, view: QueueView) -> QueueView:
+        """Leave out the name of a queue that this principal does not see."""
+        return view if view.source is None or self.who.sees(view.source) else replace(view, source=None)
 
     def _with_known_age(self, view: QueueView) -> QueueView:
         seen = self.office.snapshots.known(view.name, "oldest") if view.depth else None
@@ -159,23 +177,60 @@ class Desk:
         seen = await self.office.snapshots.get(
             name, "queue", lambda: service.queues([name], oldest=False), kept=_DEPTHS
         )
-        return await self._with_age(seen.value[0])
+        return await self._with_age(self._named(seen.value[0]))
 
     async def _looked(
-        self, queue: str, what: Hashable, look: Callable[[], Awaitable[T]], *, fresh: bool = False
+        self,
+        queue: str,
+        what: Hashable,
+        look: Callable[[], Awaitable[T]],
+        *,
+        filter: str,
+        fresh: bool = False,
+        risk: Risk = NO_RISK,
     ) -> Seen[T]:
-        """Not while an operation has the queue: that is known without waiting for it."""
+        """Return what is seen, or was seen not long ago, and record that this principal sees it.
+
+        What an operator saw at a risk (`risk`) is shown again without another look: deliveries that were spent, to
+        everybody who may look; a queue that is not a dead-letter queue, to operators.
+        """
+        await self._need_risk(queue, risk)
+        at_any = what, Act.ANY_QUEUE
 
         async def unless_busy() -> T:
-            try:
-                running = await self._running()
-            except SQLAlchemyError:  # the broker's own lock says it, too, only later
-                running = {}
-            if (operation := running.get(queue)) is not None:
-                raise OperationConflict(queue, f"operation {operation.id}")
+            await self._check_busy(queue)
             return await look()
 
-        return await self.office.snapshots.get(queue, what, unless_busy, fresh=fresh)
+        async def record() -> None:
+            await self.service.record("peek", queue, filter=filter, reason=risk.reason, detail=str(risk))
+
+        fresh = fresh or risk.spend or risk.any_queue
+        await self.office.peeks.get(queue, (self.who.identity, what), record, fresh=fresh)
+        key = at_any if risk.any_queue else what
+        try:
+            return await self.office.snapshots.get(queue, key, unless_busy, fresh=fresh)
+        except (PeekUnsafe, NotDeadLetterQueue) as error:
+            known = self._seen_at_a_risk(queue, what if isinstance(error, PeekUnsafe) else at_any)
+            if known is None or risk.spend or risk.any_queue:
+                raise
+            return Seen(known.value, known.at, str(error))
+
+    def _seen_at_a_risk(self, queue: str, what: Hashable) -> Seen[Any] | None:
+        is_any = isinstance(what, tuple) and what[-1] is Act.ANY_QUEUE
+        return self.office.snapshots.known(queue, what) if not is_any or self.may(Act.ANY_QUEUE, queue) else None
+
+    async def _check_busy(self, queue: str) -> None:
+        """Not while an operation has the queue: that is known without waiting for it."""
+        try:
+            running = await self._running()
+        except SQLAlchemyError:  # the broker's own lock says it, too, only later
+            running = {}
+        if (operation := running.get(queue)) is not None:
+            raise OperationConflict(queue, f"operation {operation.id}")
+
+    def _searching(self, query: str) -> str:
+        """Return who finds the same by a query: those who may reveal find more."""
+        return "everything" if query and self.service.reveals else ""
 
     async def _running(self) -> dict[str, Operation]:
         """By queue, those that somebody works on."""
@@ -187,12 +242,18 @@ class Desk:
         return (await self.office.snapshots.get(_ALL, "running", ask, kept=_WATCHED)).value
 
     async def groups(
-        self, queue: str, by: By = By.FINGERPRINT, query: str = "", *, fresh: bool = False, spend: bool = False
+        self, queue: str, by: By = By.FINGERPRINT, query: str = "", *, fresh: bool = False, risk: Risk = NO_RISK
     ) -> Seen[Grouping]:
         await self.need(Act.LOOK, queue)
-        return await self._looked(
-            queue, ("groups", by, query), lambda: self.service.groups(queue, by, query, spend=spend), fresh=fresh
-        )
+
+        async def look() -> Grouping:
+            return await self.service.groups(queue, by, query, risk=risk, recorded=True)
+
+        what = "groups", by, query, self._searching(query)
+        return await self._looked(queue, what, look, filter=query, fresh=fresh, risk=risk)
+
+    def groups_seen_before(self, queue: str) -> Seen[Grouping] | None:
+        return self.office.snapshots.known(queue, ("groups", By.FINGERPRINT, "", ""))
 
     async def messages(
         self,
@@ -202,25 +263,30 @@ class Desk:
         limit: int = 20,
         start: int = 1,
         fresh: bool = False,
-        spend: bool = False,
+        risk: Risk = NO_RISK,
     ) -> Seen[Page]:
         await self.need(Act.LOOK, queue)
 
         async def look() -> Page:
-            return await self.service.peek(queue, query, limit=limit, start=start, spend=spend)
+            return await self.service.peek(queue, query, limit=limit, start=start, risk=risk, recorded=True)
 
-        return await self._looked(queue, ("messages", query, limit, start), look, fresh=fresh)
+        what = "messages", query, limit, start, self._searching(query)
+        return await self._looked(queue, what, look, filter=query, fresh=fresh, risk=risk)
 
     async def message(
-        self, queue: str, id: str, *, reveal: bool = False, fresh: bool = False, spend: bool = False
+        self, queue: str, id: str, *, reveal: bool = False, fresh: bool = False, risk: Risk = NO_RISK
     ) -> Seen[Found]:
-        """`reveal`: it will be shown with its secrets, and the audit says so."""
+        """Return one message. With `reveal` it has its secrets: nothing of it is kept, and each look is recorded."""
         await self.need(Act.REVEAL if reveal else Act.LOOK, queue)
         if reveal:
-            await self.service.record("reveal", queue, filter=f"id:{id}")
-        return await self._looked(
-            queue, ("message", id), lambda: self.service.message(queue, id, spend=spend), fresh=fresh
-        )
+            await self._need_risk(queue, risk)
+            await self._check_busy(queue)
+            return Seen(await self.service.message(queue, id, reveal=True, risk=risk), self.office.clock.now())
+
+        async def look() -> Found:
+            return await self.service.message(queue, id, risk=risk, recorded=True)
+
+        return await self._looked(queue, ("message", id), look, filter=f"id:{id}", fresh=fresh, risk=risk)
 
     # Planning and re-driving --------------------------------------------------------------------------
 
@@ -228,9 +294,11 @@ class Desk:
         act = Act.DISCARD if order.kind is Kind.DISCARD else Act.PLAN
         await self.need(act, order.queue)
         await self._need_target(act, order)
-        plan = await self.service.plan(order)
+        plan = await self.service.plan(self._seeing(order))
+        if plan.also_receives:
+            plan = replace(plan, also_receives=tuple(filter(self.who.sees, plan.also_receives)))
         token = await asyncio.to_thread(
-            self.office.plans.keep, plan.order, plan.eligible, self.who.name, self.office.clock.now()
+            self.office.plans.keep, plan.order, plan.eligible, self.who.identity, self.office.clock.now()
         )
         return Planned(plan, token)
 
@@ -238,7 +306,7 @@ class Desk:
         """Without a plan of one's own. A canary gets one all the same: how long it waits depends on it."""
         await self.need(Act.REDRIVE, order.queue)
         await self._need_target(Act.REDRIVE, order)
-        planned = None
+        order, planned = self._seeing(order), None
         if order.ramp is not None:
             plan = await self.service.plan(order)
             order, planned = plan.order, plan.eligible
@@ -249,7 +317,7 @@ class Desk:
     ) -> Operation:
         """A plan that was shown. `changes`: how fast, and why, may be said when saying yes."""
         await self.need(Act.REDRIVE, queue)
-        kept = await asyncio.to_thread(self.office.plans.take, token, queue, self.who.name, self.office.clock.now())
+        kept = await asyncio.to_thread(self.office.plans.take, token, queue, self.who.identity, self.office.clock.now())
         if kept is None or kept.order.kind is not Kind.REDRIVE:
             raise PlanExpired
         await self._need_target(Act.REDRIVE, kept.order)  # whose queues they are may have changed since
@@ -278,14 +346,15 @@ class Desk:
         """Move messages to another dead-letter queue, with their failure records."""
         await self.need(Act.REDRIVE, order.queue)
         await self._need_target(Act.REDRIVE, order)
-        plan = await self.service.plan(order)
+        plan = await self.service.plan(self._seeing(order))
         return await self._begin(plan.order, plan.eligible)
 
     async def discard(self, queue: str, order: Order, confirm: str) -> Operation:
         await self.need(Act.DISCARD, queue)
         if confirm != queue:
             raise ConfigurationError(f"to discard messages of {queue}, say its name once more as `confirm`")
-        plan = await self.service.plan(replace(order, kind=Kind.DISCARD))
+        await self._need_risk(queue, Risk(order.spend_deliveries, order.any_queue))
+        plan = await self.service.plan(self._seeing(replace(order, kind=Kind.DISCARD)))
         return await self._crew.begin(Discard(self.who.name, plan, self.office.archives, confirm))
 
     async def edit(self, order: Order, transform: Transform, *, force: bool = False) -> Operation:
@@ -315,7 +384,7 @@ class Desk:
     async def export(self, queue: str, query: str = "", *, reveal: bool = False) -> AsyncGenerator[bytes, None]:
         """Lines of JSON. Without secrets, unless somebody may see them; only those that have all can be imported."""
         await self.need(Act.REVEAL if reveal else Act.EXPORT, queue)
-        lines = self.service.export(queue, query, redaction=None if reveal else REDACTION)
+        lines = self.service.export(queue, query, reveal=reveal)
         async with aclosing(lines):
             async for line in lines:
                 yield line

@@ -82,9 +82,15 @@ class Office:
         self.gate = Gate.of(database, self.settings, self.clock)
         self.residence = Residence(place)
         self.service = Service(
-            self.residence, OperationsStore(database), Audit(database), by="redrive serve", clock=self.clock
+            self.residence,
+            OperationsStore(database),
+            Audit(database),
+            by="redrive serve",
+            clock=self.clock,
+            named=False,
         )
         self.snapshots = Snapshots(self.clock)
+        self.peeks = Snapshots(self.clock)  # that are in the audit: who looks twice within half a minute is in it once
         mark = server_mark(place)
         self.runner = Runner(self.service, mark, self._crew(mark, apart=apart))
         self.plans = Plans(database)

@@ -17,7 +17,7 @@ from redrive.client import Connection
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.inventory import read_inventory
 from redrive.client.probing import probe
-from redrive.errors import ConfigurationError, NotFound, PeekUnsafe
+from redrive.errors import ConfigurationError, NotDeadLetterQueue, NotFound, PeekUnsafe
 from redrive.reach import connect, recognise, survey
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.dlq.canary import Facts
@@ -142,6 +142,23 @@ class View:
             anyway = "; or say --spend-deliveries, and each look costs one" if cost.may_be_spent else ""
             raise PeekUnsafe(queue, cost.why, cost.fix + anyway)
         return cost
+
+    def check_dead(self, queue: str, *, named: bool) -> None:
+        """Raise `NotDeadLetterQueue` unless this is known to be a dead-letter queue. With `named`, a queue of which
+        nothing is known is taken for what its name was given for.
+        """
+        known = self.is_dead_letter_queue(queue)
+        if known is False:
+            raise NotDeadLetterQueue(queue, "it is not a dead-letter queue")
+        if known is None and not named:
+            raise NotDeadLetterQueue(queue, "it is not known to be a dead-letter queue")
+
+    async def check_unused(self, queue: str) -> None:
+        """Raise `NotDeadLetterQueue` if the queue has consumers. While it is locked: a look consumes as well."""
+        consumers = (await self.connection.queue_info(queue)).consumers
+        if consumers:
+            many = "a consumer takes" if consumers == 1 else f"{consumers} consumers take"
+            raise NotDeadLetterQueue(queue, f"{many} messages out of it")
 
     async def keeps_order(self, queue: str) -> bool:
         """Does it put what it gets back where it was? A quorum queue keeps what came back before apart, and puts it at

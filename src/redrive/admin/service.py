@@ -3,7 +3,11 @@
 Looks and operations exclude each other on a queue, by the same lock in the broker, since who holds a queue's messages
 hides them from others. A look waits its turn for a moment; an operation that runs says no to everybody else.
 
-An operation is written down before it begins, and its audit entry before that: what cannot be recorded is not done.
+An operation is written down before it begins, and its audit entry before that: what cannot be recorded is not done. The
+same is true of looks.
+
+What comes out of here has no secrets, unless the caller asks for them (`reveal`), which is recorded: so no interface
+can forget to hide them.
 """
 
 from __future__ import annotations
@@ -34,8 +38,9 @@ from redrive.errors import (
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import Summary, read_dead_letter
 from redrive.recovery.editing import Content, diff
+from redrive.recovery.hiding import hide_letter
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.redaction import Redaction
+from redrive.recovery.redaction import REDACTION, redact_text
 from redrive.recovery.redriving import harmless
 from redrive.recovery.search import Query, parse
 from redrive.runtime.clock import Clock, SystemClock
@@ -50,6 +55,7 @@ from redrive.runtime.dlq.moving import DEFAULT_WAIT, PORTION, Act, Mover
 from redrive.runtime.dlq.operation import Counts, Item, Kind, Operation, Order, Outcome, State, Way, Wish
 from redrive.runtime.dlq.planning import Plan, Tally, Target
 from redrive.runtime.dlq.ports import Moves
+from redrive.runtime.dlq.spending import NO_RISK, Allowance, Risk
 from redrive.runtime.dlq.steering import Changed
 from redrive.runtime.dlq.transforming import Transform, TransformFailed, transformed
 from redrive.runtime.publishing import uuid7
@@ -63,6 +69,7 @@ log = logging.getLogger("redrive.admin")
 
 STALE = timedelta(seconds=30)  # an operation that showed no life for so long has lost its runner
 _BEAT = 1.0  # seconds
+SPENT = "deliveries spent"  # in the audit, where a refusal is called otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +102,20 @@ class Where(Protocol):
 
 class Service:
     def __init__(
-        self, place: Where, store: OperationsStore, audit: Audit, *, by: str, clock: Clock | None = None
+        self,
+        place: Where,
+        store: OperationsStore,
+        audit: Audit,
+        *,
+        by: str,
+        clock: Clock | None = None,
+        named: bool = True,
     ) -> None:
-        """`by`: who is acting, for the audit and the messages' lineage."""
+        """`by`: who is acting, for the audit and the messages' lineage. `named`: queues of which nothing is known are
+        taken for dead-letter queues, because a person named them.
+        """
+        self.named = named
+        self.reveals = True  # queries see secrets
         self.place = place
         self.store = store
         self.audit = audit
@@ -105,10 +123,11 @@ class Service:
         self.clock = clock or SystemClock()
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
 
-    def acting(self, by: str) -> Service:
-        """The same, for somebody else."""
+    def acting(self, by: str, *, reveals: bool = True) -> Service:
+        """Return the same service for another principal. Without `reveals`, queries see what redaction shows."""
         another = copy(self)
         another.by = by
+        another.reveals = reveals
         return another
 
     # Looking ------------------------------------------------------------------------------------------
@@ -124,7 +143,9 @@ class Service:
         cost = await view.peeking(name)
         info = await view.connection.queue_info(name)
         died = None
-        if oldest and cost.is_free and info.messages and running is None:
+        is_dead = view.is_dead_letter_queue(name)
+        may_look = cost.is_free and not info.consumers and (self.named if is_dead is None else is_dead)
+        if oldest and may_look and info.messages and running is None:
             try:
                 async with self._held(view, name):
                     first = await looking.peek(view.broker, name, limit=1)
@@ -143,32 +164,94 @@ class Service:
             running,
         )
 
-    async def peek(self, queue: str, text: str = "", *, limit: int = 20, start: int = 1, spend: bool = False) -> Page:
+    async def peek(
+        self,
+        queue: str,
+        text: str = "",
+        *,
+        limit: int = 20,
+        start: int = 1,
+        risk: Risk = NO_RISK,
+        recorded: bool = False,
+    ) -> Page:
+        """Return some of the messages. `recorded`: the caller has written it into the audit."""
         query = self._query(text)
-        async with self._look(queue, spend) as view:
-            return await looking.peek(view.broker, queue, query=query, limit=limit, start=start)
+        await self._record_peek(queue, text, risk, recorded)
+        async with self._look(queue, risk) as view:
+            return looking.without_secrets(
+                await looking.peek(view.broker, queue, query=query, limit=limit, start=start)
+            )
 
-    async def groups(self, queue: str, by: By = By.FINGERPRINT, text: str = "", *, spend: bool = False) -> Grouping:
+    async def groups(
+        self, queue: str, by: By = By.FINGERPRINT, text: str = "", *, risk: Risk = NO_RISK, recorded: bool = False
+    ) -> Grouping:
         query = self._query(text)
-        async with self._look(queue, spend) as view:
-            return await looking.group(view.broker, queue, by, query)
+        await self._record_peek(queue, text, risk, recorded)
+        async with self._look(queue, risk) as view:
+            return looking.grouped_without_secrets(await looking.group(view.broker, queue, by, query))
 
-    async def message(self, queue: str, id: str, *, spend: bool = False) -> Found:
-        async with self._look(queue, spend) as view:
+    async def message(
+        self, queue: str, id: str, *, reveal: bool = False, risk: Risk = NO_RISK, recorded: bool = False
+    ) -> Found:
+        """Return one message. With `reveal` it has its secrets, and the audit says so, whatever is `recorded`."""
+        if reveal:
+            await self.record("reveal", queue, filter=f"id:{id}", reason=risk.reason)
+        else:
+            await self._record_peek(queue, f"id:{id}", risk, recorded)
+        async with self._look(queue, risk) as view:
             found = await looking.find(view.broker, queue, id)
         if found is None:
             raise LetterNotFound(queue, id)
-        return found
+        return found if reveal else looking.found_without_secrets(found)
+
+    async def _record_peek(self, queue: str, filter: str, risk: Risk, recorded: bool) -> None:
+        if not recorded:
+            await self.record("peek", queue, filter=filter, reason=risk.reason, detail=str(risk))
 
     def _query(self, text: str) -> Query | None:
-        return parse(text, self.clock.now()) if text else None
+        return parse(text, self.clock.now(), None if self.reveals else REDACTION) if text else None
 
     @asynccontextmanager
-    async def _look(self, queue: str, spend: bool) -> AsyncIterator[View]:
+    async def _look(self, queue: str, risk: Risk) -> AsyncIterator[View]:
         async with self.place.looking(queue) as view:
-            await view.check_look(queue, spend=spend)
-            async with self._held(view, queue):
+            await self._check_look(view, queue, risk)
+            async with self._held(view, queue), self._used(view, queue, risk):
                 yield view
+
+    async def _check_look(self, view: View, queue: str, risk: Risk) -> None:
+        await view.definition(queue)  # if there is none, that is the answer
+        if not risk.any_queue:
+            view.check_dead(queue, named=self.named)
+        await view.check_look(queue, spend=risk.spend)
+
+    @asynccontextmanager
+    async def _used(self, view: View, queue: str, risk: Risk) -> AsyncIterator[None]:
+        """Take messages out of a queue that is locked. Where that costs deliveries, they are counted in the audit."""
+        if not risk.any_queue:
+            await view.check_unused(queue)
+        cost = await view.peeking(queue)
+        if cost.is_free:
+            yield
+            return
+        allowance = Allowance(queue, cost.limit, await self._deliveries(view, queue))
+        allowance.check()
+        view.broker.allowances[queue] = allowance
+        await self._record_spent(allowance, allowance.spent + 1, risk)
+        try:
+            yield
+        finally:
+            await self._record_spent(allowance, allowance.spent, risk)
+
+    async def _deliveries(self, view: View, queue: str) -> int:
+        """Return how often the messages of a queue were given back, as far as looks of Redrive have measured it."""
+        last = await self._store(self.audit.listed, queue, None, SPENT, 1)
+        if not last or not await view.broker.depth(queue):
+            return 0
+        return last[0][1].counts.get("deliveries") or 0
+
+    async def _record_spent(self, allowance: Allowance, spent: int, risk: Risk) -> None:
+        counts = {"deliveries": spent, "limit": allowance.limit}
+        await self.record(SPENT, allowance.queue, counts=counts, reason=risk.reason)
 
     @asynccontextmanager
     async def _held(self, view: View, queue: str) -> AsyncIterator[None]:
@@ -194,7 +277,8 @@ class Service:
 
     async def plan(self, order: Order) -> Plan:
         order = self._signed(order)
-        async with self._look(order.queue, order.spend_deliveries) as view:
+        await self.record("plan", order.queue, filter=_filter(order), reason=order.reason, detail=str(_risk(order)))
+        async with self._look(order.queue, _risk(order)) as view:
             view.check_move(order)
             order = _patient(order, view)
             chooser = await self._chooser(view, order, "")
@@ -226,7 +310,7 @@ class Service:
             tuple(found.ineligible.most_common()),
             targets,
             also,
-            found.sample,
+            tuple(map(hide_letter, found.sample)),
             told,
         )
 
@@ -262,7 +346,10 @@ class Service:
         selection = order.selection
         self._query(selection.query)  # a mistake in it is found now
         return replace(
-            order, by=order.by or self.by, selection=replace(selection, now=selection.now or self.clock.now())
+            order,
+            by=order.by or self.by,
+            reason=redact_text(order.reason),
+            selection=replace(selection, now=selection.now or self.clock.now()),
         )
 
     # Operating ----------------------------------------------------------------------------------------
@@ -308,8 +395,9 @@ class Service:
                 if operation.state.is_over:
                     return operation
                 mover = await self._mover(view, operation, act, seen)
-                started(mover)
-                over = await mover.run()
+                async with self._used(view, operation.order.queue, _risk(operation.order)):
+                    started(mover)
+                    over = await mover.run()
         except RedriveError as error:
             named = await self._named(error) if isinstance(error, OperationConflict) else error
             await self._let_go(operation, named)
@@ -321,7 +409,7 @@ class Service:
         """As it is now that its queue is nobody else's: whoever had it until now has written down the last of it."""
         order = operation.order
         view.check_move(order)
-        await view.check_look(order.queue, spend=order.spend_deliveries)
+        await self._check_look(view, order.queue, _risk(order))
         await view.broker.lock(order.queue)
         now = await self.operation(operation.id)
         return replace(now, owner=operation.owner, state=now.state if now.state.is_over else operation.state)
@@ -492,7 +580,8 @@ class Service:
 
     async def samples(self, order: Order, transform: Transform, *, force: bool = False) -> list[tuple[str, str]]:
         """What a transform would change, for some of the messages: each id with a diff, or with what is wrong."""
-        async with self._look(order.queue, order.spend_deliveries) as view:
+        await self.record("plan", order.queue, filter=_filter(order), reason=order.reason, detail=str(transform))
+        async with self._look(order.queue, _risk(order)) as view:
             chooser = await self._chooser(view, self._signed(order), "")
             chosen: list[tuple[str, str]] = []
             enough = min(order.selection.limit or planning.MOST_SAMPLES, planning.MOST_SAMPLES)
@@ -506,12 +595,13 @@ class Service:
         return chosen
 
     async def export(
-        self, queue: str, text: str = "", *, redaction: Redaction | None = None, spend: bool = False
+        self, queue: str, text: str = "", *, reveal: bool = False, risk: Risk = NO_RISK
     ) -> AsyncGenerator[bytes, None]:
         """Lines of JSON, one for each message. They stay where they are."""
         query = self._query(text)
-        await self.record("export", queue, filter=text, detail="redacted" if redaction is not None else "")
-        async with self._look(queue, spend) as view:
+        redaction = None if reveal else REDACTION
+        await self.record("export", queue, filter=text, detail="with secrets" if reveal else "redacted")
+        async with self._look(queue, risk) as view:
             depth = await view.broker.depth(queue)
             async with aclosing(looking.stream(view.broker, queue, depth)) as letters:
                 async for delivery, letter in letters:
@@ -618,7 +708,7 @@ def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bo
     try:
         content = transformed(transform, delivery, whole, force=force)
     except TransformFailed as error:
-        return f"cannot be changed: {error}"
+        return f"cannot be changed: {redact_text(str(error))}"
     if content is None:
         return "is skipped"
     return diff(Content(delivery.raw_properties, delivery.body), content)
@@ -633,6 +723,10 @@ def _portions(lines: Iterable[tuple[int, Exported]]) -> Iterator[list[tuple[int,
             portion = []
     if portion:
         yield portion
+
+
+def _risk(order: Order) -> Risk:
+    return Risk(order.spend_deliveries, order.any_queue, order.reason)
 
 
 def _filter(order: Order) -> str:

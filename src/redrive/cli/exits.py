@@ -11,6 +11,7 @@ from redrive.errors import (
     ConfigurationError,
     KeyNotFound,
     LetterNotFound,
+    NotDeadLetterQueue,
     NotFound,
     OperationConflict,
     OperationNotFound,
@@ -71,7 +72,7 @@ EXITS = (
         NOT_ALLOWED,
         "refused: the broker does not let this user, or it would not be safe, or could not be recorded",
         "The message says who refused. Do not work around a look that is refused: mend the queue.",
-        (AccessRefused, AuthenticationFailed, PeekUnsafe, AuditUnavailable),
+        (AccessRefused, AuthenticationFailed, PeekUnsafe, NotDeadLetterQueue, AuditUnavailable),
     ),
     Exit(
         CONFLICT,

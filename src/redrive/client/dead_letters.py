@@ -16,6 +16,7 @@ from redrive.client.holding import Hold
 from redrive.client.link import Link
 from redrive.client.publisher import AnyPublish
 from redrive.errors import ConnectionLost, OperationConflict, RedriveError, ResourceLocked
+from redrive.runtime.dlq.spending import Allowance
 from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk, QueueDelete, QueueDeleteOk
 
 _LOCK_PATIENCE = 5.0  # seconds
@@ -31,6 +32,7 @@ class DeadLetterBroker:
         self._taking = taking
         self._publishing = publishing
         self._links: dict[str, tuple[Link, Link]] = {}  # that take and publish, since the queue's lock was taken
+        self.allowances: dict[str, Allowance] = {}  # of queues in which deliveries count
 
     @property
     def budget(self) -> int:
@@ -45,7 +47,10 @@ class DeadLetterBroker:
         return (await self._taking.queue_info(queue)).consumers
 
     async def hold(self, queue: str, at_most: int) -> Hold:
-        return await Hold.on(self._taking, queue, at_most=at_most)
+        allowance = self.allowances.get(queue)
+        if allowance is not None:
+            allowance.spend()
+        return await Hold.on(self._taking, queue, at_most=at_most, seen=allowance.see if allowance else None)
 
     # Moving -------------------------------------------------------------------------------------------
 

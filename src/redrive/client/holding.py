@@ -22,7 +22,7 @@ A hold does not survive its channel: when that ends, the broker has every messag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -55,11 +55,14 @@ _DOUBT = 5.0  # seconds after which it is believed that somebody else has the me
 class Hold:
     """`await Hold.on(connection, queue, at_most=100)`; then `next`, `ack`, and in any case `release`."""
 
-    def __init__(self, channel: Channel, queue: str, at_most: int) -> None:
+    def __init__(
+        self, channel: Channel, queue: str, at_most: int, seen: Callable[[Delivery], None] | None = None
+    ) -> None:
         self.queue = queue
         self.taken = 0  # and given to whoever asked for them
         self._channel = channel
         self._at_most = at_most
+        self._seen = seen
         self._waiting: list[Delivery] = []
         self._bytes = 0
         self._arrived = asyncio.Event()
@@ -78,9 +81,11 @@ class Hold:
         self._changing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def on(cls, connection: Connection, queue: str, *, at_most: int) -> Hold:
-        """Begin to take messages, `at_most` so many."""
-        hold = cls(await (await connection.link()).channel(), queue, at_most)
+    async def on(
+        cls, connection: Connection, queue: str, *, at_most: int, seen: Callable[[Delivery], None] | None = None
+    ) -> Hold:
+        """Begin to take messages, `at_most` so many. `seen` is called with each of them when it comes."""
+        hold = cls(await (await connection.link()).channel(), queue, at_most, seen)
         hold._channel.on_delivery = hold._deliver
         hold._channel.on_cancel = lambda _: hold._end(ConsumerCancelled(f"the broker ended the look at {queue}"))
         hold._channel.on_closed = hold._end
@@ -117,6 +122,8 @@ class Hold:
         self._in_hand += 1
         self._bytes += len(delivery.body) + len(delivery.raw_properties)
         self._waiting.append(delivery)
+        if self._seen is not None:
+            self._seen(delivery)
         if not self._arrived.is_set():
             self._arrived.set()
 

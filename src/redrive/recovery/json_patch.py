@@ -45,8 +45,8 @@ class PatchError(ConfigurationError):
     """
 
     def __init__(self, why: str, operation: int | None = None, path: str = "") -> None:
-        where = "" if operation is None else f"operation {operation}, path {shown(path)}: "
-        super().__init__(f"JSON Patch: {where}{why}")
+        where = "" if operation is None else f" (operation {operation}, path {shown(path)})"
+        super().__init__(f"JSON Patch: {why}{where}")
         self.why = why
         self.operation = operation
         self.path = path
@@ -405,7 +405,8 @@ def _remove(document: Json, path: _Path) -> Json:
 def _test(document: Json, path: _Path, wanted: Json) -> Json:
     found = _find(document, path)
     if not same(found, wanted):
-        raise _Misfit(f"the test failed: it is {_brief(found)}, not {_brief(wanted)}")
+        other = _kind(found)
+        raise _Misfit("the test failed" + (f": it is {other}, not {_kind(wanted)}" if other != _kind(wanted) else ""))
     return document
 
 
@@ -426,22 +427,15 @@ def _named(path: _Path) -> str:
 
 
 def _kind(value: Json) -> str:
+    """Describe a value without quoting it: it may be a secret."""
     match value:
         case Number():
             return "a number"
         case str():
             return "text"
-        case _:
-            return _brief(value)
-
-
-def _brief(value: Json) -> str:
-    match value:
-        case Number():
-            return value.text[:40]
         case dict() | list():
             return "an object" if isinstance(value, dict) else "an array"
-        case str():
-            return shown(value)
-        case _:
-            return _WORDS[value]
+        case None:
+            return "null"
+        case bool():
+            return "true or false"

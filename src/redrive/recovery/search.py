@@ -21,6 +21,9 @@ What a message does not tell matches nothing: one that does not say when it died
 `MOST_BODY` are searched in their beginning, and not as JSON; nor are those that are nested too deep to be read. A query
 has at most `MOST_TERMS` terms and `MOST_TEXT` characters.
 
+A query made with a `redaction` sees of a message what is shown without the permission to reveal, and no more: it cannot
+be used to guess what is hidden.
+
 A query is a value, made for one moment: "2h ago" is the same for the first message of a queue and for the last. Its
 text is the canonical one, and reading that again gives an equal query. Whatever is typed ends in a query or in a
 SearchError that points at the character.
@@ -43,8 +46,11 @@ import msgspec
 from redrive.errors import ConfigurationError, RemoteProtocolError, SearchError
 from redrive.recovery.dead_letter import Letter
 from redrive.recovery.durations import duration
+from redrive.recovery.hiding import hide_body, hide_header, hide_letter
 from redrive.recovery.history import read_moment
+from redrive.recovery.redaction import Redaction
 from redrive.wire.patch import find_header
+from redrive.wire.properties import decode_properties
 from redrive.wire.values import read_value
 
 MOST_TEXT = 2_000  # characters of a query
@@ -83,6 +89,7 @@ class Query:
 
     terms: tuple[Term, ...]
     now: datetime
+    redaction: Redaction | None
     _tests: tuple[_Test, ...] = field(compare=False, repr=False)  # the cheap ones first
 
     @property
@@ -95,14 +102,17 @@ class Query:
 
     def matches(self, letter: Letter, body: Bytes = b"", raw_properties: Bytes = b"") -> bool:
         """Body and properties are only asked for when all else matches."""
-        content = _Content(body, raw_properties)
+        content = _Content(body, raw_properties, self.redaction)
+        if self.redaction is not None:
+            letter = hide_letter(letter, self.redaction)
         return all(test(letter, content) for test in self._tests)
 
     def __str__(self) -> str:
         return " ".join(map(str, self.terms))
 
 
-def parse(text: str, now: datetime) -> Query:
+def parse(text: str, now: datetime, redaction: Redaction | None = None) -> Query:
+    """Return the query, or raise `SearchError`. With a `redaction` it sees messages without their secrets."""
     now = read_moment(now) or now
     if len(text) > MOST_TEXT:
         raise SearchError(f"a query has at most {MOST_TEXT} characters", text, MOST_TEXT)
@@ -112,7 +122,7 @@ def parse(text: str, now: datetime) -> Query:
             raise SearchError(f"a query has at most {MOST_TERMS} terms", text, at)
         found.append((term, _test(term, now, text, at)))
     by_price = sorted(found, key=lambda each: _PRICES.get(each[0].field, 0))
-    return Query(tuple(term for term, _ in found), now, tuple(test for _, test in by_price))
+    return Query(tuple(term for term, _ in found), now, redaction, tuple(test for _, test in by_price))
 
 
 _PRICES = {"header": 1, "body": 2, "": 2}
@@ -267,9 +277,10 @@ _MISSING = object()
 class _Content:
     """Body and properties of one message, each asked for, and decoded, once and if at all."""
 
-    def __init__(self, body: Bytes, raw_properties: Bytes) -> None:
+    def __init__(self, body: Bytes, raw_properties: Bytes, redaction: Redaction | None = None) -> None:
         self._body = body
         self._raw_properties = raw_properties
+        self._redaction = redaction
         self._folded: dict[str, str] = {}
 
     def fold(self, text: str) -> str:
@@ -281,7 +292,15 @@ class _Content:
 
     @cached_property
     def body(self) -> bytes:
-        return self._body() if callable(self._body) else self._body
+        whole = self._body() if callable(self._body) else self._body
+        return whole if self._redaction is None else hide_body(whole, self._content_type, self._redaction)
+
+    @property
+    def _content_type(self) -> str | None:
+        try:
+            return decode_properties(self.raw_properties).content_type
+        except RemoteProtocolError:
+            return None
 
     @cached_property
     def small_letters(self) -> bytes:
@@ -308,7 +327,10 @@ class _Content:
     def header(self, name: str) -> object:
         try:
             raw = find_header(self.raw_properties, name.encode("utf-8", "surrogateescape"))
-            return _MISSING if raw is None else read_value(raw, 0, len(raw))[0]
+            if raw is None:
+                return _MISSING
+            value = read_value(raw, 0, len(raw))[0]
+            return value if self._redaction is None else hide_header(name, value, self._redaction)
         except (RemoteProtocolError, UnicodeEncodeError):
             return _MISSING
 

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from redrive.errors import AuditUnavailable
+from redrive.recovery.redaction import redact_text
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.store.database import Database
 from redrive.store.tables import audit_table
@@ -95,10 +96,10 @@ def _row(entry: AuditEntry) -> dict[str, Any]:
         "queue": entry.queue,
         "allowed": entry.allowed,
         "operation": entry.operation,
-        "filter": entry.filter,
+        "filter": redact_text(entry.filter),
         "counts": json.dumps(dict(entry.counts)),
-        "reason": entry.reason,
-        "detail": entry.detail,
+        "reason": redact_text(entry.reason),
+        "detail": redact_text(entry.detail),
     }
 
 

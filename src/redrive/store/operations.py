@@ -23,6 +23,7 @@ import msgspec
 import sqlalchemy as sa
 
 from redrive.errors import ConfigurationError, OperationConflict, OperationNotFound
+from redrive.recovery.redaction import redact_text
 from redrive.runtime.dlq.operation import Counts, Item, Operation, Order, Outcome, State, Wish
 from redrive.store.bulk import insert_rows
 from redrive.store.database import Database
@@ -230,7 +231,7 @@ def _progress(operation: Operation) -> dict[str, Any]:
         "beat_at": operation.beat_at,
         "ended_at": operation.ended_at,
         "owner": operation.owner,
-        "note": operation.note,
+        "note": redact_text(operation.note),
         **operation.counts.as_dict(),
     }
 
@@ -264,7 +265,8 @@ _ITEM_COLUMNS = ("operation", "id", "outcome", "at", "message_id", "why", "desti
 
 
 def _item_row(operation: str, item: Item) -> tuple[Any, ...]:
-    return operation, item.id, str(item.outcome), item.at, item.message_id, item.why, item.to
+    why = redact_text(item.why) if item.why else ""
+    return operation, item.id, str(item.outcome), item.at, item.message_id, why, item.to
 
 
 def _item(row: Mapping[Any, Any]) -> Item:

@@ -82,11 +82,11 @@ def test_the_examples_of_the_rfc(document: str, steps: list[dict[str, Any]], wan
 @pytest.mark.parametrize(
     ("document", "steps", "problem"),
     [
-        pytest.param(
-            '{"a":"x"}', [step("test", "/a", value="y")], "the test failed: it is 'x', not 'y'", id="A.9 a test fails"
-        ),
+        pytest.param('{"a":"x"}', [step("test", "/a", value="y")], r"the test failed \(", id="A.9 a test fails"),
         pytest.param('{"a":1}', [step("add", "/b/c", value=2)], "the document has no 'b'", id="A.12 no parent"),
-        pytest.param('{"~1":10}', [step("test", "/~01", value="10")], "it is 10, not '10'", id="A.15 text, no number"),
+        pytest.param(
+            '{"~1":10}', [step("test", "/~01", value="10")], "it is a number, not text", id="A.15 text, no number"
+        ),
     ],
 )
 def test_the_failures_of_the_rfc(document: str, steps: list[dict[str, Any]], problem: str) -> None:
@@ -141,7 +141,9 @@ def test_corners(document: str, steps: list[dict[str, Any]], wanted: str) -> Non
         ('{"a":1}', step("replace", "/b", value=1), "the document has no 'b'"),
         ('{"a":1}', step("copy", "/b", **{"from": "/c"}), "the document has no 'c'"),
         ('{"a":{}}', step("test", "/a", value=[]), "it is an object, not an array"),
-        ('{"a":1}', step("test", "/a", value=True), "it is 1, not true"),
+        ('{"a":1}', step("test", "/a", value=True), "it is a number, not true or false"),
+        ('{"a":"hunter2"}', step("test", "/a", value="guess"), r"the test failed \("),
+        ('{"a":false}', step("test", "/a", value=True), r"the test failed \("),
     ],
 )
 def test_what_does_not_fit_says_so(document: str, one: dict[str, Any], problem: str) -> None:
@@ -150,7 +152,8 @@ def test_what_does_not_fit_says_so(document: str, one: dict[str, Any], problem: 
 
     assert caught.value.operation == 1
     assert caught.value.path == one["path"]
-    assert str(caught.value).startswith(f"JSON Patch: operation 1, path {one['path']!r}: ")
+    assert str(caught.value).endswith(f" (operation 1, path {one['path']!r})")
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ def test_what_does_not_fit_says_so(document: str, one: dict[str, Any], problem: 
     [
         ("", "the patch is no JSON"),
         ("{}", "a patch is an array"),
-        ("[1]", "operation 0, path '': an operation is an object"),
+        ("[1]", r"an operation is an object.* \(operation 0, path ''\)"),
         ('[{"path":"/a"}]', '"op" is missing'),
         ('[{"op":"add","value":1}]', '"path" is missing'),
         ('[{"op":"add","path":1,"value":1}]', '"path" must be text'),
@@ -180,7 +183,7 @@ def test_a_patch_that_makes_no_sense_is_refused_when_it_is_read(text: str, probl
 def test_an_error_survives_a_process_boundary() -> None:
     error = pickle.loads(pickle.dumps(PatchError("no", 3, "/a")))
 
-    assert (str(error), error.operation, error.path) == ("JSON Patch: operation 3, path '/a': no", 3, "/a")
+    assert (str(error), error.operation, error.path) == ("JSON Patch: no (operation 3, path '/a')", 3, "/a")
 
 
 @pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 100_000])
@@ -203,7 +206,7 @@ def test_documents_that_are_too_deep_to_be_compared_are_refused() -> None:
     patch = JsonPatch.parse(json.dumps(steps))
     document = patch.apply(read_json(json.dumps(deep)))
 
-    with pytest.raises(PatchError, match="operation 0, path '': the document is nested too deep"):
+    with pytest.raises(PatchError, match=r"the document is nested too deep.* \(operation 0, path ''\)"):
         JsonPatch((Step("test", "", (), (), patch.apply(document)),)).apply(patch.apply(document))
 
 
@@ -292,7 +295,7 @@ def test_what_json_has_no_form_for_is_refused(value: object, problem: str) -> No
 
 def test_copies_of_copies_that_fit_nowhere_are_refused() -> None:
     doubling = [{"op": "copy", "from": "", "path": f"/{number}"} for number in range(60)]
-    with pytest.raises(PatchError, match=r"operation 2\d, path '/2\d': the document would have more than 67,108,864"):
+    with pytest.raises(PatchError, match=r"would have more than 67,108,864 .* \(operation 2\d, path '/2\d'\)"):
         JsonPatch.parse(json.dumps(doubling)).apply_to(b'{"id": 1}')
 
 

@@ -62,6 +62,13 @@ class Gate:
             return await asyncio.to_thread(self.sessions.find, cookie)
         return None
 
+    async def check_again(self, *, authorization: str | None, cookie: str | None) -> Principal | None:
+        """Return who a credential belongs to that was admitted before. It is not a guess, whatever became of it."""
+        shown = _shown(authorization)
+        if shown is not None:
+            return await self._judge(shown)
+        return await asyncio.to_thread(self.sessions.find, cookie) if cookie else None
+
     async def sign_in(self, key: str, address: str) -> tuple[Principal, str]:
         """A new session for who shows a key, and its cookie."""
         return await self._attempt(self._open, key.strip(), address)

@@ -14,9 +14,10 @@ those queues alone, and:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from hashlib import sha256
 
 ALL_QUEUES = ("*",)
 BY_SESSION = "session"
@@ -60,6 +61,8 @@ class Act(StrEnum):
     PLAN = "plan"
     REDRIVE = "re-drive"
     STEER = "steer"  # pause, resume, cancel, rate
+    SPEND = "spend deliveries"  # by a look that counts towards a delivery limit
+    ANY_QUEUE = "peek at any queue"  # also at queues for work, and at those with consumers
     RETRY_OUTBOX = "retry outbox"
     READ_AUDIT = "read audit"
     EXPORT = "export"  # without secrets
@@ -79,6 +82,8 @@ _NEEDS = {
     Act.PLAN: Role.OPERATOR,
     Act.REDRIVE: Role.OPERATOR,
     Act.STEER: Role.OPERATOR,
+    Act.SPEND: Role.OPERATOR,
+    Act.ANY_QUEUE: Role.OPERATOR,
     Act.RETRY_OUTBOX: Role.OPERATOR,
     Act.READ_AUDIT: Role.OPERATOR,
     Act.EXPORT: Role.OPERATOR,
@@ -94,12 +99,22 @@ _OF_THE_OUTBOX = frozenset({Act.RETRY_OUTBOX, Act.DISCARD_OUTBOX})
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who is known. `how`: "key ID", "token" or "session"."""
+    """Somebody who is known. `how`: "key ID", "token" or "session". `key`: the id of the key that opened a session."""
 
     name: str
     role: Role
     queues: tuple[str, ...] = ALL_QUEUES
     how: str = ""
+    key: str | None = field(default=None, compare=False)
+
+    @property
+    def identity(self) -> str:
+        """Return the credential that this is: what belongs to one is not another's, though they share a name."""
+        return f"key {self.key}" if self.key is not None else self.how if self.how[:4] == "key " else self._by_name
+
+    @property
+    def _by_name(self) -> str:
+        return f"{self.how or 'name'} {sha256(self.name.encode()).hexdigest()[:32]}"
 
     @property
     def is_unrestricted(self) -> bool:

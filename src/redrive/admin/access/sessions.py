@@ -89,7 +89,7 @@ class Sessions:
             return None
         if now - row["seen_at"] >= GRAIN:
             self._note_use(row, now)
-        return Principal(row["who"], Role(row["role"]), tuple(json.loads(row["queues"])), BY_SESSION)
+        return Principal(row["who"], Role(row["role"]), tuple(json.loads(row["queues"])), BY_SESSION, row["key"])
 
     def _note_use(self, row: Mapping[Any, Any], now: datetime) -> None:
         """A database that cannot be written for a while signs nobody out."""

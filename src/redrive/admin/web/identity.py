@@ -10,8 +10,8 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 
 from redrive.admin.access.origin import is_cross_site
-from redrive.admin.access.refusals import NoRole, Refused
-from redrive.admin.access.roles import Principal
+from redrive.admin.access.refusals import CannotTell, NoRole, Refused
+from redrive.admin.access.roles import Act, Principal
 from redrive.admin.desk import Desk
 from redrive.admin.errors import CrossSite
 from redrive.admin.office import Office
@@ -19,6 +19,7 @@ from redrive.errors import AuditUnavailable
 from redrive.runtime.dlq.audit import AuditEntry
 
 COOKIE = "redrive_session"
+_FOUND = "redrive.principal"  # in the scope of a request
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -32,8 +33,8 @@ def address_of(request: Request) -> str:
 
 
 async def principal_of(request: Request) -> Principal:
-    """Asked once for each request, however often it is needed."""
-    known: Principal | None = getattr(request.state, "principal", None)
+    """Return who is asking. Found once for each request, however often it is needed."""
+    known = known_principal(request)
     if known is not None:
         return known
     authorization, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
@@ -47,8 +48,29 @@ async def principal_of(request: Request) -> Principal:
         raise Refused("who is asking? Send a token or an API key: Authorization: Bearer ...")
     if found.is_by_cookie and is_cross_site(request.method, request.headers, request.headers.get("host", "")):
         raise CrossSite
-    request.state.principal = found
+    request.scope[_FOUND] = found
     return found
+
+
+def known_principal(request: Request) -> Principal | None:
+    """Return who was found to be asking. `request.state` is shared with the application that this one is mounted in:
+    what is there was not checked here, and is not believed.
+    """
+    known = request.scope.get(_FOUND)
+    return known if isinstance(known, Principal) else None
+
+
+async def is_valid_still(request: Request, who: Principal, queue: str) -> bool:
+    """Check again, later, that the credential of a request is valid, and may look at this queue."""
+    office = office_of(request)
+    authorization, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
+    try:
+        found = await office.gate.check_again(authorization=authorization, cookie=cookie)
+    except CannotTell:
+        return True
+    except (Refused, NoRole):
+        return False
+    return found is not None and found.identity == who.identity and found.may(Act.LOOK, queue)
 
 
 async def _record(office: Office, request: Request, refusal: NoRole) -> None:

@@ -64,6 +64,12 @@ KINDS = {
             "`fix` says what mends the queue.",
         ),
         ProblemKind(
+            "not-a-dead-letter-queue",
+            (409,),
+            "the queue is not known to be a dead-letter queue, or has consumers",
+            "Check the name. An operator can specify `any_queue`, by a POST.",
+        ),
+        ProblemKind(
             "operation-in-progress",
             (409,),
             "another operation has the queue",

@@ -14,12 +14,13 @@ from redrive.recovery.bodies import ShownBody, visible
 from redrive.recovery.bodies import show as show_body
 from redrive.recovery.dead_letter import DeadLetter, Summary
 from redrive.recovery.durations import duration
-from redrive.recovery.redaction import REDACTION, redact, redact_text
+from redrive.recovery.redaction import REDACTION
 from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.audit import AuditEntry
-from redrive.runtime.dlq.looking import Found, Group, Grouping
+from redrive.runtime.dlq.looking import By, Found, Group, Grouping
 from redrive.runtime.dlq.operation import Destination, Item, Kind, Operation, Order, Ramp, Selection, State, Way
 from redrive.runtime.dlq.planning import Plan, Target
+from redrive.runtime.dlq.spending import Risk
 from redrive.topology.doctor import Finding
 from redrive.topology.plan import Action
 from redrive.wire.values import shown
@@ -111,7 +112,7 @@ class LetterOut(Told):
 
     @classmethod
     def of(cls, letter: Summary) -> Self:
-        return cls(**_line(letter, reveal=False))
+        return cls(**_line(letter))
 
 
 class LettersOut(Told):
@@ -147,22 +148,21 @@ class MessageOut(LetterOut):
     revealed: bool
 
     @classmethod
-    def whole(cls, seen: Seen[Found], *, reveal: bool) -> Self:
+    def whole(cls, seen: Seen[Found]) -> Self:
         found = seen.value
         letter = found.letter
-        headers = {visible(name): _plain(value) for name, value in letter.headers.items()}
-        redaction = None if reveal else REDACTION
+        redaction = None if found.revealed else REDACTION
         return cls(
-            **_line(letter, reveal=reveal),
+            **_line(letter),
             queue=_name(letter.queue),
-            timeline=[_words(line, reveal=reveal) for line in explain(letter)],
-            stack=_words(letter.stack, reveal=reveal),
-            headers=headers if reveal else dict(redact(headers, REDACTION)),  # type: ignore[call-overload]
+            timeline=explain(letter),
+            stack=visible(letter.stack),
+            headers={visible(name): _plain(value) for name, value in letter.headers.items()},
             content_type=_text(letter.content_type),
             timestamp=letter.timestamp,
             body=BodyOut.of(show_body(found.body, letter.content_type, letter.headers, redaction=redaction)),
             seen_at=seen.at,
-            revealed=reveal,
+            revealed=found.revealed,
         )
 
 
@@ -179,8 +179,7 @@ class GroupOut(Told):
 
     @classmethod
     def of(cls, group: Group) -> Self:
-        told = {name: _text(getattr(group, name)) for name in cls.model_fields}
-        return cls(**told | {"error_message": _words(group.error_message, reveal=False)})
+        return cls(**{name: _text(getattr(group, name)) for name in cls.model_fields})
 
 
 class GroupsOut(Told):
@@ -205,6 +204,28 @@ class GroupsOut(Told):
 # Orders, plans and operations ---------------------------------------------------------------------------
 
 Query = Annotated[str, Field(max_length=_LONG, description="Which messages: `error:Timeout since:2h`.")]
+_SPEND: bool = Field(False, description="Look although that counts towards a delivery limit. Never the last delivery.")
+_ANY_QUEUE: bool = Field(False, description="Also a queue that is not a dead-letter queue, or that has consumers.")
+
+
+class RiskIn(Asked):
+    spend_deliveries: bool = _SPEND
+    any_queue: bool = _ANY_QUEUE
+    reason: str = Field("", max_length=1000, description="For the audit.")
+
+    def risk(self) -> Risk:
+        return Risk(self.spend_deliveries, self.any_queue, self.reason)
+
+
+class PeekIn(RiskIn):
+    limit: int = Field(20, ge=1, le=MOST, description="At most so many on a page.")
+    cursor: str | None = Field(None, max_length=200, description="`next_cursor` of the page before.")
+    q: Query = ""
+
+
+class PeekGroupsIn(RiskIn):
+    by: By = Field(By.FINGERPRINT, description="What makes a group.")
+    q: Query = ""
 
 
 class SelectionIn(Asked):
@@ -215,7 +236,8 @@ class SelectionIn(Asked):
     q: Query = ""
     group: str = Field("", max_length=64, description="A fingerprint, or its beginning.")
     reason: str = Field("", max_length=1000, description="For the audit and the messages' lineage.")
-    spend_deliveries: bool = Field(False, description="Look although that counts towards a delivery limit.")
+    spend_deliveries: bool = _SPEND
+    any_queue: bool = _ANY_QUEUE
 
     def selection(self) -> Selection:
         return Selection(self.q, None, tuple(self.ids), self.group, self.limit)
@@ -257,6 +279,7 @@ class OrderIn(SelectionIn):
             keep_counters=self.keep_counters,
             most_redrives=self.most_redrives,
             spend_deliveries=self.spend_deliveries,
+            any_queue=self.any_queue,
         )
 
 
@@ -279,6 +302,7 @@ class MoveIn(SelectionIn):
             self.rate,
             reason=self.reason,
             spend_deliveries=self.spend_deliveries,
+            any_queue=self.any_queue,
         )
 
 
@@ -286,7 +310,14 @@ class DiscardIn(SelectionIn):
     confirm: str = Field(max_length=300, description="The name of the queue, once more.")
 
     def order(self, queue: str) -> Order:
-        return Order(Kind.DISCARD, queue, self.selection(), reason=self.reason, spend_deliveries=self.spend_deliveries)
+        return Order(
+            Kind.DISCARD,
+            queue,
+            self.selection(),
+            reason=self.reason,
+            spend_deliveries=self.spend_deliveries,
+            any_queue=self.any_queue,
+        )
 
 
 class EditIn(Asked):
@@ -568,14 +599,8 @@ def _text(value: Any) -> Any:
     return value
 
 
-def _words(text: str, *, reveal: bool) -> str:
-    """What an error says often quotes what it failed with: it has secrets as the message has."""
-    return visible(text) if reveal else redact_text(visible(text))
-
-
-def _line(letter: Summary | DeadLetter, *, reveal: bool) -> dict[str, Any]:
-    told = {name: _shown(name, getattr(letter, name)) for name in LetterOut.model_fields}
-    return told | {"error_message": _words(letter.error_message, reveal=reveal)}
+def _line(letter: Summary | DeadLetter) -> dict[str, Any]:
+    return {name: _shown(name, getattr(letter, name)) for name in LetterOut.model_fields}
 
 
 def _name(value: str | None) -> Any:

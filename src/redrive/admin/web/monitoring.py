@@ -1,6 +1,7 @@
 """For whoever watches the server: is it alive, is it ready, and how many dead letters are there.
 
-`/healthz` and `/readyz` are open and tell nothing but whether. `/metrics` is for those who may look.
+`/healthz` and `/readyz` are open and tell nothing but whether. `/metrics` is for those who may look: it tells of the
+queues that they see, and of the outbox to those who see all of them.
 """
 
 from __future__ import annotations
@@ -95,11 +96,11 @@ async def _told(at: Desk) -> bytes:
         depth.labels(view.name).set(view.depth)
         if view.oldest is not None:
             age.labels(view.name).set(max(0.0, (now - view.oldest).total_seconds()))
-    running = await asyncio.to_thread(at.service.store.running)
+    running = [one for one in await asyncio.to_thread(at.service.store.running) if at.who.sees(one.order.queue)]
     gauge("operations_running").set(len(running))
     stalled = [one for one in running if at.service.is_interrupted(one)]
     gauge("operations_interrupted").set(len(stalled))
-    if at.office.outbox is not None:
+    if at.office.outbox is not None and at.who.is_unrestricted:
         status = await asyncio.to_thread(at.office.outbox.status)
         gauge("outbox_pending").set(status["pending"])
         gauge("outbox_parked").set(status["parked"])

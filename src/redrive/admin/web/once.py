@@ -51,7 +51,7 @@ class OnceRoute(APIRoute):
                 return await handle(request)
             if not 0 < len(key) <= _LONGEST or not key.isprintable():
                 return _refusal(request, "invalid-request", f"{HEADER}: want 1 to {_LONGEST} printable characters")
-            who = (await principal_of(request)).name
+            who = (await principal_of(request)).identity
             return await _once(request, handle, office_of(request), who, key)
 
         return once

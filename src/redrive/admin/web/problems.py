@@ -26,6 +26,7 @@ from redrive.errors import (
     ConfigurationError,
     LetterAmbiguous,
     LetterNotFound,
+    NotDeadLetterQueue,
     NotFound,
     OperationConflict,
     OperationNotFound,
@@ -92,6 +93,8 @@ def _problem_of(error: Exception) -> Problem | None:
             return Problem(404, "not-found", str(error))
         case PeekUnsafe():
             return Problem(409, "peek-unsafe", str(error), more={"why": error.why, "fix": error.fix})
+        case NotDeadLetterQueue():
+            return Problem(409, "not-a-dead-letter-queue", str(error), more={"why": error.why})
         case OperationConflict():
             return Problem(409, "operation-in-progress", str(error), more={"holder": error.holder})
         case OperationOver():

@@ -20,16 +20,17 @@ from pydantic import AfterValidator
 
 from redrive.admin.access.roles import Act
 from redrive.admin.desk import Desk
+from redrive.admin.snapshots import Seen
 from redrive.admin.web import models as m
 from redrive.admin.web.cursors import read_cursor, write_cursor
-from redrive.admin.web.identity import At
+from redrive.admin.web.identity import At, is_valid_still
 from redrive.admin.web.once import OnceRoute
 from redrive.admin.web.problems import MEDIA_TYPE
 from redrive.errors import ConfigurationError, NotFound
 from redrive.recovery.editing import Edit
 from redrive.runtime.dlq.archive import lines_of
 from redrive.runtime.dlq.letters import Exported, decode_letter
-from redrive.runtime.dlq.looking import By
+from redrive.runtime.dlq.looking import By, Page
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Outcome, Selection, State, Wish
 from redrive.runtime.dlq.transforming import ByHand, Transform, from_patch
 
@@ -37,6 +38,7 @@ log = logging.getLogger("redrive.admin")
 
 _LONGEST_WAIT = 30.0  # seconds that somebody may prefer to wait
 _BEAT = 1.0  # seconds between two looks at an operation that is watched
+_RECHECKED = 5.0  # seconds after which it is checked that whoever watches it may still do so
 _IN_MEMORY = 8 * 1024 * 1024  # bytes of an export; more is on the disk
 _PART = 64 * 1024
 _MOST_IMPORTED = 1024 * 1024 * 1024  # bytes in one request
@@ -65,6 +67,7 @@ ACTS: Mapping[str, Act] = {
     **dict.fromkeys(("queues", "queue", "messages", "message", "groups"), Act.LOOK),
     **dict.fromkeys(("operations", "operation", "items", "events"), Act.LOOK),
     **dict.fromkeys(("outbox", "topology", "doctor", "me"), Act.LOOK),
+    **dict.fromkeys(("peek_messages", "peek_message", "peek_groups"), Act.SPEND),
     "plan": Act.PLAN,
     **dict.fromkeys(("redrive", "move"), Act.REDRIVE),
     **dict.fromkeys(("pause", "resume", "cancel", "steer"), Act.STEER),
@@ -85,7 +88,6 @@ Words = Annotated[str, Query(max_length=10_000, description="Which messages: `er
 GroupedBy = Annotated[By, Query(description="What makes a group.")]
 Became = Annotated[Outcome | None, Query(description="Only those of which this became.")]
 Fresh = Annotated[bool, Query(description="Look again, instead of showing what was seen half a minute ago.")]
-Spend = Annotated[bool, Query(description="Look although that counts towards a delivery limit.")]
 Reveal = Annotated[bool, Query(description="With what looks like a secret. Goes into the audit.")]
 Prefer = Annotated[str | None, Header(description="`wait=10`: answer when it is over, or after so many seconds.")]
 
@@ -122,10 +124,28 @@ async def messages(
     cursor: Cursor = None,
     q: Words = "",
     fresh: Fresh = False,
-    spend_deliveries: Spend = False,
 ) -> m.LettersOut:
-    start = int(read_cursor("messages", cursor)) if cursor is not None else 1
-    seen = await at.messages(queue, q, limit=limit, start=start, fresh=fresh, spend=spend_deliveries)
+    return _letters(await at.messages(queue, q, limit=limit, start=_start(cursor), fresh=fresh))
+
+
+@router.post(
+    "/dlq/queues/{queue:path}/messages",
+    dependencies=_ONCE,
+    summary="The same at a risk: although it costs deliveries, or of a queue that is not a dead-letter queue",
+    operation_id="peek_messages",
+    tags=["dead letters"],
+)
+async def peek_messages(at: At, queue: Named, asked: m.PeekIn) -> m.LettersOut:
+    await at.need(Act.SPEND, queue)
+    start = _start(asked.cursor)
+    return _letters(await at.messages(queue, asked.q, limit=asked.limit, start=start, fresh=True, risk=asked.risk()))
+
+
+def _start(cursor: str | None) -> int:
+    return int(read_cursor("messages", cursor)) if cursor is not None else 1
+
+
+def _letters(seen: Seen[Page]) -> m.LettersOut:
     page = seen.value
     return m.LettersOut(
         items=[m.LetterOut.of(letter) for letter in page.letters],
@@ -139,11 +159,20 @@ async def messages(
 @router.get(
     "/dlq/queues/{queue:path}/messages/{id}", summary="One message", operation_id="message", tags=["dead letters"]
 )
-async def message(
-    at: At, queue: Named, id: Named, reveal: Reveal = False, fresh: Fresh = False, spend_deliveries: Spend = False
-) -> m.MessageOut:
-    seen = await at.message(queue, id, reveal=reveal, fresh=fresh, spend=spend_deliveries)
-    return m.MessageOut.whole(seen, reveal=reveal)
+async def message(at: At, queue: Named, id: Named, reveal: Reveal = False, fresh: Fresh = False) -> m.MessageOut:
+    return m.MessageOut.whole(await at.message(queue, id, reveal=reveal, fresh=fresh))
+
+
+@router.post(
+    "/dlq/queues/{queue:path}/messages/{id}",
+    dependencies=_ONCE,
+    summary="The same at a risk, without its secrets",
+    operation_id="peek_message",
+    tags=["dead letters"],
+)
+async def peek_message(at: At, queue: Named, id: Named, asked: m.RiskIn) -> m.MessageOut:
+    await at.need(Act.SPEND, queue)
+    return m.MessageOut.whole(await at.message(queue, id, fresh=True, risk=asked.risk()))
 
 
 @router.get(
@@ -158,9 +187,20 @@ async def groups(
     by: GroupedBy = By.FINGERPRINT,
     q: Words = "",
     fresh: Fresh = False,
-    spend_deliveries: Spend = False,
 ) -> m.GroupsOut:
-    return m.GroupsOut.of(await at.groups(queue, by, q, fresh=fresh, spend=spend_deliveries))
+    return m.GroupsOut.of(await at.groups(queue, by, q, fresh=fresh))
+
+
+@router.post(
+    "/dlq/queues/{queue:path}/groups",
+    dependencies=_ONCE,
+    summary="The same at a risk",
+    operation_id="peek_groups",
+    tags=["dead letters"],
+)
+async def peek_groups(at: At, queue: Named, asked: m.PeekGroupsIn) -> m.GroupsOut:
+    await at.need(Act.SPEND, queue)
+    return m.GroupsOut.of(await at.groups(queue, asked.by, asked.q, fresh=True, risk=asked.risk()))
 
 
 @router.get(
@@ -468,7 +508,7 @@ async def events(at: At, request: Request, id: Named) -> StreamingResponse:
 
 
 async def _events(at: Desk, request: Request, operation: Operation) -> AsyncIterator[str]:
-    last = ""
+    last, checked = "", asyncio.get_running_loop().time()
     while True:
         told = _told(at, operation).model_dump_json()
         if told != last:
@@ -479,6 +519,11 @@ async def _events(at: Desk, request: Request, operation: Operation) -> AsyncIter
         if operation.state.is_over or await request.is_disconnected():
             return
         await asyncio.sleep(_BEAT)
+        now = asyncio.get_running_loop().time()
+        if now - checked >= _RECHECKED:
+            if not await is_valid_still(request, at.who, operation.order.queue):
+                return
+            checked = now
         operation = await at.watched(operation.id)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from redrive.admin.service import Service
-from redrive.cli.dlq.options import F, json_option, query_option, spend_option
+from redrive.cli.dlq.options import F, json_option, query_option, risk_options
 from redrive.cli.dlq.redriving import (
     confirm,
     finish,
@@ -24,6 +24,7 @@ from redrive.cli.dlq.redriving import (
     redrive_options,
     selection_options,
     watched,
+    with_risk,
 )
 from redrive.cli.exits import NOT_FOUND
 from redrive.cli.places import Where, place_options
@@ -31,11 +32,11 @@ from redrive.cli.printing import as_json, counted, note, number, safe
 from redrive.cli.sources import explains_errors, import_object, run
 from redrive.errors import ConfigurationError
 from redrive.recovery.editing import Edit
-from redrive.recovery.redaction import REDACTION
 from redrive.runtime.dlq.archive import lines_of, read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Kind, Operation, Order
 from redrive.runtime.dlq.planning import Plan
+from redrive.runtime.dlq.spending import Risk
 from redrive.runtime.dlq.transforming import ByHand, Transform, from_function, from_patch
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -62,7 +63,7 @@ def discard(where: Where, queue: str, reason: str, name: str | None, no_input: b
     redrive dlq discard orders.dlq --group 3fa9 --confirm orders.dlq --reason INC-42
     """
     service = where.service()
-    order = Order(Kind.DISCARD, queue, make_selection(**said), reason=reason, spend_deliveries=said["spend"])
+    order = with_risk(Order(Kind.DISCARD, queue, make_selection(**said), reason=reason), said["risk"])
     made = _planned(service, order)
     if name is None:
         if no_input or not sys.stdin.isatty():
@@ -134,7 +135,7 @@ def manner_options(command: F) -> F:
 @click.option("--remove-header", multiple=True, metavar="NAME", help="Take this header out.")
 @click.option("--editor", is_flag=True, help="Change the body in $EDITOR.")
 @redrive_options
-@spend_option
+@risk_options
 @manner_options
 @place_options
 @explains_errors
@@ -156,7 +157,7 @@ def edit(
     redrive dlq edit orders.dlq 3f5a --body fixed.json --set-header tenant=acme
     """
     service = where.service()
-    found = run(service.message, queue, id, spend=said["spend"])
+    found = run(service.message, queue, id, reveal=editor, risk=said["risk"])
     new = body.read() if body is not None else _in_editor(found.body) if editor else None
     change = Edit(new, dict(map(_header, set_header)), remove_header)
     if change.is_nothing:
@@ -246,24 +247,25 @@ async def _transformed(
 @click.argument("queue")
 @query_option
 @click.option("-o", "--output", type=click.File("wb"), default="-", help="A file.  [default: stdout]")
-@click.option("--redact", is_flag=True, help="Without secrets. Such lines cannot be imported.")
-@spend_option
+@click.option("--reveal", is_flag=True, help="Byte for byte, with secrets, for an import. Goes into the audit.")
+@risk_options
 @place_options
 @explains_errors
-def export(where: Where, queue: str, query: str, output: Any, redact: bool, spend: bool) -> None:
-    """Write messages as lines of JSON, byte for byte. They stay in the queue.
+def export(where: Where, queue: str, query: str, output: Any, reveal: bool, risk: Risk) -> None:
+    """Write messages as lines of JSON, without secrets. They stay in the queue. Lines that were written with --reveal
+    can be imported.
 
     \b
-    redrive dlq export orders.dlq -o orders.ndjson
+    redrive dlq export orders.dlq --reveal -o orders.ndjson
     redrive dlq export orders.dlq -q since:1d | jq .error
     """
-    count = run(_exported, where.service(), queue, query, output, redact, spend)
+    count = run(_exported, where.service(), queue, query, output, reveal, risk)
     note(f"{counted(count, 'message')} exported")
 
 
-async def _exported(service: Service, queue: str, query: str, output: Any, redact: bool, spend: bool) -> int:
+async def _exported(service: Service, queue: str, query: str, output: Any, reveal: bool, risk: Risk) -> int:
     count = 0
-    lines = service.export(queue, query, redaction=REDACTION if redact else None, spend=spend)
+    lines = service.export(queue, query, reveal=reveal, risk=risk)
     async with aclosing(lines):
         async for line in lines:
             output.write(line)

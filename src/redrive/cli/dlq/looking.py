@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import click
 
-from redrive.admin.service import QueueView, Service
-from redrive.cli.dlq.options import json_option, query_option, spend_option
+from redrive.admin.service import QueueView
+from redrive.cli.dlq.options import json_option, query_option, risk_options
 from redrive.cli.exits import FOUND
 from redrive.cli.places import Where, place_options
 from redrive.cli.printing import ago, as_json, counted, note, number, out, safe, table
@@ -18,9 +18,10 @@ from redrive.recovery import search
 from redrive.recovery.bodies import show as show_body
 from redrive.recovery.dead_letter import Summary
 from redrive.recovery.durations import duration
-from redrive.recovery.redaction import REDACTION, redact, redact_text
+from redrive.recovery.redaction import REDACTION
 from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.looking import By, Found
+from redrive.runtime.dlq.spending import Risk
 
 
 @click.command("ls")
@@ -72,18 +73,18 @@ def _queue_row(view: QueueView) -> dict[str, Any]:
 @click.option(
     "--from", "start", type=click.IntRange(1), default=1, help="The position to begin at, as told by the page before."
 )
-@spend_option
+@risk_options
 @place_options
 @json_option
 @explains_errors
-def peek(where: Where, queue: str, query: str, limit: int, start: int, spend: bool, json: bool) -> None:
+def peek(where: Where, queue: str, query: str, limit: int, start: int, risk: Risk, json: bool) -> None:
     """The messages of a queue, oldest first. They stay where they are.
 
     \b
     redrive dlq peek orders.dlq
     redrive dlq peek orders.dlq -q 'error:Timeout since:2h -redriven:>0' --limit 50
     """
-    page = run(where.service().peek, queue, query, limit=limit, start=start, spend=spend)
+    page = run(where.service().peek, queue, query, limit=limit, start=start, risk=risk)
     if json:
         as_json({**asdict(page), "letters": [letter._asdict() for letter in page.letters]})
         return
@@ -122,18 +123,18 @@ def _letters(letters: tuple[Summary, ...]) -> None:
     help="What makes a group.",
 )
 @query_option
-@spend_option
+@risk_options
 @place_options
 @json_option
 @explains_errors
-def groups(where: Where, queue: str, by: str, query: str, spend: bool, json: bool) -> None:
+def groups(where: Where, queue: str, by: str, query: str, risk: Risk, json: bool) -> None:
     """What failed in the same way, over the whole queue, the largest group first.
 
     \b
     redrive dlq groups orders.dlq
     redrive dlq groups orders.dlq --by source -q since:1d
     """
-    found = run(where.service().groups, queue, By(by), query, spend=spend)
+    found = run(where.service().groups, queue, By(by), query, risk=risk)
     if json:
         as_json(found)
         return
@@ -158,23 +159,22 @@ def groups(where: Where, queue: str, by: str, query: str, spend: bool, json: boo
 @click.argument("id")
 @click.option("--reveal", is_flag=True, help="Show what looks like a secret, too. Goes into the audit.")
 @click.option("--headers", is_flag=True, help="All headers.")
-@spend_option
+@risk_options
 @place_options
 @json_option
 @explains_errors
-def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, spend: bool, json: bool) -> None:
+def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, risk: Risk, json: bool) -> None:
     """One message in full: its story, its stack, its body. ID is its id, message_id, or the beginning of its id.
 
     \b
     redrive dlq show orders.dlq 3f5a
     """
-    found = run(_found, where.service(), queue, id, reveal, spend)
+    found = run(where.service().message, queue, id, reveal=reveal, risk=risk)
     letter = found.letter
     redaction = None if reveal else REDACTION
     body = show_body(found.body, letter.content_type, letter.headers, redaction=redaction)
-    told = str if reveal else redact_text
     if json:
-        as_json(_message_row(found, body.text, reveal))
+        as_json(_message_row(found, body.text))
         return
     out().print(f"[bold]{safe(letter.id)}[/]  in {safe(queue)}, position {letter.position}", markup=True)
     facts = {
@@ -182,7 +182,7 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, spend: 
         "correlation": letter.correlation_id,
         "type": letter.type,
         "source": letter.source,
-        "error": ": ".join(filter(None, (letter.error, told(letter.error_message)))),
+        "error": ": ".join(filter(None, (letter.error, letter.error_message))),
         "group": letter.fingerprint,
         "re-driven": str(letter.redriven) if letter.redriven else None,
     }
@@ -191,13 +191,12 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, spend: 
             click.echo(f"{name:<12} {safe(value)}")
     click.echo()
     for line in explain(letter):
-        click.echo(f"  {told(line)}")
+        click.echo(f"  {line}")
     if letter.stack:
-        click.echo("\n" + "\n".join(safe(line) for line in told(letter.stack).splitlines()))
+        click.echo("\n" + "\n".join(safe(line) for line in letter.stack.splitlines()))
     if headers:
         click.echo("\nheaders")
-        shown = letter.headers if reveal else cast("dict[str, Any]", redact(letter.headers))
-        for name, header in shown.items():
+        for name, header in letter.headers.items():
             click.echo(f"  {safe(name)}: {safe(str(header), 500)}")
     click.echo(f"\nbody  {counted(letter.size, 'byte')}, {safe(letter.content_type) or 'no content type'}, {body.kind}")
     click.echo(body.text)
@@ -205,17 +204,9 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, spend: 
         note(f"redrive: {body.note}")
 
 
-async def _found(service: Service, queue: str, id: str, reveal: bool, spend: bool) -> Found:
-    if reveal:
-        await service.record("reveal", queue, filter=f"id:{id}")
-    return await service.message(queue, id, spend=spend)
-
-
-def _message_row(found: Found, text: str, reveal: bool) -> dict[str, Any]:
+def _message_row(found: Found, text: str) -> dict[str, Any]:
     row = {key: value for key, value in asdict(found.letter).items() if key != "headers"}
-    row["timeline"] = explain(found.letter)
-    shown = row if reveal else cast("dict[str, Any]", redact(row))
-    return shown | {"body": text, "delivered_key": found.routing_key}
+    return row | {"timeline": explain(found.letter), "body": text, "delivered_key": found.routing_key}
 
 
 @click.command()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, cast
 
 import click
 
 from redrive.admin.service import Service
-from redrive.cli.dlq.options import F, json_option, query_option, spend_option
+from redrive.cli.dlq.options import F, json_option, query_option, risk_options
 from redrive.cli.exits import GUARDED, NOT_FOUND, PARTIAL, USAGE
 from redrive.cli.places import Where, place_options
 from redrive.cli.printing import Progress, as_json, counted, note, number, safe
@@ -19,9 +19,11 @@ from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, run
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
+from redrive.recovery.redaction import redact
 from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, Selection, State, Way
 from redrive.runtime.dlq.planning import Plan
+from redrive.runtime.dlq.spending import Risk
 
 
 def selection_options(command: F) -> F:
@@ -30,7 +32,7 @@ def selection_options(command: F) -> F:
         click.option("--id", "ids", multiple=True, metavar="ID", help="This message; may be said several times."),
         click.option("--group", default="", metavar="FINGERPRINT", help="This group; the beginning is enough."),
         click.option("--limit", type=click.IntRange(1), help="At most so many."),
-        spend_option,
+        risk_options,
     ]
     for option in reversed(options):
         command = option(command)
@@ -67,7 +69,7 @@ def make_order(queue: str, **said: Any) -> Order:
     if said["ramp"]:
         wait = duration(said["step_wait"], "--step-wait").total_seconds() if said["step_wait"] else None
         ramp = Ramp(_steps(said["ramp"]), said["stop_if"], wait)
-    return Order(
+    order = Order(
         Kind.REDRIVE,
         queue,
         make_selection(**said),
@@ -77,8 +79,12 @@ def make_order(queue: str, **said: Any) -> Order:
         reason=said["reason"],
         keep_counters=said["keep_counters"],
         most_redrives=said["most_redrives"] or None,
-        spend_deliveries=said["spend"],
     )
+    return with_risk(order, said["risk"])
+
+
+def with_risk(order: Order, risk: Risk) -> Order:
+    return replace(order, spend_deliveries=risk.spend, any_queue=risk.any_queue)
 
 
 def make_selection(*, query: str, ids: tuple[str, ...], group: str, limit: int | None, **_: Any) -> Selection:
@@ -201,8 +207,8 @@ def move(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, jso
         Destination(Way.QUEUE, said["to"]),
         said["rate"],
         reason=said["reason"],
-        spend_deliveries=said["spend"],
     )
+    order = with_risk(order, said["risk"])
     made = run(service.plan, order)
     print_plan(made)
     if not made.eligible:
@@ -291,4 +297,4 @@ def exit_of(over: Operation) -> int:
 
 
 def operation_row(operation: Operation) -> dict[str, Any]:
-    return asdict(operation) | {"counts": operation.counts.as_dict()}
+    return cast("dict[str, Any]", redact(asdict(operation))) | {"counts": operation.counts.as_dict()}

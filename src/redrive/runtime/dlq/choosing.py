@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from redrive.recovery.dead_letter import Summary
+from redrive.recovery.redaction import REDACTION
 from redrive.recovery.redriving import traceable
 from redrive.recovery.search import Query, parse
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Way
@@ -59,7 +60,8 @@ class Chooser:
         self._order = order
         self._operation = operation
         self._began = began if mixed else None
-        self._query: Query | None = parse(selection.query, selection.now or began) if selection.query else None
+        hidden = REDACTION if selection.redacted else None
+        self._query: Query | None = parse(selection.query, selection.now or began, hidden) if selection.query else None
         self._ids = frozenset(selection.ids)
         self._group = selection.group
         self._retries = retries or {}

@@ -32,8 +32,8 @@ import msgspec
 
 from redrive.errors import ConfigurationError, RemoteProtocolError
 from redrive.recovery.dead_letter import DeadLetter, Letter
-from redrive.recovery.json_patch import NotJson, Number, read_json, write_json
-from redrive.recovery.redaction import Redaction, mask, redact, redact_text
+from redrive.recovery.hiding import hide_body
+from redrive.recovery.redaction import Redaction, redact
 from redrive.wire.patch import check_properties
 from redrive.wire.properties import decode_properties
 from redrive.wire.values import shown
@@ -105,7 +105,7 @@ def encode_letter(delivery: Delivered, letter: Letter, *, redaction: Redaction |
     line |= _exact_name("exchange", delivery.exchange) | _exact_name("routing_key", delivery.routing_key)
     if redaction is None:
         line["properties"] = b64encode(delivery.raw_properties).decode()
-    line |= _exact("body", delivery.body if redaction is None else _hidden_body(delivery.body, redaction))
+    line |= _exact("body", delivery.body if redaction is None else hide_body(delivery.body, _type(delivery), redaction))
     return printable(msgspec.json.encode(line).decode()).encode() + b"\n"
 
 
@@ -125,6 +125,13 @@ def _headers(delivery: Delivered, letter: Letter) -> Mapping[str, object] | None
         return letter.headers
     try:
         return decode_properties(delivery.raw_properties).headers
+    except RemoteProtocolError:
+        return None
+
+
+def _type(delivery: Delivered) -> str | None:
+    try:
+        return decode_properties(delivery.raw_properties).content_type
     except RemoteProtocolError:
         return None
 
@@ -158,31 +165,6 @@ def _hidden(told: dict[str, object], redaction: Redaction) -> dict[str, object]:
     hidden = redact(told, redaction)
     assert isinstance(hidden, dict)
     return hidden
-
-
-def _hidden_body(body: bytes, redaction: Redaction) -> bytes:
-    """By its keys if it is JSON; by what can be recognised in it if not."""
-    try:
-        return write_json(redact(_with_integers(read_json(body)), redaction))
-    except (NotJson, RecursionError):
-        pass
-    try:
-        return redact_text(body.decode(), redaction).encode()
-    except UnicodeDecodeError:
-        return mask(body, redaction)
-
-
-def _with_integers(value: object) -> object:
-    """A card number may be written as a number, and is looked for in those that Python can count with."""
-    match value:
-        case Number(text) if len(text) < 20 and text.isdecimal():
-            return int(text)
-        case dict():
-            return {name: _with_integers(each) for name, each in value.items()}
-        case list():
-            return [_with_integers(each) for each in value]
-        case _:
-            return value
 
 
 _UNCOMMON = re.compile(r"[^ -~]")

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
 from redrive.errors import LetterAmbiguous
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
+from redrive.recovery.hiding import hide_body, hide_letter
+from redrive.recovery.redaction import redact_text
 from redrive.recovery.search import Query
 from redrive.runtime.dlq.ports import Looks
 
@@ -74,8 +76,32 @@ class Found:
     letter: DeadLetter
     exchange: str  # of the delivery: by which it came into the dead-letter queue
     routing_key: str
-    raw_properties: bytes
+    raw_properties: bytes  # empty without secrets: what they hide cannot be told
     body: bytes
+    revealed: bool = True  # with its secrets
+
+
+def without_secrets(page: Page) -> Page:
+    return replace(page, letters=tuple(map(hide_letter, page.letters)))
+
+
+def grouped_without_secrets(found: Grouping) -> Grouping:
+    hidden = [
+        replace(
+            one,
+            key=redact_text(one.key),
+            error=redact_text(one.error),
+            error_message=redact_text(one.error_message),
+        )
+        for one in found.groups
+    ]
+    return replace(found, groups=tuple(hidden))
+
+
+def found_without_secrets(found: Found) -> Found:
+    letter = hide_letter(found.letter)
+    body = hide_body(found.body, letter.content_type)
+    return replace(found, letter=letter, raw_properties=b"", body=body, revealed=False)
 
 
 async def visit(

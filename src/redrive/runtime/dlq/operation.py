@@ -130,6 +130,7 @@ class Selection:
     ids: tuple[str, ...] = ()
     group: str = ""  # the beginning of a fingerprint
     limit: int | None = None
+    redacted: bool = False  # the query sees messages without their secrets
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -172,6 +173,7 @@ class Order:
     keep_counters: bool = False
     most_redrives: int | None = 3  # a message that was re-driven so often already is skipped
     spend_deliveries: bool = False  # look although it counts towards a delivery limit
+    any_queue: bool = False  # also a queue that is not known to be a dead-letter queue, or has consumers
     transform: str = ""  # in words, for the record
     archive: str = ""  # the file that takes what is discarded, or the originals of what is edited
 

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from redrive.admin.access.roles import Act, Principal, Role
 
 VIEWING = {Act.LOOK}
-OPERATING = VIEWING | {Act.PLAN, Act.REDRIVE, Act.STEER, Act.RETRY_OUTBOX, Act.READ_AUDIT, Act.EXPORT}
+OPERATING = VIEWING | {
+    Act.PLAN,
+    Act.REDRIVE,
+    Act.STEER,
+    Act.RETRY_OUTBOX,
+    Act.READ_AUDIT,
+    Act.EXPORT,
+    Act.SPEND,
+    Act.ANY_QUEUE,
+}
 ALLOWED = {Role.VIEWER: VIEWING, Role.OPERATOR: OPERATING, Role.ADMIN: set(Act)}
 ABOUT_A_QUEUE = set(Act) - {Act.RETRY_OUTBOX, Act.DISCARD_OUTBOX}
 

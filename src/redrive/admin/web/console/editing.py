@@ -123,7 +123,7 @@ def _form_page(request: Request, at: Desk, queue: str, found: Found, form: Form)
 async def edit(request: Request, at: At, queue: Named, id: Named) -> Response:
     await at.need_editing(queue)
     typed = await form_of(request)
-    form, found = Form.of(typed), (await at.message(queue, id)).value
+    form, found = Form.of(typed), (await at.message(queue, id, reveal=True)).value
     try:
         order, transform = form.order(queue, found), form.transform(text_in(found.body))
         if "act" in typed:

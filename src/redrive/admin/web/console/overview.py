@@ -21,7 +21,7 @@ from redrive.admin.web.console.drawing import Trend, trend_of
 from redrive.admin.web.console.pages import page
 from redrive.admin.web.identity import At
 from redrive.errors import RedriveError
-from redrive.runtime.dlq.looking import By, Group, Grouping
+from redrive.runtime.dlq.looking import Group, Grouping
 from redrive.runtime.dlq.operation import State
 from redrive.topology.doctor import Finding, Severity
 from redrive.topology.peeking import PeekSafety
@@ -97,7 +97,7 @@ async def _line(at: Desk, view: QueueView, calm: bool) -> Line:
 
 
 def _seen_before(at: Desk, view: QueueView) -> Seen[Grouping] | None:
-    return at.office.snapshots.known(view.name, ("groups", By.FINGERPRINT, ""))
+    return at.groups_seen_before(view.name)
 
 
 async def _seen_now(at: Desk, view: QueueView) -> tuple[Seen[Grouping] | None, str]:

@@ -12,16 +12,18 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from redrive.admin.access.roles import Act
 from redrive.admin.snapshots import Seen
 from redrive.admin.web import models as m
-from redrive.admin.web.console.forms import Mistakes
+from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
 from redrive.admin.web.console.links import links_of
 from redrive.admin.web.console.pages import page, seen
 from redrive.admin.web.cursors import read_cursor, write_cursor
 from redrive.admin.web.identity import At
-from redrive.admin.web.rest import Cursor, Fresh, Named, Reveal, Spend, Words
-from redrive.errors import OperationConflict, PeekUnsafe, SearchError
+from redrive.admin.web.rest import Cursor, Fresh, Named, Reveal, Words
+from redrive.errors import NotDeadLetterQueue, OperationConflict, PeekUnsafe, SearchError
 from redrive.runtime.dlq.looking import By, Found, Page
+from redrive.runtime.dlq.spending import Risk
 
 router = APIRouter()
 
@@ -36,7 +38,12 @@ class NotLooked:
 
     why: str
     fix: str = ""
-    may_spend: bool = False
+    risk: str = ""  # the field by which an operator accepts it: spend, any_queue
+
+
+def _risk_of(typed: Typed) -> Risk:
+    """What an operator accepts, by a form that is posted: an address never costs anything."""
+    return Risk("spend" in typed, "any_queue" in typed, text_of(typed, "reason"))
 
 
 # A message ----------------------------------------------------------------------------------------------
@@ -50,12 +57,11 @@ async def message(
     id: Named,
     reveal: Reveal = False,
     fresh: Fresh = False,
-    spend: Spend = False,
 ) -> Response:
-    found = await at.message(queue, id, reveal=reveal, fresh=fresh, spend=spend)
+    found = await at.message(queue, id, reveal=reveal, fresh=fresh)
     if fresh:
-        return seen(links_of(request)("queues", queue, "messages", id, spend=spend, said="looked"))
-    told, letter = m.MessageOut.whole(found, reveal=reveal), found.value.letter
+        return seen(links_of(request)("queues", queue, "messages", id, said="looked"))
+    told, letter = m.MessageOut.whole(found), found.value.letter
     return page(
         request,
         "message.html",
@@ -71,6 +77,13 @@ async def message(
         command=_command(queue, letter.id),
         curl=_curl(request, queue, letter.id),
     )
+
+
+@router.post("/queues/{queue:path}/messages/{id}")
+async def message_at_a_risk(request: Request, at: At, queue: Named, id: Named) -> Response:
+    await at.need(Act.SPEND, queue)
+    await at.message(queue, id, fresh=True, risk=_risk_of(await form_of(request)))
+    return seen(links_of(request)("queues", queue, "messages", id, said="looked"))
 
 
 def _one_text(value: object) -> str:
@@ -138,18 +151,17 @@ async def messages(
     limit: Annotated[int, Query(ge=1, le=m.MOST)] = _PAGE,
     cursor: Cursor = None,
     fresh: Fresh = False,
-    spend: Spend = False,
 ) -> Response:
     start = int(read_cursor("messages", cursor)) if cursor is not None else 1
     mistakes, not_looked, found = Mistakes(), None, None
     try:
-        found = await at.messages(queue, q, limit=limit, start=start, fresh=fresh, spend=spend)
+        found = await at.messages(queue, q, limit=limit, start=start, fresh=fresh)
     except SearchError as error:
         mistakes.add(error)
-    except (PeekUnsafe, OperationConflict) as error:
+    except (PeekUnsafe, NotDeadLetterQueue, OperationConflict) as error:
         not_looked = _why_not(error)
     if fresh and found is not None:
-        return seen(links_of(request)("queues", queue, "messages", q=q, spend=spend, said="looked"))
+        return seen(links_of(request)("queues", queue, "messages", q=q, said="looked"))
     return page(
         request,
         "messages.html",
@@ -162,11 +174,19 @@ async def messages(
         seen=found,
         mistakes=mistakes,
         not_looked=not_looked,
-        spend=spend,
         limit=limit,
         start=start,
         next=_next(found),
     )
+
+
+@router.post("/queues/{queue:path}/messages")
+async def messages_at_a_risk(request: Request, at: At, queue: Named) -> Response:
+    await at.need(Act.SPEND, queue)
+    typed = await form_of(request)
+    q = text_of(typed, "q")
+    await at.messages(queue, q, limit=_PAGE, fresh=True, risk=_risk_of(typed))
+    return seen(links_of(request)("queues", queue, "messages", q=q, said="looked"))
 
 
 def _next(found: Seen[Page] | None) -> str | None:
@@ -175,11 +195,13 @@ def _next(found: Seen[Page] | None) -> str | None:
     return write_cursor("messages", found.value.next)
 
 
-def _why_not(error: PeekUnsafe | OperationConflict) -> NotLooked:
+def _why_not(error: PeekUnsafe | NotDeadLetterQueue | OperationConflict) -> NotLooked:
     if isinstance(error, OperationConflict):
         return NotLooked(str(error))
+    if isinstance(error, NotDeadLetterQueue):
+        return NotLooked(error.why, risk="any_queue")
     fix, _, anyway = error.fix.partition("; or say --spend-deliveries")
-    return NotLooked(error.why, fix, bool(anyway))
+    return NotLooked(error.why, fix, "spend" if anyway else "")
 
 
 # A queue ------------------------------------------------------------------------------------------------
@@ -192,12 +214,11 @@ async def queue_(
     queue: Named,
     by: By = By.FINGERPRINT,
     fresh: Fresh = False,
-    spend: Spend = False,
 ) -> Response:
     not_looked, found = None, None
     try:
-        found = await at.groups(queue, by, fresh=fresh, spend=spend)
-    except (PeekUnsafe, OperationConflict) as error:
+        found = await at.groups(queue, by, fresh=fresh)
+    except (PeekUnsafe, NotDeadLetterQueue, OperationConflict) as error:
         not_looked = _why_not(error)
     if fresh and found is not None and not found.why_old:
         return seen(links_of(request)("queues", queue, by=by if by is not By.FINGERPRINT else "", said="looked"))
@@ -217,8 +238,14 @@ async def queue_(
         largest=max((group.count for group in groups), default=1),
         selecting=_selecting,
         not_looked=not_looked,
-        spend=spend,
     )
+
+
+@router.post("/queues/{queue:path}")
+async def queue_at_a_risk(request: Request, at: At, queue: Named) -> Response:
+    await at.need(Act.SPEND, queue)
+    await at.groups(queue, fresh=True, risk=_risk_of(await form_of(request)))
+    return seen(links_of(request)("queues", queue, said="looked"))
 
 
 def _selecting(by: By, key: str) -> dict[str, str]:

@@ -47,7 +47,7 @@ class Form:
     text: dict[str, str]
     ids: tuple[str, ...] = ()
     canary: bool = True
-    spend: bool = False
+    spend: bool = False  # only by a form that is posted: an address costs nothing
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     @classmethod
@@ -58,7 +58,13 @@ class Form:
             text |= {"most_redrives": "3"}
         text |= {"to": text["to"] or _OWN, "ramp": text["ramp"] or RAMP, "stop": text["stop"] or _STOP}
         chosen = tuple(dict.fromkeys(filter(None, ids)))
-        return cls(text, chosen, not chosen if first else "canary" in typed, "spend" in typed)
+        return cls(text, chosen, not chosen if first else "canary" in typed)
+
+    @classmethod
+    def posted(cls, typed: Typed) -> Form:
+        form = cls.of(typed, typed.getlist("ids"))
+        form.spend = "spend" in typed
+        return form
 
     def __getitem__(self, name: str) -> str:
         return self.text[name]
@@ -67,7 +73,7 @@ class Form:
     def fields(self) -> dict[str, Any]:
         """By which it is asked for again."""
         said: dict[str, Any] = {name: value for name, value in self.text.items() if value}
-        return said | {"ids": list(self.ids), "canary": self.canary, "spend": self.spend, "form": "1"}
+        return said | {"ids": list(self.ids), "canary": self.canary, "form": "1"}
 
     @property
     def planned_as(self) -> str:
@@ -167,8 +173,10 @@ async def _planned(at: Desk, order: Order, form: Form) -> Planned | None:
 async def redrive(request: Request, at: At, queue: Named) -> Response:
     await at.need(Act.REDRIVE, queue)
     typed, to = await form_of(request), links_of(request)
-    form = Form.of(typed, typed.getlist("ids"))
+    form = Form.posted(typed)
     if form.planned_as != typed.get("planned_as"):
+        if form.spend:
+            return await _planned_page(request, at, queue, form)
         return seen(to("queues", queue, "re-drive", **form.fields, said="plan-changed"))
     order = form.order(queue)
     if order is None:
@@ -220,9 +228,11 @@ async def move(request: Request, at: At, queue: Named) -> Response:
     """No more than were shown."""
     await at.need(Act.REDRIVE, queue)
     typed, to = await form_of(request), links_of(request)
-    form = Form.of(typed, typed.getlist("ids"))
+    form = Form.posted(typed)
     order, shown = form.moving(queue), text_of(typed, "shown")
     if order is None or not shown.isdecimal() or not int(shown):
+        if form.spend:
+            return await _move_page(request, at, queue, form)
         return seen(to("queues", queue, "move", **form.fields, said="plan-changed"))
     try:
         operation = await at.move(_as_shown(order, typed))
@@ -274,7 +284,7 @@ async def discard(request: Request, at: At, queue: Named) -> Response:
     """No more than were shown."""
     await at.need(Act.DISCARD, queue)
     typed, to = await form_of(request), links_of(request)
-    form = Form.of(typed, typed.getlist("ids"))
+    form = Form.posted(typed)
     confirm, shown = text_of(typed, "confirm"), text_of(typed, "shown")
     if confirm != queue:
         form.mistakes.fields["confirm"] = f"Nothing was discarded. Type {queue} to say that you mean it."

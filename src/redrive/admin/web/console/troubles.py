@@ -13,11 +13,10 @@ from urllib.parse import unquote
 from fastapi import Request
 from starlette.responses import Response
 
-from redrive.admin.access.roles import Principal
 from redrive.admin.desk import Desk
 from redrive.admin.web.console.links import Links, address_asked_for, links_of
 from redrive.admin.web.console.pages import page, seen
-from redrive.admin.web.identity import office_of
+from redrive.admin.web.identity import known_principal, office_of
 from redrive.admin.web.problems import Problem
 
 _OTHERS = ("/admin", "/metrics", "/healthz", "/readyz", "/static")
@@ -32,6 +31,7 @@ _TITLES = {
     "not-editable": "Messages are not changed here",
     "not-found": "There is no such thing",
     "peek-unsafe": "Looking could lose messages",
+    "not-a-dead-letter-queue": "This is not a dead-letter queue",
     "operation-in-progress": "An operation has this queue",
     "plan-expired": "The plan is too old",
     "target-unroutable": "There is nothing where the messages should go",
@@ -48,7 +48,7 @@ _STILL = {
     "still be read.",
     "database-unavailable": "Dead letters are safe in the broker. Nobody can sign in, and nothing can be changed, "
     "until the database is back.",
-    "audit-unavailable": "Nothing was done: what cannot be recorded is not done. Dead letters can still be looked at.",
+    "audit-unavailable": "Nothing was done: what cannot be recorded is not done. Dead letters are safe where they are.",
 }
 
 
@@ -69,7 +69,7 @@ def explain(request: Request, problem: Problem) -> Response:
     if problem.status == 401 and reads:
         address = address_asked_for(request)
         return seen(to("sign-in", next=address if _path(request) != "/" else ""))
-    known: Principal | None = getattr(request.state, "principal", None)
+    known = known_principal(request)
     return page(
         request,
         "trouble.html",

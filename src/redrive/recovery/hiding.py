@@ -1,0 +1,92 @@
+"""Dead letters without their secrets: what is shown, and searched, without the permission to reveal.
+
+What `redrive.recovery.redaction` does to values is done here to what a message has: its body, its headers, the texts
+of its errors, and its stack. Names stay as they are, since messages are asked for by them: ids, queues, exchanges,
+routing keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast, overload
+
+import msgspec
+
+from redrive.recovery.dead_letter import DeadLetter, Death, Letter, Redrive, Summary
+from redrive.recovery.json_patch import NotJson, Number, read_json, write_json
+from redrive.recovery.redaction import REDACTED, REDACTION, Redaction, mask, redact, redact_text
+
+_MSGPACK = "msgpack"
+
+
+@overload
+def hide_letter(letter: Summary, redaction: Redaction = ...) -> Summary: ...
+@overload
+def hide_letter(letter: DeadLetter, redaction: Redaction = ...) -> DeadLetter: ...
+@overload
+def hide_letter(letter: Letter, redaction: Redaction = ...) -> Letter: ...
+def hide_letter(letter: Letter, redaction: Redaction = REDACTION) -> Letter:
+    """Return what a message tells about itself, without secrets."""
+    error, message = redact_text(letter.error, redaction), redact_text(letter.error_message, redaction)
+    if isinstance(letter, Summary):
+        return letter._replace(error=error, error_message=message)
+    return replace(
+        letter,
+        error=error,
+        error_message=message,
+        stack=redact_text(letter.stack, redaction),
+        history=tuple(replace(each, message=redact_text(each.message, redaction)) for each in letter.history),
+        deaths=tuple(_hide_death(each, redaction) for each in letter.deaths),
+        past=tuple(_hide_death(each, redaction) for each in letter.past),
+        last_redrive=_hide_redrive(letter.last_redrive, redaction),
+        headers=cast("Mapping[str, Any]", redact(letter.headers, redaction)),
+    )
+
+
+def _hide_death(death: Death, redaction: Redaction) -> Death:
+    return death._replace(error=redact_text(death.error, redaction), redrive=_hide_redrive(death.redrive, redaction))
+
+
+def _hide_redrive(redrive: Redrive | None, redaction: Redaction) -> Redrive | None:
+    return redrive._replace(reason=redact_text(redrive.reason, redaction)) if redrive is not None else None
+
+
+def hide_header(name: str, value: object, redaction: Redaction = REDACTION) -> object:
+    return REDACTED if redaction.hides(name) else redact(value, redaction)
+
+
+def hide_body(body: bytes, content_type: str | None = None, redaction: Redaction = REDACTION) -> bytes:
+    """Return a body without secrets: by its keys if it is JSON or msgpack, by what is recognised in it if not. One that
+    has none is returned as it is.
+    """
+    try:
+        told = _with_integers(read_json(body))
+        shown = redact(told, redaction)
+        return body if shown == told else write_json(shown)
+    except (NotJson, RecursionError):
+        pass
+    if _MSGPACK in (content_type or ""):
+        try:
+            told = msgspec.msgpack.decode(body)
+            shown = redact(told, redaction)
+            return body if shown == told else msgspec.msgpack.encode(shown)
+        except (msgspec.MsgspecError, RecursionError, ValueError, TypeError):
+            pass
+    try:
+        return redact_text(body.decode(), redaction).encode()
+    except UnicodeDecodeError:
+        return mask(body, redaction)
+
+
+def _with_integers(value: object) -> object:
+    """A card number may be written as a number, and is looked for in those that Python can count with."""
+    match value:
+        case Number(text) if len(text) < 20 and text.isdecimal():
+            return int(text)
+        case dict():
+            return {name: _with_integers(each) for name, each in value.items()}
+        case list():
+            return [_with_integers(each) for each in value]
+        case _:
+            return value
