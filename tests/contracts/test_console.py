@@ -66,7 +66,7 @@ class Html(HTMLParser):
         told = dict(attrs)
         if tag == "a" and told.get("href"):
             self.links.append(str(told["href"]))
-        if tag == "input" and told.get("name") and (told.get("type") != "checkbox" or "checked" in told):
+        if tag in ("input", "button") and told.get("name") and (told.get("type") != "checkbox" or "checked" in told):
             self.fields.setdefault(str(told["name"]), []).append(told.get("value") or "")
         inline = tag == "script" and "src" not in told
         if inline or tag == "style" or any(name == "style" or name.startswith("on") for name in told):
@@ -330,7 +330,7 @@ async def test_a_form_that_was_changed_is_planned_again_first(
     plan = seen(await client.get(f"{QUEUE}/re-drive", params={"form": "1"}))
     answer = await client.post(f"{QUEUE}/re-drive", data={**plan.fields, "limit": ["2"]})
     again = seen(await client.get(sent_to(answer)))
-    assert "You changed the form after it was planned" in again.text
+    assert "Nothing was done yet: the form was changed after the plan was made" in again.text
     assert "Re-drive 2 to orders" in again.text
     assert (await connection.queue_info(DLQ)).messages == 6
 
@@ -341,7 +341,8 @@ async def test_a_plan_is_carried_out_once(client: httpx.AsyncClient, connection:
     first = await client.post(f"{QUEUE}/re-drive", data=plan.fields)
     await is_over(client, sent_to(first))
     second = await client.post(f"{QUEUE}/re-drive", data=plan.fields)
-    assert "The plan was too old, or was carried out already" in seen(await client.get(sent_to(second))).text
+    assert urlsplit(sent_to(second)).path == sent_to(first)
+    assert "carried out already, by this operation" in seen(await client.get(sent_to(second))).text
     assert (await connection.queue_info(DLQ)).messages == 3
 
 
@@ -376,8 +377,13 @@ async def test_a_destination_that_is_not_there_is_told_before_anything_moves(
     plan = seen(await client.get(f"{QUEUE}/re-drive", params={"form": "1", "to": "nowhere"}))
     assert "nowhere does not exist: nothing can be moved there" in plan.text
     assert "Nothing can be moved there: say another destination." in plan.text
+    assert "token" not in plan.fields
+
+    await connection.declare_queue("elsewhere")
+    plan = seen(await client.get(f"{QUEUE}/re-drive", params={"form": "1", "to": "elsewhere"}))
+    await connection.delete_queue("elsewhere")
     refused = await client.post(f"{QUEUE}/re-drive", data=plan.fields)
-    assert "queue nowhere does not exist" in seen(refused, 422).text
+    assert "queue elsewhere does not exist" in seen(refused, 422).text
     assert (await connection.queue_info(DLQ)).messages == 1
 
 
@@ -412,6 +418,51 @@ async def test_a_discard_takes_nothing_urgent_that_was_not_shown(
 
     assert (await is_over(client, sent_to(begun)))["counts"]["moved"] == 3
     assert await bodies(connection, DLQ) == orders(3)
+
+
+@pytest.mark.parametrize("page", ["discard", "move", "re-drive"])
+async def test_messages_that_arrive_in_place_of_planned_ones_are_not_touched(
+    client: httpx.AsyncClient, connection: Connection, page: str
+) -> None:
+    await prepare(connection, 3)
+    await connection.declare_queue("odd.dlq")
+    asked = {"form": "1", "to": "odd.dlq"}
+    shown = seen(await client.get(f"{QUEUE}/{page}", params=asked))
+    one = seen(await client.get(f"{QUEUE}/discard", params={"ids": "m-0"}))
+    begun = await client.post(f"{QUEUE}/discard", data={**one.fields, "confirm": DLQ})
+    await is_over(client, sent_to(begun))
+    await connection.publish_many([dead_letter(3)])
+    await until_depth(connection, DLQ, 3)
+
+    refused = await client.post(f"{QUEUE}/{page}", data={**shown.fields, "confirm": DLQ})
+
+    again = seen(await client.get(sent_to(refused)))
+    assert "Nothing was done yet: another operation worked on this queue" in again.text
+    assert (await connection.queue_info(DLQ)).messages == 3
+
+
+@pytest.mark.parametrize("page", ["discard", "move", "re-drive"])
+async def test_the_token_of_one_form_is_worth_nothing_in_another(
+    client: httpx.AsyncClient, connection: Connection, page: str
+) -> None:
+    await prepare(connection, 3)
+    await connection.declare_queue("odd.dlq")
+    asked = {"form": "1", "to": "odd.dlq"}
+    for other in {"discard", "move", "re-drive"} - {page}:
+        shown = seen(await client.get(f"{QUEUE}/{other}", params=asked))
+        refused = await client.post(f"{QUEUE}/{page}", data={**shown.fields, "to": "odd.dlq", "confirm": DLQ})
+        assert "said=plan-changed" in sent_to(refused)
+    assert (await client.get("/admin/operations")).json()["items"] == []
+
+
+async def test_the_api_re_drives_nothing_by_the_plan_of_a_discard(
+    client: httpx.AsyncClient, connection: Connection
+) -> None:
+    await prepare(connection, 1)
+    token = seen(await client.get(f"{QUEUE}/discard")).fields["token"][0]
+    refused = await client.post(f"/admin/dlq{QUEUE}/re-drive", json={"plan_token": token})
+    assert refused.json()["type"].endswith("plan-expired")
+    assert (await connection.queue_info(DLQ)).messages == 1
 
 
 async def test_a_move_is_planned_and_carried_out(client: httpx.AsyncClient, connection: Connection) -> None:
@@ -454,10 +505,14 @@ async def test_a_message_is_changed_only_where_that_is_switched_on(
         same = await editor.post(edit, data={"body": '{"order": 0}'})
         assert "nothing would change" in seen(same, 422).text
         change = {"body": '{"order": 42}', "set_headers": "tenant: beta"}
-        preview = seen(await editor.post(edit, data=change)).text
-        assert '"order": 42' in preview
+        preview = seen(await editor.post(edit, data=change))
+        assert '"order": 42' in preview.text
+        token = preview.fields["token"][0]
+        other = seen(await editor.post(edit, data={**change, "body": '{"order": 43}', "token": token}))
+        assert "Nothing was done yet: the form was changed" in other.text
+        assert '"order": 43' in other.text
         assert (await connection.queue_info(DLQ)).messages == 1
-        begun = await editor.post(edit, data={**change, "act": "1"})
+        begun = await editor.post(edit, data={**change, "token": token})
         assert (await is_over(editor, sent_to(begun)))["state"] == "SUCCEEDED"
     assert await bodies(connection, SOURCE) == orders(42)
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, NoReturn, TypeVar, assert_never
 from sqlalchemy.exc import SQLAlchemyError
 
 from redrive.admin.access.roles import Act, Principal
-from redrive.admin.errors import NoOutbox, NotAllowed, NotEditable, PlanExpired, TargetUnroutable
+from redrive.admin.errors import NoOutbox, NotAllowed, NotEditable, PlanDiffers, PlanExpired, TargetUnroutable
 from redrive.admin.jobs import Change, Discard, GoOn, Redrive
 from redrive.admin.office import Office
 from redrive.admin.running import Crew
@@ -37,6 +37,7 @@ from redrive.runtime.dlq.operation import Item, Kind, Operation, Order, Outcome,
 from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.spending import NO_RISK, Risk
 from redrive.runtime.dlq.transforming import Transform
+from redrive.store.plans import Kept, digest_of, is_plan_of
 from redrive.store.tables import RowState
 from redrive.topology import expand
 from redrive.topology.definitions import Definitions
@@ -297,10 +298,12 @@ class Desk:
         plan = await self.service.plan(self._seeing(order))
         if plan.also_receives:
             plan = replace(plan, also_receives=tuple(filter(self.who.sees, plan.also_receives)))
-        token = await asyncio.to_thread(
-            self.office.plans.keep, plan.order, plan.eligible, self.who.identity, self.office.clock.now()
-        )
-        return Planned(plan, token)
+        return Planned(plan, await self._keep(plan.order, plan.eligible, _asked(order)))
+
+    async def _keep(self, order: Order, eligible: int, digest: str) -> str:
+        """Return the token by which a plan is carried out."""
+        now = self.office.clock.now()
+        return await asyncio.to_thread(self.office.plans.keep, order, eligible, self.who.identity, now, digest)
 
     async def redrive(self, order: Order) -> Operation:
         """Without a plan of one's own. A canary gets one all the same: how long it waits depends on it."""
@@ -322,6 +325,44 @@ class Desk:
             raise PlanExpired
         await self._need_target(Act.REDRIVE, kept.order)  # whose queues they are may have changed since
         return await self._begin(changes(kept.order), kept.eligible)
+
+    async def carry_out_as_shown(self, order: Order, token: str) -> Operation:
+        """Carry out the plan that a form showed, if the form still asks for that: the same messages, no more of them
+        than were shown, and nothing if another operation worked on the queue since. Rate and reason are the order's.
+        """
+        act = Act.DISCARD if order.kind is Kind.DISCARD else Act.REDRIVE
+        await self.need(act, order.queue)
+        await self._need_target(act, order)
+        kept = await self._take_shown(order.queue, token, _asked(order))
+        chosen = replace(kept.order, rate=order.rate, reason=order.reason)
+        if order.kind is not Kind.DISCARD:
+            return await self._begin(chosen, kept.eligible)
+        limited = replace(chosen.selection, limit=max(1, kept.eligible))
+        return await self.discard(order.queue, replace(chosen, selection=limited), order.queue)
+
+    def is_plan_of(self, order: Order, token: str) -> bool:
+        """Return whether the plan of this token was made for this order. Rate and reason may differ."""
+        return is_plan_of(token, _asked(order))
+
+    async def _take_shown(self, queue: str, token: str, digest: str) -> Kept:
+        if not is_plan_of(token, digest):
+            raise PlanDiffers
+        kept = await asyncio.to_thread(self.office.plans.take, token, queue, self.who.identity, self.office.clock.now())
+        if kept is None:
+            raise PlanExpired(operation=await self.carried_out(queue, token))
+        newest = await asyncio.to_thread(self.service.store.listed, queue, None, 1, None)
+        shown_at = kept.order.selection.now
+        if newest and shown_at is not None and newest[0].created_at > shown_at:
+            raise PlanDiffers(queue_changed=True)
+        return kept
+
+    async def carried_out(self, queue: str, token: str) -> str:
+        """Return the id of the operation that this plan became, or nothing."""
+        order = await asyncio.to_thread(self.office.plans.taken, token, queue, self.who.identity)
+        if order is None:
+            return ""
+        found = await asyncio.to_thread(self.service.store.listed, queue, None, 50, None)
+        return next((one.id for one in found if one.order.selection.now == order.selection.now), "")
 
     async def _begin(self, order: Order, planned: int | None) -> Operation:
         await self._check_target(order)
@@ -357,10 +398,17 @@ class Desk:
         plan = await self.service.plan(self._seeing(replace(order, kind=Kind.DISCARD)))
         return await self._crew.begin(Discard(self.who.name, plan, self.office.archives, confirm))
 
-    async def edit(self, order: Order, transform: Transform, *, force: bool = False) -> Operation:
-        """Send messages back to work, changed. The originals are archived."""
+    async def edit(
+        self, order: Order, transform: Transform, *, force: bool = False, token: str | None = None
+    ) -> Operation:
+        """Send messages back to work, changed. The originals are archived. `token`: of the change that was shown, which
+        is the only one that is sent.
+        """
         await self.need_editing(order.queue)
         await self._need_target(Act.EDIT, order)
+        if token is not None:
+            kept = await self._take_shown(order.queue, token, _asked(order, transform, force))
+            order = replace(order, selection=kept.order.selection)
         plan = await self.service.plan(order)
         return await self._crew.begin(Change(self.who.name, plan, self.office.archives, transform, force))
 
@@ -373,6 +421,11 @@ class Desk:
         await self.need_editing(order.queue)
         await self._need_target(Act.EDIT, order)
         return await self.service.samples(order, transform, force=force)
+
+    async def keep_edit(self, order: Order, transform: Transform, *, force: bool = False) -> str:
+        """Return the token by which a change that was shown is sent."""
+        signed = replace(order, selection=replace(order.selection, now=self.office.clock.now()))
+        return await self._keep(signed, 1, _asked(order, transform, force))
 
     async def need_editing(self, queue: str) -> None:
         await self.need(Act.EDIT, queue)
@@ -511,3 +564,8 @@ class Desk:
 
     def _sees_entry(self, entry: AuditEntry) -> bool:
         return self.who.sees(entry.queue) if entry.queue else self.who.is_unrestricted
+
+
+def _asked(order: Order, *more: object) -> str:
+    """Return a digest of all that a plan depends on. The rate and the reason may be given when it is carried out."""
+    return digest_of(replace(order, rate=None, reason=""), *more)

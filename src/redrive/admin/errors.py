@@ -7,6 +7,7 @@ A branch of the tree in `redrive.errors`, with who may come in (`access/refusals
     ├── NotEditable           nobody may: changing messages is switched off
     ├── CrossSite             a browser that another site sent
     ├── PlanExpired           a plan that was carried out, or is too old
+    │   └── PlanDiffers       a plan of something else than the form asks for, or of a queue that was changed since
     ├── TargetUnroutable      there is nothing where the messages should go
     └── NoOutbox              no application, no outbox
 """
@@ -44,8 +45,25 @@ class PlanExpired(RedriveError):
     Do: plan again and look at what it would do now.
     """
 
-    def __init__(self) -> None:
-        super().__init__("this plan is not valid any more: it was carried out, or is too old. Plan again")
+    def __init__(self, why: str = "it was carried out, or is too old", *, operation: str = "") -> None:
+        """`operation`: the one that carried it out, if that is known."""
+        super().__init__(f"this plan is not valid any more: {why}. Plan again")
+        self.operation = operation
+
+
+class PlanDiffers(PlanExpired):
+    """The plan that was shown is not what would happen now. Nothing was done.
+
+    Whose: nobody's.
+
+    Why: the form was changed after it was planned, or another operation worked on the queue since.
+
+    Do: plan again and look at what it would do now.
+    """
+
+    def __init__(self, *, queue_changed: bool = False) -> None:
+        super().__init__("another operation worked on the queue since" if queue_changed else "it is of something else")
+        self.queue_changed = queue_changed
 
 
 class NotEditable(RedriveError):

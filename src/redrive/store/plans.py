@@ -1,11 +1,13 @@
 """Plans that somebody was shown, for as long as they may say yes to one: what is carried out is what was shown.
 
 A plan is an order, with the moment its query is meant for, and how many messages it found. Its token is random and
-says nothing; any server that shares the database can carry it out.
+ends with a digest of what was asked for, so that a form that asks for something else is recognised; any server that
+shares the database can carry it out. A plan that was carried out is kept until it expires, to recognise its token.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from datetime import datetime, timedelta
@@ -26,13 +28,23 @@ class Kept(NamedTuple):
     eligible: int
 
 
+def digest_of(*asked: object) -> str:
+    """Return a digest of values that have a complete `repr`."""
+    return hashlib.sha256(repr(asked).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def is_plan_of(token: str, digest: str) -> bool:
+    """Return whether this token belongs to a plan of what the digest was made of."""
+    return token.endswith(f".{digest}")
+
+
 class Plans:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.table = plans_table(sa.MetaData())
 
-    def keep(self, order: Order, eligible: int, who: str, now: datetime) -> str:
-        token = secrets.token_urlsafe(24)
+    def keep(self, order: Order, eligible: int, who: str, now: datetime, digest: str = "") -> str:
+        token = f"{secrets.token_urlsafe(24)}.{digest}"
         row = {
             "token": token,
             "queue": order.queue,
@@ -49,9 +61,23 @@ class Plans:
     def take(self, token: str, queue: str, who: str, now: datetime) -> Kept | None:
         """Of whoever asks twice, one gets it. None: it was taken, has expired, or is somebody else's."""
         table = self.table
-        mine = sa.and_(table.c.token == token, table.c.queue == queue, table.c.who == who, table.c.expires_at >= now)
+        mine = sa.and_(*self._is(token, queue, who), table.c.expires_at >= now, table.c.eligible >= 0)
+        taking = sa.update(table).where(mine).values(eligible=-1 - table.c.eligible)  # below zero: carried out
         with self.database.engine.begin() as connection:
-            taken = connection.execute(sa.delete(table).where(mine).returning(table.c.asked, table.c.eligible)).first()
-        if taken is None:
-            return None
-        return Kept(msgspec.convert(json.loads(taken.asked), Order), taken.eligible)
+            taken = connection.execute(taking.returning(table.c.asked, table.c.eligible)).first()
+        return Kept(_order(taken.asked), -1 - taken.eligible) if taken is not None else None
+
+    def taken(self, token: str, queue: str, who: str) -> Order | None:
+        """Return the order of a plan that was carried out already; None if it is not known."""
+        table = self.table
+        query = sa.select(table.c.asked).where(*self._is(token, queue, who), table.c.eligible < 0)
+        with self.database.looking() as connection:
+            asked = connection.execute(query).scalar()
+        return _order(asked) if asked is not None else None
+
+    def _is(self, token: str, queue: str, who: str) -> tuple[sa.ColumnElement[bool], ...]:
+        return self.table.c.token == token, self.table.c.queue == queue, self.table.c.who == who
+
+
+def _order(asked: str) -> Order:
+    return msgspec.convert(json.loads(asked), Order)

@@ -1,21 +1,26 @@
 """A message that is changed before it goes back to work: typed, seen as a difference, and only then sent.
 
+One form is both. The button that sends carries the token of the difference that is shown; if the fields say something
+else by then, nothing is sent, and the page shows the new difference.
+
 The body is shown with all it holds, since nobody can change what they do not see: to open the form is to reveal, and
 the audit says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from redrive.admin.desk import Desk
+from redrive.admin.errors import PlanExpired
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
 from redrive.admin.web.console.links import links_of
-from redrive.admin.web.console.pages import page, seen
+from redrive.admin.web.console.pages import NOTICES, page, seen
+from redrive.admin.web.console.redriving import why_not
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
 from redrive.errors import ConfigurationError
@@ -103,7 +108,10 @@ async def edit_form(request: Request, at: At, queue: Named, id: Named) -> Respon
     return _form_page(request, at, queue, found, Form(text_in(found.body) or ""))
 
 
-def _form_page(request: Request, at: Desk, queue: str, found: Found, form: Form) -> Response:
+def _form_page(
+    request: Request, at: Desk, queue: str, found: Found, form: Form, *, notice: str = "",
+    difference: str | None = None, token: str = "",
+) -> Response:  # fmt: skip
     return page(
         request,
         "edit.html",
@@ -115,43 +123,37 @@ def _form_page(request: Request, at: Desk, queue: str, found: Found, form: Form)
         form=form,
         mistakes=form.mistakes,
         is_text=text_in(found.body) is not None,
-        difference=None,
+        notice=notice,
+        difference=difference,
+        token=token,
     )
 
 
 @router.post("/queues/{queue:path}/messages/{id}/edit")
 async def edit(request: Request, at: At, queue: Named, id: Named) -> Response:
     await at.need_editing(queue)
-    typed = await form_of(request)
+    typed, to = await form_of(request), links_of(request)
+    token = typed.get("token")
+    if token is not None and (done := await at.carried_out(queue, token)):
+        return seen(to("operations", done, said="once"))
     form, found = Form.of(typed), (await at.message(queue, id, reveal=True)).value
+    notice = ""
     try:
         order, transform = form.order(queue, found), form.transform(text_in(found.body))
-        if "act" in typed:
-            operation = await at.edit(order, transform, force=form.force)
-            return seen(links_of(request)("operations", operation.id))
-        seen_change = dict(await at.preview(order, transform, force=form.force))
+        if token is not None:
+            try:
+                operation = await at.edit(order, transform, force=form.force, token=token)
+                return seen(to("operations", operation.id))
+            except PlanExpired as error:
+                notice = NOTICES[why_not(error)]
+        difference = dict(await at.preview(order, transform, force=form.force)).get(found.letter.id, _GONE)
+        if difference.startswith("cannot be changed: "):
+            raise ConfigurationError(f"It {difference}")
     except (ConfigurationError, TransformFailed) as error:
         form.mistakes.add(error, {"destination": "to"})
         return _form_page(request, at, queue, found, form)
-    return _preview_page(request, at, queue, found, form, seen_change)
+    shown = await at.keep_edit(order, transform, force=form.force)
+    return _form_page(request, at, queue, found, form, notice=notice, difference=difference, token=shown)
 
 
-def _preview_page(
-    request: Request, at: Desk, queue: str, found: Found, form: Form, changes: Mapping[str, str]
-) -> Response:
-    difference = changes.get(found.letter.id, "cannot be changed: it is not in the queue any more")
-    if difference.startswith("cannot be changed: "):
-        form.mistakes.general.append(f"It {difference}")
-        return _form_page(request, at, queue, found, form)
-    return page(
-        request,
-        "edit.html",
-        at,
-        here="overview",
-        queue=queue,
-        letter=found.letter,
-        form=form,
-        mistakes=form.mistakes,
-        is_text=text_in(found.body) is not None,
-        difference=difference,
-    )
+_GONE = "cannot be changed: it is not in the queue any more"

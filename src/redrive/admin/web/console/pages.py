@@ -43,8 +43,13 @@ _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # What a redirect may have a page say: a link that somebody else wrote says one of these, too, and nothing worse.
 NOTICES = {
     "looked": "Looked again just now.",
-    "plan-expired": "The plan was too old, or was carried out already. This is a new one: look at it once more.",
-    "plan-changed": "You changed the form after it was planned. This is the plan for what it says now.",
+    "plan-expired": "Nothing was done: the plan was older than 15 minutes, or was carried out already (Operations has "
+    "it then). This is a new plan.",
+    "plan-changed": "Nothing was done yet: the form was changed after the plan was made. This is the plan for what it "
+    "says now.",
+    "queue-changed": "Nothing was done yet: another operation worked on this queue after the plan was made. This is a "
+    "new plan.",
+    "once": "This plan was carried out already, by this operation. Nothing was done twice.",
     "imported": "The messages of the file are in the queue.",
     "retried": "It will be published again within seconds.",
     "all-retried": "All parked rows will be published again within seconds.",
@@ -101,7 +106,7 @@ def environment() -> Environment:
 
 def page(
     request: Request, template: str, at: Desk | None, *, status: int = 200, headers: Mapping[str, str] | None = None,
-    **what: Any,
+    notice: str = "", **what: Any,
 ) -> HTMLResponse:  # fmt: skip
     office = office_of(request)
     known: dict[str, Any] = {
@@ -112,7 +117,7 @@ def page(
         "theme": theme_of(request),
         "address": address_asked_for(request),
         "asset": asset_version,
-        "notice": NOTICES.get(request.query_params.get("said", ""), ""),
+        "notice": notice or NOTICES.get(request.query_params.get("said", ""), ""),
         "has_outbox": office.outbox is not None,
     }
     text = environment().get_template(template).render(known | what)

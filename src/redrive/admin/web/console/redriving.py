@@ -1,16 +1,16 @@
 """Re-drive, move or discard messages: first what that would do, then a button that says exactly that.
 
-One form is both: asked for (GET) it is planned, every time, so that a plan is an address; sent (POST) it is carried
-out, if it still says what was planned. Whoever changed it after that sees the new plan first. How fast, and why, may be
-said when saying yes; the rest is the plan's.
+Each has one form. Its first button asks for it (GET): it is planned, every time, so that a plan is an address. Its last
+button (POST) carries the token of the plan that is shown, and acts on that plan, if the fields still ask for the same
+messages (`Desk.carry_out_as_shown`). If they do not, nothing is done, and the page shows the new plan first. The rate,
+the reason and the name that confirms a discard are taken as they are sent; the rest is the plan's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
-from urllib.parse import urlencode
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
@@ -18,15 +18,14 @@ from starlette.responses import Response
 
 from redrive.admin.access.roles import Act
 from redrive.admin.desk import Desk, Planned
-from redrive.admin.errors import PlanExpired, TargetUnroutable
+from redrive.admin.errors import PlanDiffers, PlanExpired, TargetUnroutable
 from redrive.admin.web import models as m
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, or_none, text_of
 from redrive.admin.web.console.links import links_of
-from redrive.admin.web.console.pages import page, seen
+from redrive.admin.web.console.pages import NOTICES, page, seen
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
 from redrive.errors import ConfigurationError, PeekUnsafe
-from redrive.recovery.history import read_moment
 from redrive.runtime.dlq.operation import Order
 
 router = APIRouter()
@@ -36,7 +35,6 @@ _STOP = "10"
 _OWN = "own"
 _SELECTING = ("q", "group", "limit")
 _FIELDS = (*_SELECTING, "to", "ramp", "stop", "step_wait", "most_redrives", "rate", "reason")
-_SAID_LATER = frozenset(("rate", "reason"))
 _NAMES = {"stop_if": "stop", "destination": "to", "wait": "step_wait"}  # of the API, as they are called in the form
 
 
@@ -48,17 +46,18 @@ class Form:
     ids: tuple[str, ...] = ()
     canary: bool = True
     spend: bool = False  # only by a form that is posted: an address costs nothing
+    first: bool = False  # it was not filled in yet
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     @classmethod
     def of(cls, typed: Typed | Mapping[str, str], ids: list[str]) -> Form:
-        first = "form" not in typed  # nobody filled it in yet: a canary is what one should begin with
+        first = "form" not in typed  # then a canary is what one should begin with
         text = {name: text_of(typed, name) for name in _FIELDS}
         if first:
             text |= {"most_redrives": "3"}
         text |= {"to": text["to"] or _OWN, "ramp": text["ramp"] or RAMP, "stop": text["stop"] or _STOP}
         chosen = tuple(dict.fromkeys(filter(None, ids)))
-        return cls(text, chosen, not chosen if first else "canary" in typed)
+        return cls(text, chosen, not chosen if first else "canary" in typed, first=first)
 
     @classmethod
     def posted(cls, typed: Typed) -> Form:
@@ -74,12 +73,6 @@ class Form:
         """By which it is asked for again."""
         said: dict[str, Any] = {name: value for name, value in self.text.items() if value}
         return said | {"ids": list(self.ids), "canary": self.canary, "form": "1"}
-
-    @property
-    def planned_as(self) -> str:
-        """All that a plan depends on."""
-        said = {name: value for name, value in self.text.items() if name not in _SAID_LATER}
-        return urlencode(said | {"ids": self.ids, "canary": self.canary, "spend": self.spend}, doseq=True)
 
     def order(self, queue: str) -> Order | None:
         """None: it cannot be meant so."""
@@ -100,6 +93,8 @@ class Form:
     def moving(self, queue: str) -> Order | None:
         """None: it cannot be meant so, or its destination is not given yet."""
         if self.text["to"] == _OWN:
+            if not self.first:
+                self.mistakes.fields["to"] = "Enter the name of another dead-letter queue."
             return None
         try:
             asked = {name: value for name, value in self._asked().items() if name in m.MoveIn.model_fields}
@@ -127,6 +122,10 @@ class Form:
         }
 
 
+# The address of a page, and the function that shows it.
+Shown: TypeAlias = "tuple[str, Callable[[Request, Desk, str, Form, str], Awaitable[Response]]]"
+
+
 # Re-drive -----------------------------------------------------------------------------------------------
 
 
@@ -134,12 +133,10 @@ class Form:
 async def plan(request: Request, at: At, queue: Named) -> Response:
     await at.need(Act.PLAN, queue)
     form = Form.of(request.query_params, request.query_params.getlist("ids"))
-    if "token" in request.query_params:  # of the plan before; an address is no place for it
-        return seen(links_of(request)("queues", queue, "re-drive", **form.fields))
     return await _planned_page(request, at, queue, form)
 
 
-async def _planned_page(request: Request, at: Desk, queue: str, form: Form) -> Response:
+async def _planned_page(request: Request, at: Desk, queue: str, form: Form, notice: str = "") -> Response:
     order = form.order(queue)
     planned = await _planned(at, order, form) if order is not None and not form.mistakes else None
     return page(
@@ -148,6 +145,7 @@ async def _planned_page(request: Request, at: Desk, queue: str, form: Form) -> R
         at,
         status=422 if form.mistakes else 200,
         here="overview",
+        notice=notice,
         queue=queue,
         view=await at.queue(queue),
         form=form,
@@ -172,27 +170,37 @@ async def _planned(at: Desk, order: Order, form: Form) -> Planned | None:
 @router.post("/queues/{queue:path}/re-drive")
 async def redrive(request: Request, at: At, queue: Named) -> Response:
     await at.need(Act.REDRIVE, queue)
-    typed, to = await form_of(request), links_of(request)
+    typed = await form_of(request)
     form = Form.posted(typed)
-    if form.planned_as != typed.get("planned_as"):
-        if form.spend:
-            return await _planned_page(request, at, queue, form)
-        return seen(to("queues", queue, "re-drive", **form.fields, said="plan-changed"))
     order = form.order(queue)
     if order is None:
         return await _planned_page(request, at, queue, form)
-
-    def changes(kept: Order) -> Order:
-        return replace(kept, rate=order.rate, reason=order.reason)
-
     try:
-        operation = await at.carry_out(queue, typed.get("token", ""), changes=changes)
-    except PlanExpired:
-        return seen(to("queues", queue, "re-drive", **form.fields, said="plan-expired"))
+        return await _carry_out(request, at, form, order, text_of(typed, "token"), ("re-drive", _planned_page))
     except TargetUnroutable as error:
         form.mistakes.fields["to"] = str(error)
         return await _planned_page(request, at, queue, form)
+
+
+async def _carry_out(request: Request, at: Desk, form: Form, order: Order, token: str, shown: Shown) -> Response:
+    """Carry out the plan that was shown, or show the plan of what the form asks for now, and say why."""
+    to, (address, show) = links_of(request), shown
+    try:
+        operation = await at.carry_out_as_shown(order, token)
+    except PlanExpired as error:
+        if error.operation:
+            return seen(to("operations", error.operation, said="once"))
+        if form.spend:  # a plan that costs deliveries has no address
+            return await show(request, at, order.queue, form, NOTICES[why_not(error)] if token else "")
+        return seen(to("queues", order.queue, address, **form.fields, said=why_not(error)))
     return seen(to("operations", operation.id))
+
+
+def why_not(error: PlanExpired) -> str:
+    """Return the key of the notice that says why a plan was not carried out."""
+    if isinstance(error, PlanDiffers):
+        return "queue-changed" if error.queue_changed else "plan-changed"
+    return "plan-expired"
 
 
 # Move -------------------------------------------------------------------------------------------------
@@ -204,7 +212,7 @@ async def move_plan(request: Request, at: At, queue: Named) -> Response:
     return await _move_page(request, at, queue, Form.of(request.query_params, request.query_params.getlist("ids")))
 
 
-async def _move_page(request: Request, at: Desk, queue: str, form: Form) -> Response:
+async def _move_page(request: Request, at: Desk, queue: str, form: Form, notice: str = "") -> Response:
     order = form.moving(queue)
     planned = await _planned(at, order, form) if order is not None else None
     return page(
@@ -213,42 +221,31 @@ async def _move_page(request: Request, at: Desk, queue: str, form: Form) -> Resp
         at,
         status=422 if form.mistakes else 200,
         here="overview",
+        notice=notice,
         queue=queue,
         view=await at.queue(queue),
         form=form,
         destination="" if form["to"] == _OWN else form["to"],
         others=[one.name for one in await at.queues(calm=True) if one.name != queue],
         mistakes=form.mistakes,
+        planned=planned,
         plan=planned.plan if planned is not None else None,
     )
 
 
 @router.post("/queues/{queue:path}/move")
 async def move(request: Request, at: At, queue: Named) -> Response:
-    """No more than were shown."""
     await at.need(Act.REDRIVE, queue)
-    typed, to = await form_of(request), links_of(request)
+    typed = await form_of(request)
     form = Form.posted(typed)
-    order, shown = form.moving(queue), text_of(typed, "shown")
-    if order is None or not shown.isdecimal() or not int(shown):
-        if form.spend:
-            return await _move_page(request, at, queue, form)
-        return seen(to("queues", queue, "move", **form.fields, said="plan-changed"))
+    order = form.moving(queue)
+    if order is None:
+        return await _move_page(request, at, queue, form)
     try:
-        operation = await at.move(_as_shown(order, typed))
+        return await _carry_out(request, at, form, order, text_of(typed, "token"), ("move", _move_page))
     except (ConfigurationError, TargetUnroutable) as error:
         form.mistakes.fields["to"] = str(error)
         return await _move_page(request, at, queue, form)
-    return seen(to("operations", operation.id))
-
-
-def _as_shown(order: Order, typed: Typed) -> Order:
-    """No more than were shown: what died since then is at the end of the queue, and stays there. Where the urgent come
-    first it is among them, so it is also said when they were shown.
-    """
-    shown = int(text_of(typed, "shown"))
-    limit = min(shown, order.selection.limit or shown)
-    return replace(order, selection=replace(order.selection, limit=limit, now=read_moment(text_of(typed, "shown_at"))))
 
 
 # Discard ------------------------------------------------------------------------------------------------
@@ -261,7 +258,9 @@ async def discard_plan(request: Request, at: At, queue: Named) -> Response:
     return await _discard_page(request, at, queue, form)
 
 
-async def _discard_page(request: Request, at: Desk, queue: str, form: Form, typed: str = "") -> Response:
+async def _discard_page(
+    request: Request, at: Desk, queue: str, form: Form, notice: str = "", typed: str = ""
+) -> Response:
     order = form.discarding(queue)
     planned = await _planned(at, order, form) if order is not None else None
     return page(
@@ -270,27 +269,25 @@ async def _discard_page(request: Request, at: Desk, queue: str, form: Form, type
         at,
         status=422 if form.mistakes else 200,
         here="overview",
+        notice=notice,
         queue=queue,
         view=await at.queue(queue),
         form=form,
         typed=typed,
         mistakes=form.mistakes,
+        planned=planned,
         plan=planned.plan if planned is not None else None,
     )
 
 
 @router.post("/queues/{queue:path}/discard")
 async def discard(request: Request, at: At, queue: Named) -> Response:
-    """No more than were shown."""
     await at.need(Act.DISCARD, queue)
-    typed, to = await form_of(request), links_of(request)
+    typed = await form_of(request)
     form = Form.posted(typed)
-    confirm, shown = text_of(typed, "confirm"), text_of(typed, "shown")
-    if confirm != queue:
+    order, token, confirm = form.discarding(queue), text_of(typed, "token"), text_of(typed, "confirm")
+    if order is not None and at.is_plan_of(order, token) and confirm != queue:
         form.mistakes.fields["confirm"] = f"Nothing was discarded. Type {queue} to say that you mean it."
-        return await _discard_page(request, at, queue, form, confirm)
-    order = form.discarding(queue)
-    if order is None or not shown.isdecimal() or not int(shown):
-        return seen(to("queues", queue, "discard", **form.fields, said="plan-changed"))
-    operation = await at.discard(queue, _as_shown(order, typed), confirm)
-    return seen(to("operations", operation.id))
+    if order is None or form.mistakes:
+        return await _discard_page(request, at, queue, form, typed=confirm)
+    return await _carry_out(request, at, form, order, token, ("discard", _discard_page))

@@ -3,9 +3,10 @@
    data-live="URL" data-every="5"      fetch that page every so many seconds and put what it has by this id in its place
    data-events="URL"                   and at once when the server says that something changed
    data-also="#a #b"                   together with these
-   data-plans="#plan"                  a form: when it changes, ask what it would do, and show that part
+   data-plan="rate reason"             a form that shows a plan: its button (data-acts) waits until the fields are as planned, but
+                                       for these; data-changed="TEXT" says so
    data-copies="#id"                   a button that copies a text; data-copies-address: the page's own
-   data-confirms="TEXT"                the form's button waits until exactly this is typed
+   data-confirms="TEXT"                and until exactly this is typed
    data-key="g o"                      press that to go there, or to come here
 */
 "use strict";
@@ -23,11 +24,12 @@ const fetchPage = async (address) => {
   return new DOMParser().parseFromString(await answer.text(), "text/html");
 };
 
-/* Somebody is typing there, or marking a text. */
+/* Somebody is typing there, has typed something that is not sent yet, or marks a text. */
 const isBusy = (region) => {
   const active = document.activeElement;
   const marked = document.getSelection();
   return (region.contains(active) && active.matches("input:not([type=checkbox]), textarea, select"))
+    || all("input, textarea", region).some(isChanged)
     || (!marked.isCollapsed && marked.containsNode(region, true));
 };
 
@@ -106,78 +108,37 @@ const passing = () => {
 
 /* Forms ------------------------------------------------------------------------------------------------ */
 
-const plans = (form) => {
-  const part = document.querySelector(form.dataset.plans);
-  let waiting = 0;
-  let asked = 0;
-  const stale = (is) => {
-    part.classList.toggle("stale", is);
-    all("[data-acts]", part).forEach((button) => { button.disabled = is; });
-  };
-  const plan = async () => {
-    const mine = ++asked;
-    const said = new URLSearchParams(new FormData(form));
-    said.delete("token");
-    said.delete("planned_as");
-    const address = `${form.action}?${said}`;
-    try {
-      const answer = await fetch(address, { credentials: "same-origin", headers: { Accept: "text/html" } });
-      if (mine !== asked) return;
-      if (!answer.ok && answer.status !== 422) throw new Error(`${answer.status}`);
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const next = page.querySelector(form.dataset.plans);
-      if (!next || mine !== asked) return;
-      const mistakes = Object.fromEntries(all(".wrong[id]", page).map((one) => [one.id, one.textContent]));
-      showMistakes(form, mistakes);
-      const typing = document.activeElement?.name === "reason" ? document.activeElement.value : null;
-      part.replaceChildren(...next.childNodes);
-      if (typing !== null) {
-        const field = part.querySelector("[name=reason]");
-        field.value = typing;
-        field.focus();
-      }
-      history.replaceState(null, "", address);
-      stale(false);
-    } catch { form.requestSubmit(form.querySelector("[formmethod=get]")); }
-  };
-  const soon = (event) => {
-    if (["reason", "rate"].includes(event.target.name)) return;
-    stale(true);
-    clearTimeout(waiting);
-    waiting = setTimeout(plan, event.type === "change" ? 50 : 500);
-  };
-  form.addEventListener("input", soon);
-  form.addEventListener("change", soon);
+/* Compared with what the server wrote, not with what was there first: a browser that goes back restores what was typed. */
+const isChanged = (field) => {
+  if (field.type === "checkbox") return field.checked !== field.defaultChecked;
+  return "defaultValue" in field && field.value !== field.defaultValue.replace(/\r\n?/g, "\n");
 };
 
-const showMistakes = (form, mistakes) => {
-  all("input[id^=f-]", form).forEach((input) => {
-    const id = `e-${input.name}`;
-    const said = mistakes[id];
-    let shown = document.getElementById(id);
-    if (said && !shown) {
-      shown = document.createElement("p");
-      shown.id = id;
-      shown.className = "wrong";
-      input.after(shown);
-    }
-    if (shown) shown.textContent = said ?? "";
-    if (said) { input.setAttribute("aria-invalid", "true"); input.setAttribute("aria-describedby", id); }
-    else input.removeAttribute("aria-invalid");
-  });
+const plan = (form) => {
+  const button = form.querySelector("[data-acts]");
+  if (!button) return;
+  const said = form.querySelector("[data-changed]");
+  const later = form.dataset.plan.split(" ");
+  let sent = false;
+  const check = () => {
+    const changed = [...form.elements].some((field) => field.name && !later.includes(field.name) && isChanged(field));
+    const confirmed = all("[data-confirms]", form).every((field) => field.value.trim() === field.dataset.confirms);
+    button.disabled = changed || !confirmed;
+    form.classList.toggle("stale", changed);
+    const words = changed ? said.dataset.changed : "";
+    if (said.textContent !== words) said.textContent = words;
+  };
+  form.addEventListener("input", check);
+  form.addEventListener("change", check);
+  form.addEventListener("submit", (event) => { if (sent) event.preventDefault(); sent = true; });
+  window.addEventListener("pageshow", () => { sent = false; check(); });
+  check();
 };
 
 const needs = (box) => {
   const show = () => { document.querySelector(box.dataset.needs).hidden = !box.checked; };
   box.addEventListener("change", show);
   show();
-};
-
-const confirms = (input) => {
-  const button = input.form.querySelector("button:not([type=button])");
-  const check = () => { button.disabled = input.value.trim() !== input.dataset.confirms; };
-  input.addEventListener("input", check);
-  check();
 };
 
 const selects = (box) => {
@@ -245,13 +206,12 @@ const begin = (root) => {
   all("[data-copies]", root).forEach((one) => copies(one, () => document.querySelector(one.dataset.copies).textContent));
   all("[data-copies-address]", root).forEach((one) => copies(one, () => location.href.split("#")[0]));
   all("[data-needs]", root).forEach(needs);
-  all("[data-confirms]", root).forEach(confirms);
   all("[data-selects]", root).forEach(selects);
 };
 
 begin(document);
 all("[data-live]").forEach(live);
-all("[data-plans]").forEach(plans);
+all("[data-plan]").forEach(plan);
 all("[data-shows]").forEach((one) => { one.hidden = false; one.addEventListener("click", () => document.querySelector(one.dataset.shows).showModal()); });
 keys();
 setInterval(passing, 5000);
