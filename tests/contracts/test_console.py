@@ -541,6 +541,11 @@ async def test_an_operation_is_steered(client: httpx.AsyncClient, connection: Co
     wrong = await client.post(f"{address}/rate", data={"rate": "fast"})
     assert "want a number" in seen(wrong, 422).text
     assert seen(wrong, 422).fields["rate"] == ["fast"]
+    assert seen(wrong, 422).fields["next"] == [address]  # where the colours lead back to
+
+    requested = sent_to(await client.post(f"{address}/rate", data={"rate": "2"}))
+    page = seen(await client.get(requested))
+    assert page.fields["rate"] == ["2"]
     assert "Your wish is written down" in seen(await client.get(sent_to(await client.post(f"{address}/cancel")))).text
     assert (await is_over(client, address))["state"] == "CANCELLED"
     assert "An operation has this queue" not in seen(await client.get(QUEUE)).text

@@ -328,6 +328,15 @@ def test_a_granted_wish_is_gone(store: OperationsStore) -> None:
     assert store.wishes("op_1") == Wish()
 
 
+def test_a_rate_that_was_granted_is_the_rate_of_the_operation(store: OperationsStore) -> None:
+    was = operation(state=State.RUNNING)
+    store.add(was)
+    store.wish("op_1", Wish(rate=0.1))
+    assert store.get("op_1") == was
+    store.granted("op_1", Wish(rate=0.1))
+    assert store.get("op_1") == replace(was, order=replace(was.order, rate=0.1))
+
+
 def test_what_was_changed_while_a_wish_was_granted_is_still_wished(store: OperationsStore) -> None:
     store.add(operation(state=State.RUNNING))
     store.wish("op_1", Wish(State.PAUSED, 5))

@@ -86,7 +86,7 @@ FIELDS = [(form, name) for form, told in ACTING.items() for name in told.other]
 OTHERS = {
     *("post /theme", "post /sign-in", "post /sign-out", "dialog "),
     *("get /operations", "get /audit", "get /queues/*/messages", "get /queues/*/re-drive"),
-    *("post /queues/*/import", "post /operations/*/rate", "post /operations/*/pause", "post /operations/*/cancel"),
+    *("post /queues/*/import", "post /operations/*/rate"),
     *("post /outbox/retry", "post /outbox/*/retry", "post /outbox/*/discard"),
 }
 SCREENS = [
@@ -395,3 +395,76 @@ def test_two_tabs_with_different_filters_act_each_on_its_own(busy_shop: ShopAtNi
     ended(other)
     assert [one.order.selection.query for one in operations(busy_shop)] == ["id:payment-901", "id:payment-900"]
     assert depth(busy_shop) == before - 2
+
+
+# An operation -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_the_rate_that_is_set_is_the_rate_that_is_shown(busy_shop: ShopAtNight, visitors: Any, script: bool) -> None:
+    id = busy_shop.redrive_slowly()
+    visitor = visitors(busy_shop, java_script_enabled=script)
+    visitor.sign_in("operator")
+    page = visitor.open(f"/operations/{id}")
+    page.get_by_label("At most").fill("0.5")
+    page.get_by_role("button", name="Set").click()
+    expect(page.get_by_label("At most")).to_have_value("0.5")
+    if script:
+        expect(page.get_by_text("requested, and not applied yet")).to_have_count(0)
+        expect(page.locator("#order")).to_contain_text("0.5 per second")
+        expect(page.get_by_label("At most")).to_have_value("0.5")
+        assert operations(busy_shop, "q.emails.dlq")[0].order.rate == 0.5
+
+
+@pytest.mark.parametrize(("button", "state"), [("Pause", "paused"), ("Cancel the rest", "cancelled")])
+def test_a_rate_that_was_typed_goes_with_whichever_button_is_pressed(
+    busy_shop: ShopAtNight, visitors: Any, button: str, state: str
+) -> None:
+    id = busy_shop.redrive_slowly()
+    visitor = visitors(busy_shop)
+    visitor.sign_in("operator")
+    page = visitor.open(f"/operations/{id}")
+    page.get_by_label("At most").fill("1")
+    page.get_by_role("button", name=button).click()
+    expect(page.locator("#progress .state")).to_have_text(state)
+    assert operations(busy_shop, "q.emails.dlq")[0].order.rate == 1
+
+
+def test_a_rate_that_makes_no_sense_keeps_the_other_buttons_from_acting(busy_shop: ShopAtNight, visitors: Any) -> None:
+    id = busy_shop.redrive_slowly()
+    visitor = visitors(busy_shop)
+    visitor.sign_in("operator")
+    page = visitor.open(f"/operations/{id}")
+    page.get_by_label("At most").fill("fast")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("alert")).to_contain_text("Nothing was done.")
+    expect(page.locator("#e-rate")).to_have_text("want a number")
+    expect(page.locator("#progress .state")).to_have_text("running")
+
+
+def test_enter_sets_the_rate_and_neither_pauses_nor_cancels(busy_shop: ShopAtNight, visitors: Any) -> None:
+    id = busy_shop.redrive_slowly()
+    visitor = visitors(busy_shop)
+    visitor.sign_in("operator")
+    page = visitor.open(f"/operations/{id}")
+    page.get_by_label("At most").fill("2")
+    with page.expect_navigation():
+        page.get_by_label("At most").press("Enter")
+    expect(page.locator("#order")).to_contain_text("2 per second")
+    expect(page.locator("#progress .state")).to_have_text("running")
+
+
+def test_progress_does_not_overwrite_a_rate_that_was_typed(busy_shop: ShopAtNight, visitors: Any) -> None:
+    id = busy_shop.redrive_slowly()
+    visitor = visitors(busy_shop)
+    visitor.sign_in("operator")
+    page = visitor.open(f"/operations/{id}")
+    page.get_by_label("At most").fill("3")
+    page.get_by_role("button", name="Set").focus()
+    moved = page.locator("#progress dd b").first
+    before = int(moved.inner_text())
+    for count in (1, 2):  # the page has been refreshed twice since
+        expect(moved).not_to_have_text(re.compile(f"^({'|'.join(str(before + n) for n in range(count))})$"))
+    expect(page.get_by_label("At most")).to_have_value("3")
+    page.get_by_role("button", name="Set").press("Enter")
+    expect(page.locator("#order")).to_contain_text("3 per second")

@@ -495,11 +495,17 @@ class Desk:
         page = found[:limit]
         return Listed(tuple(item for _, item in page), str(page[-1][0]) if len(found) > limit else None)
 
+    async def wanted(self, operation: Operation) -> Wish:
+        """Return what is requested of an operation and not applied yet."""
+        return await asyncio.to_thread(self.service.store.wishes, operation.id)
+
     async def steer(self, id: str, wish: Wish) -> Operation:
         """Pause, go on, cancel, faster or slower. It is heard within a second."""
         found = await self.operation(id)
         await self.need(Act.STEER, found.order.queue)
         if wish.state is State.RUNNING and self.service.is_interrupted(found):
+            if wish.rate is not None:
+                await self.service.wish(found.id, Wish(rate=wish.rate))
             return await self._crew.begin(GoOn(self.who.name, found, asked=True))
         await self.service.wish(found.id, wish)
         return await self.service.operation(found.id)

@@ -648,7 +648,8 @@ class Service:
 
     async def wish(self, id: str, wish: Wish) -> Operation:
         operation = await self.operation(id)
-        words = f"rate {wish.rate:g}" if wish.rate is not None else str(wish.state)
+        rate = f"rate {wish.rate:g}" if wish.rate is not None else ""
+        words = ", ".join(filter(None, (wish.state, rate)))
         await self.record("steer", operation.order.queue, operation=operation.id, detail=words)
         if wish.state is State.CANCELLING and self.is_interrupted(operation):
             return await self._close(operation)

@@ -143,13 +143,18 @@ class OperationsStore:
         return Wish(State(found.wanted_state) if found.wanted_state else None, found.wanted_rate)
 
     def granted(self, operation: str, wish: Wish) -> None:
-        """The runner has obeyed: take the wish away, except what somebody has changed meanwhile."""
+        """The runner has obeyed: take the wish away, except what somebody has changed meanwhile. The rate that it works
+        at now is the order's.
+        """
         table, state, rate = self.table, self.table.c.wanted_state, self.table.c.wanted_rate
-        changes = {
+        changes: dict[str, Any] = {
             "wanted_state": sa.case((state == _text(wish.state), sa.null()), else_=state),
             "wanted_rate": sa.case((rate == wish.rate, sa.null()), else_=rate),
         }
         with self.database.engine.begin() as connection:
+            if wish.rate is not None:
+                asked = connection.execute(sa.select(table.c.asked).where(table.c.id == operation)).scalar_one()
+                changes["asked"] = json.dumps(json.loads(asked) | {"rate": wish.rate})
             connection.execute(sa.update(table).where(table.c.id == operation).values(**changes))
 
     def _wanted(self, wish: Wish) -> dict[str, Any]:

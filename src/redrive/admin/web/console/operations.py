@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -70,9 +71,11 @@ async def _page(
     outcome: Outcome | None = None,
     cursor: str | None = None,
     mistakes: Mistakes | None = None,
-    typed_rate: str = "",
+    typed_rate: str | None = None,
 ) -> Response:
     found = await at.operation(id)
+    wanted_rate = (await at.wanted(found)).rate
+    rate = found.order.rate if wanted_rate is None else wanted_rate
     after = int(read_cursor("items", cursor)) if cursor is not None else None
     counts = found.counts
     many = {
@@ -100,21 +103,24 @@ async def _page(
         items=items.items,
         next=write_cursor("items", items.next) if items.next is not None else None,
         mistakes=mistakes or Mistakes(),
+        wanted_rate=wanted_rate,
+        shown_rate=f"{rate:g}" if rate is not None else "",
         typed_rate=typed_rate,
+        address=links_of(request)("operations", id),  # also of the page that answers a form
     )
 
 
 @router.post("/operations/{id}/{wish}")
 async def steer(request: Request, at: At, id: Named, wish: str) -> Response:
-    typed, mistakes, rate = await form_of(request), Mistakes(), ""
+    """Whichever button is pressed, a rate that was changed is set, too."""
+    typed, mistakes = await form_of(request), Mistakes()
+    rate = text_of(typed, "rate")
     try:
-        if wish == "rate":
-            rate = text_of(typed, "rate")
-            wanted = Wish(rate=m.SteerIn.model_validate({"rate": rate}).rate)
-        elif wish in _WISHES:
-            wanted = _WISHES[wish]
-        else:
+        if wish != "rate" and wish not in _WISHES:
             raise ConfigurationError(f"{wish}: an operation is paused, resumed, cancelled, or gets another rate")
+        wanted = _WISHES.get(wish, Wish())
+        if wish == "rate" or rate != text_of(typed, "shown_rate"):
+            wanted = replace(wanted, rate=m.SteerIn.model_validate({"rate": rate}).rate)
         await at.steer(id, wanted)
     except (ValidationError, ConfigurationError) as error:
         mistakes.add(error)
