@@ -780,6 +780,26 @@ async def test_exported_messages_are_imported_from_a_file(client: httpx.AsyncCli
     assert await bodies(connection, DLQ) == orders(0, 1)
 
 
+async def test_an_import_that_is_sent_twice_is_done_once(client: httpx.AsyncClient, connection: Connection) -> None:
+    await prepare(connection, 2)
+    exported = (await client.get(f"/admin/dlq/queues/{DLQ}/export", params={"reveal": "1"})).content
+    once = seen(await client.get(f"{QUEUE}/import")).fields["once"][0]
+    file = {"file": ("x.ndjson", exported)}
+    broken = {"file": ("x.ndjson", exported + b"{")}
+    assert seen(await client.post(f"{QUEUE}/import", data={"once": once}, files=broken), 422)
+
+    first, second = await asyncio.gather(
+        *(client.post(f"{QUEUE}/import", data={"once": once}, files=file) for _ in range(2))
+    )
+
+    said = {parse_qs(urlsplit(sent_to(one)).query)["said"][0] for one in (first, second)}
+    assert said == {"imported", "imported-once"}
+    assert await bodies(connection, DLQ) == orders(0, 1, 0, 1)
+    another = seen(await client.get(f"{QUEUE}/import")).fields["once"][0]
+    assert "said=imported" in sent_to(await client.post(f"{QUEUE}/import", data={"once": another}, files=file))
+    assert await bodies(connection, DLQ) == orders(0, 1)
+
+
 async def test_mounted_in_another_application_pages_and_api_lead_to_each_other(
     office: Office, connection: Connection
 ) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -468,3 +469,91 @@ def test_progress_does_not_overwrite_a_rate_that_was_typed(busy_shop: ShopAtNigh
     expect(page.get_by_label("At most")).to_have_value("3")
     page.get_by_role("button", name="Set").press("Enter")
     expect(page.locator("#order")).to_contain_text("3 per second")
+
+
+# The others ---------------------------------------------------------------------------------------------
+
+
+def test_an_import_puts_the_chosen_file_into_the_queue_once(
+    busy_shop: ShopAtNight, visitors: Any, tmp_path: Path
+) -> None:
+    before = depth(busy_shop)
+    visitor = visitors(busy_shop)
+    visitor.sign_in("admin")
+    page = visitor.page
+    exported = tmp_path / "one.ndjson"
+    export = f"{busy_shop.address}/admin/dlq{PAYMENTS}/export?q=id:payment-900&reveal=1"
+    exported.write_bytes(page.request.get(export).body())
+    page = visitor.open(f"{PAYMENTS}/import")
+    page.get_by_role("button", name="Import into").click()
+    expect(page.locator("#e-file")).to_have_text("choose a file first")
+    assert depth(busy_shop) == before
+
+    page.locator("[name=file]").set_input_files(exported)
+    page.get_by_role("button", name="Import into").dblclick(no_wait_after=True)
+    expect(page.locator("main > .notice").first).to_contain_text(re.compile("in the queue|imported once"))
+    assert depth(busy_shop) == before + 1
+
+
+def test_an_outbox_row_is_discarded_once_and_only_that_one(busy_shop: ShopAtNight, visitors: Any) -> None:
+    visitor = visitors(busy_shop)
+    visitor.sign_in("admin")
+    one, other = visitor.page, visitor.new_page()
+    for page in (one, other):
+        page.goto(f"{busy_shop.address}/outbox/1/discard")
+    one.get_by_role("button", name="Delete row 1 for good").click()
+    expect(one.locator("main > .notice").first).to_contain_text("The row is deleted")
+    expect(one.locator("tbody tr")).to_have_count(2)
+    other.get_by_role("button", name="Delete row 1 for good").click()
+    expect(other.locator("main > .notice").first).to_contain_text("not parked any more")
+    expect(other.locator("tbody tr")).to_have_count(2)
+
+
+@pytest.mark.parametrize(
+    ("button", "left", "said"), [("Publish again row 1", 2, "It will be"), ("Publish all parked rows", 0, "All parked")]
+)
+def test_outbox_rows_are_published_again_as_the_button_says(
+    busy_shop: ShopAtNight, visitors: Any, button: str, left: int, said: str
+) -> None:
+    visitor = visitors(busy_shop)
+    visitor.sign_in("admin")
+    page = visitor.open("/outbox")
+    page.get_by_role("button", name=button).click()
+    expect(page.locator("main > .notice").first).to_contain_text(said)
+    expect(page.locator("tbody tr")).to_have_count(left)
+
+
+@pytest.mark.parametrize(
+    ("path", "typed", "asked"),
+    [
+        ("/operations", {"queue": "q.emails.dlq"}, "queue=q.emails.dlq"),
+        ("/audit", {"queue": "q.emails.dlq", "by": "grace", "action": "re-drive"}, "by=grace"),
+        (f"{PAYMENTS}/messages", {"q": "id:payment-900"}, "q=id%3Apayment-900"),
+    ],
+)
+def test_a_filter_shows_what_was_typed(
+    shop: ShopAtNight, visitors: Any, path: str, typed: dict[str, str], asked: str
+) -> None:
+    visitor = visitors(shop)
+    visitor.sign_in("admin")
+    page = visitor.open(path)
+    for name, value in typed.items():
+        field(page, name).fill(value)
+    field(page, next(iter(typed))).press("Enter")
+    expect(page).to_have_url(re.compile(re.escape(asked)))
+    for name, value in typed.items():
+        expect(field(page, name)).to_have_value(value)
+
+
+def test_messages_that_are_selected_are_those_that_are_planned(shop: ShopAtNight, visitors: Any) -> None:
+    """Also if another search was typed meanwhile, and not made."""
+    visitor = visitors(shop)
+    visitor.sign_in("operator")
+    page = visitor.open(f"{PAYMENTS}/messages")
+    page.get_by_role("checkbox", name=re.compile("Select payment-902")).check()
+    field(page, "q").fill("id:payment-900")
+    page.get_by_role("button", name="Re-drive 1 selected").click()
+    expect(page.locator("header.head")).to_contain_text("1 message that you selected")
+    page.get_by_text("This one").click()
+    expect(page.locator(".sample li")).to_have_count(1)
+    expect(page.locator(".sample")).to_contain_text("payment-902")

@@ -1,8 +1,14 @@
-"""Exported messages that are put into a queue: a file, read to its end before anything of it is published."""
+"""Exported messages that are put into a queue: a file, read to its end before anything of it is published.
+
+A form has a key of its own, so that one that is sent twice, as by a double click, is imported once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import IO
 
 from fastapi import APIRouter, Request
@@ -19,10 +25,12 @@ from redrive.admin.web.rest import Named
 from redrive.errors import ConfigurationError
 from redrive.runtime.dlq.archive import lines_of
 from redrive.runtime.dlq.letters import Exported, decode_letter
+from redrive.store.requests import Answer, Standing
 
 router = APIRouter()
 
 _MOST_BYTES = 1024 * 1024 * 1024
+_LONGEST_KEY = 64
 
 
 @router.get("/queues/{queue:path}/import")
@@ -41,6 +49,7 @@ async def _page(request: Request, at: Desk, queue: str, mistakes: Mistakes) -> R
         queue=queue,
         view=await at.queue(queue),
         mistakes=mistakes,
+        once=secrets.token_urlsafe(16),
     )
 
 
@@ -49,19 +58,39 @@ async def import_(request: Request, at: At, queue: Named) -> Response:
     await at.need(Act.IMPORT, queue)
     try:
         _check_size(request)
-        async with request.form(max_files=1, max_fields=1) as sent:
+        async with request.form(max_files=1, max_fields=2) as sent:
             file = sent.get("file")
             if not isinstance(file, UploadFile) or not file.filename:
                 raise ConfigurationError("choose a file first")
             for _ in _decoded(file.file):
                 pass
             file.file.seek(0)
-            await at.restore(queue, _decoded(file.file), file.filename)
+            async with _once(at, sent.get("once")) as is_first:
+                if is_first:
+                    await at.restore(queue, _decoded(file.file), file.filename)
     except ConfigurationError as error:
         mistakes = Mistakes()
         mistakes.fields["file"] = str(error)
         return await _page(request, at, queue, mistakes)
-    return seen(links_of(request)("queues", queue, said="imported"))
+    return seen(links_of(request)("queues", queue, said="imported" if is_first else "imported-once"))
+
+
+@asynccontextmanager
+async def _once(at: Desk, key: object) -> AsyncIterator[bool]:
+    """Yield whether the form with this key is sent for the first time. If it fails, it may be sent again."""
+    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
+        yield True
+        return
+    requests, who, key = at.office.requests, at.who.name, f"import {key}"
+    is_first = await asyncio.to_thread(requests.begin, who, key, "", at.office.clock.now()) is Standing.NEW
+    if is_first:
+        await asyncio.to_thread(requests.finish, who, key, Answer(303, ""))
+    try:
+        yield is_first
+    except BaseException:
+        if is_first:
+            await asyncio.to_thread(requests.forget, who, key)
+        raise
 
 
 def _check_size(request: Request) -> None:

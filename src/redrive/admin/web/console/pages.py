@@ -51,6 +51,7 @@ NOTICES = {
     "new plan.",
     "once": "This plan was carried out already, by this operation. Nothing was done twice.",
     "imported": "The messages of the file are in the queue.",
+    "imported-once": "This form was sent already, and its file is imported once. Nothing was done twice.",
     "retried": "It will be published again within seconds.",
     "all-retried": "All parked rows will be published again within seconds.",
     "row-discarded": "The row is deleted. The audit says what it was.",
