@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from redrive.admin.web.rest import ACTS, router
 from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable
+from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Operation
 
 QUEUE = f"/admin/dlq/queues/{DLQ}"
@@ -660,6 +662,54 @@ async def test_out_of_one_queue_and_into_another(client: httpx.AsyncClient, conn
 
     assert done.json() == {"lines": 3}
     assert await bodies(connection, "copy") == orders(0, 1, 2)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "1"}], ids=["", "once"])
+async def test_an_import_into_no_queue_is_not_even_read(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    read = 0
+
+    async def content() -> AsyncIterator[bytes]:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield b"{}\n" * 1000
+
+    answer = await client.post("/admin/dlq/queues/nowhere/import", content=content(), headers=headers)
+
+    problem(answer, 404, "not-found")
+    assert read == 0
+
+
+async def test_an_import_is_decoded_in_threads(
+    client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(connection, 3)
+    await connection.declare_queue("copy")
+    exported = (await client.get(f"{QUEUE}/export", params={"reveal": True})).content
+    threads = []
+
+    def decode(line: bytes, number: int) -> Exported:
+        threads.append(threading.current_thread())
+        return decode_letter(line, number)
+
+    monkeypatch.setattr("redrive.admin.web.rest.decode_letter", decode)
+    done = await client.post("/admin/dlq/queues/copy/import", content=exported * 200)
+
+    assert done.json() == {"lines": 600}
+    assert len(threads) == 1200  # once to check all of it, once to publish
+    assert threading.main_thread() not in threads
+    assert (await connection.queue_info("copy")).messages == 600
+
+
+async def test_a_line_of_an_import_has_a_longest_length(
+    client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await connection.declare_queue("copy")
+    monkeypatch.setattr("redrive.admin.web.rest._LONGEST_LINE", 1000)
+
+    answer = await client.post("/admin/dlq/queues/copy/import", content=b"\n" + b"x" * 5000 + b"\n")
+
+    assert "line 2: it has more than 1000 bytes" in problem(answer, 422, "invalid-request")["detail"]
 
 
 async def test_messages_are_changed_only_where_that_is_allowed(

@@ -432,6 +432,12 @@ class Desk:
         if not self.office.settings.editing:
             raise NotEditable
 
+    async def need_importing(self, queue: str) -> None:
+        """Raise what is against an import before its body is read: the permission, or that the queue does not exist."""
+        await self.need(Act.IMPORT, queue)
+        async with self.office.residence.looking(queue) as view:
+            await view.definition(queue)
+
     # Out and in ---------------------------------------------------------------------------------------
 
     async def export(self, queue: str, query: str = "", *, reveal: bool = False) -> AsyncGenerator[bytes, None]:

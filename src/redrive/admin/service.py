@@ -70,6 +70,7 @@ log = logging.getLogger("redrive.admin")
 STALE = timedelta(seconds=30)  # an operation that showed no life for so long has lost its runner
 _BEAT = 1.0  # seconds
 SPENT = "deliveries spent"  # in the audit, where a refusal is called otherwise
+_PORTION_BYTES = 16 * 1024 * 1024  # of bodies that an import has in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,7 +614,8 @@ class Service:
         await self.record("import", queue, detail=f"from {file}")
         async with self.place.moving() as view:
             await view.definition(queue)
-            for portion in _portions(lines):
+            portions = _portions(lines)
+            while (portion := await asyncio.to_thread(next, portions, None)) is not None:
                 messages = [("", queue, one.body, harmless(one.raw_properties), True) for _, one in portion]
                 await view.broker.publish_many(messages)
                 yield portion[-1][0]
@@ -717,11 +719,13 @@ def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bo
 
 def _portions(lines: Iterable[tuple[int, Exported]]) -> Iterator[list[tuple[int, Exported]]]:
     portion: list[tuple[int, Exported]] = []
-    for numbered in lines:
-        portion.append(numbered)
-        if len(portion) == PORTION:
+    size = 0
+    for number, message in lines:
+        portion.append((number, message))
+        size += len(message.body)
+        if len(portion) == PORTION or size > _PORTION_BYTES:
             yield portion
-            portion = []
+            portion, size = [], 0
     if portion:
         yield portion
 

@@ -23,7 +23,6 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from redrive.admin.access.roles import Act
 from redrive.admin.office import Office
 from redrive.admin.web.identity import desk_of, office_of, principal_of
 from redrive.admin.web.problems import Problem, problem_of
@@ -34,7 +33,6 @@ log = logging.getLogger("redrive.admin")
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
 _LONGEST = 255
-_LARGE = ("edit", "import")
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -59,9 +57,11 @@ class OnceRoute(APIRoute):
     async def _admit(self, request: Request) -> None:
         """Raise what the handler would, if the client may not send this: FastAPI reads the body before it asks."""
         at = await desk_of(request)
-        if self.operation_id in _LARGE:
-            queue = unquote(request.path_params["queue"])
-            await (at.need_editing(queue) if self.operation_id == "edit" else at.need(Act.IMPORT, queue))
+        match self.operation_id:
+            case "edit":
+                await at.need_editing(unquote(request.path_params["queue"]))
+            case "import":
+                await at.need_importing(unquote(request.path_params["queue"]))
 
 
 async def _once(request: Request, handle: Handler, office: Office, who: str, key: str) -> Response:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import islice
 from typing import IO, Annotated, Any, cast
 from urllib.parse import quote, unquote
 
@@ -42,6 +43,8 @@ _RECHECKED = 5.0  # seconds after which it is checked that whoever watches it ma
 _IN_MEMORY = 8 * 1024 * 1024  # bytes of an export; more is on the disk
 _PART = 64 * 1024
 _MOST_IMPORTED = 1024 * 1024 * 1024  # bytes in one request
+_LONGEST_LINE = 32 * 1024 * 1024  # bytes of one line in it; the command takes any message that RabbitMQ takes
+_CHECKED_AT_ONCE = 100  # lines
 
 _PROBLEM = {"model": m.ProblemOut, "content": {MEDIA_TYPE: {}}}
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -255,7 +258,7 @@ def _parts(file: IO[bytes]) -> Iterator[bytes]:
     },
 )
 async def import_(at: At, request: Request, queue: Named) -> m.ImportedOut:
-    await at.need(Act.IMPORT, queue)
+    await at.need_importing(queue)
     with tempfile.TemporaryFile() as file:
         size = 0
         async for chunk in request.stream():
@@ -263,15 +266,25 @@ async def import_(at: At, request: Request, queue: Named) -> m.ImportedOut:
             if size > _MOST_IMPORTED:
                 raise ConfigurationError("more than a gigabyte: send it in parts, or use `redrive dlq import`")
             await asyncio.to_thread(file.write, chunk)
-        file.seek(0)
-        for _ in _decoded(file):  # all of it is read before anything is published
-            pass
-        file.seek(0)
-        return m.ImportedOut(lines=await at.restore(queue, _decoded(file), "the admin API"))
+        await check_lines(file)
+        return m.ImportedOut(lines=await at.restore(queue, decoded(file), "the admin API"))
 
 
-def _decoded(file: IO[bytes]) -> Iterator[tuple[int, Exported]]:
-    return ((number, decode_letter(line, number)) for number, line in lines_of(file))
+async def check_lines(file: IO[bytes]) -> None:
+    """Decode the whole file before anything of it is published: in threads, and in parts, since others need them."""
+    file.seek(0)
+    lines = decoded(file)
+    while await asyncio.to_thread(_exhaust, lines, _CHECKED_AT_ONCE):
+        pass
+    file.seek(0)
+
+
+def _exhaust(lines: Iterator[tuple[int, Exported]], most: int) -> int:
+    return sum(1 for _ in islice(lines, most))
+
+
+def decoded(file: IO[bytes]) -> Iterator[tuple[int, Exported]]:
+    return ((number, decode_letter(line, number)) for number, line in lines_of(file, _LONGEST_LINE))
 
 
 # Re-driving ---------------------------------------------------------------------------------------------

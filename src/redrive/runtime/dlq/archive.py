@@ -298,12 +298,12 @@ def read_lines(path: Path) -> Generator[tuple[int, bytes], None, None]:
         raise ArchiveError(f"archive {path} cannot be read: {why}") from error
 
 
-def lines_of(file: IO[bytes] | gzip.GzipFile) -> Iterator[tuple[int, bytes]]:
+def lines_of(file: IO[bytes] | gzip.GzipFile, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
     """The same out of a file that is open already, as standard input is."""
     number = 0
-    while line := file.readline(LONGEST_LINE):
+    while line := file.readline(longest):
         number += 1
-        if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-            raise LetterError(number, f"it has more than {LONGEST_LINE} bytes: that is no message")
+        if len(line) == longest and not line.endswith(b"\n"):
+            raise LetterError(number, f"it has more than {longest} bytes")
         if not line.isspace():
             yield number, line

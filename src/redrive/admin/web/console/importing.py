@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import IO
 
 from fastapi import APIRouter, Request
 from starlette.datastructures import UploadFile
@@ -21,10 +20,8 @@ from redrive.admin.web.console.forms import Mistakes
 from redrive.admin.web.console.links import links_of
 from redrive.admin.web.console.pages import page, seen
 from redrive.admin.web.identity import At
-from redrive.admin.web.rest import Named
+from redrive.admin.web.rest import Named, check_lines, decoded
 from redrive.errors import ConfigurationError
-from redrive.runtime.dlq.archive import lines_of
-from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.store.requests import Answer, Standing
 
 router = APIRouter()
@@ -55,19 +52,17 @@ async def _page(request: Request, at: Desk, queue: str, mistakes: Mistakes) -> R
 
 @router.post("/queues/{queue:path}/import")
 async def import_(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.IMPORT, queue)
+    await at.need_importing(queue)
     try:
         _check_size(request)
         async with request.form(max_files=1, max_fields=2) as sent:
             file = sent.get("file")
             if not isinstance(file, UploadFile) or not file.filename:
                 raise ConfigurationError("choose a file first")
-            for _ in _decoded(file.file):
-                pass
-            file.file.seek(0)
+            await check_lines(file.file)
             async with _once(at, sent.get("once")) as is_first:
                 if is_first:
-                    await at.restore(queue, _decoded(file.file), file.filename)
+                    await at.restore(queue, decoded(file.file), file.filename)
     except ConfigurationError as error:
         mistakes = Mistakes()
         mistakes.fields["file"] = str(error)
@@ -81,7 +76,7 @@ async def _once(at: Desk, key: object) -> AsyncIterator[bool]:
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
         yield True
         return
-    requests, who, key = at.office.requests, at.who.name, f"import {key}"
+    requests, who, key = at.office.requests, at.who.identity, f"import {key}"
     is_first = await asyncio.to_thread(requests.begin, who, key, "", at.office.clock.now()) is Standing.NEW
     if is_first:
         await asyncio.to_thread(requests.finish, who, key, Answer(303, ""))
@@ -97,7 +92,3 @@ def _check_size(request: Request) -> None:
     said = request.headers.get("content-length", "")
     if not said.isdecimal() or int(said) > _MOST_BYTES:
         raise ConfigurationError("more than a gigabyte: send it in parts, or use `redrive dlq import`")
-
-
-def _decoded(file: IO[bytes]) -> Iterator[tuple[int, Exported]]:
-    return ((number, decode_letter(line, number)) for number, line in lines_of(file))
