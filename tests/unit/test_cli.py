@@ -1,6 +1,7 @@
 """The `redrive` command, as its user types it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -45,3 +46,15 @@ def test_ping_says_which_broker_answered(amqp_url: str, form: str) -> None:
 
     assert result.exit_code == 0
     assert (json.loads(result.output)["product"] if form == "json" else result.output).startswith("RabbitMQ")
+
+
+def test_the_broker_refuses_an_empty_password_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("\n")
+
+    told = CliRunner().invoke(
+        main, ["broker", "--port", "0", "--memory", "--user", "ada", "--password-file", str(file)]
+    )
+
+    assert told.exit_code == 2
+    assert f"{file} is empty" in told.output

@@ -4,8 +4,9 @@
         connection = await Connection(broker.url).open()
 
 Whoever gets the folder's lock hosts the broker and writes its address beside the data; everybody else reads the
-address and connects there. When the host ends, the lock is free: one of the others takes it, opens the same data and
-listens on the same port, and the clients of all of them reconnect to where they were.
+address and connects there. The address has a random password: a user who cannot read the folder cannot connect. When
+the host ends, the lock is free: one of the others takes it, opens the same data and listens on the same port, with the
+same password, and the clients of all of them reconnect to where they were.
 
     states:  hosting    this process has the lock, the data and the listener
              guest      another one has; this one waits for the lock
@@ -17,6 +18,7 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -30,6 +32,7 @@ from redrive.errors import ConnectionFailed
 
 log = logging.getLogger("redrive.broker")
 
+_USER = "guest"  # with a password that nobody guesses
 _WATCH = 0.2  # seconds between a guest's looks at the lock
 _ADDRESS_WITHIN = 10.0  # seconds from taking the lock to listening; then whoever has the lock is not a host
 
@@ -41,6 +44,7 @@ class SharedBroker:
         self._address = directory / "broker.address"
         self._server: BrokerServer | None = None
         self._port = 0
+        self._password = ""
         self._watch: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -50,7 +54,7 @@ class SharedBroker:
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self._port}/"
+        return f"amqp://{_USER}:{self._password}@127.0.0.1:{self._port}/"
 
     async def __aenter__(self) -> Self:
         deadline = asyncio.get_running_loop().time() + _ADDRESS_WITHIN
@@ -87,7 +91,10 @@ class SharedBroker:
         return True
 
     async def _serve(self, journal: SQLiteJournal) -> BrokerServer:
-        server = BrokerServer(Broker(journal=journal, dialect=self._dialect), port=self._last_port())
+        port, password = self._last_address()
+        self._password = self._password or password or secrets.token_urlsafe(24)  # clients go on with the one they have
+        users = {_USER: self._password}
+        server = BrokerServer(Broker(journal=journal, dialect=self._dialect, users=users), port=port)
         try:
             return await server.start()
         except OSError:  # somebody else listens there now
@@ -107,8 +114,8 @@ class SharedBroker:
 
     async def _find(self) -> bool:
         """Is somebody at the address that the folder names?"""
-        self._port = self._last_port()
-        if not self._port:
+        self._port, self._password = self._last_address()
+        if not self._port or not self._password:
             return False
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -135,15 +142,23 @@ class SharedBroker:
                 await asyncio.sleep(_WATCH)  # the kernel has no event for a lock that is free
         log.warning("the process that hosted the broker in %s ended; this one hosts it now", self.directory)
 
-    def _last_port(self) -> int:
+    def _last_address(self) -> tuple[int, str]:
+        """Return the port and the password of the last host; 0 and nothing if there was none."""
         with suppress(OSError, ValueError, KeyError, TypeError):
-            return int(json.loads(self._address.read_text())["port"])
-        return 0
+            written = json.loads(self._address.read_text())
+            return int(written["port"]), str(written.get("password", ""))
+        return 0, ""
 
     def _write_address(self) -> None:
         beside = self._address.with_suffix(".new")
-        beside.write_text(json.dumps({"port": self._port, "pid": os.getpid()}))
+        beside.unlink(missing_ok=True)
+        with open(beside, "x", opener=_for_its_owner) as file:
+            json.dump({"port": self._port, "pid": os.getpid(), "password": self._password}, file)
         beside.replace(self._address)
 
     def __repr__(self) -> str:
-        return f"<SharedBroker {self.directory} {'hosting' if self.hosting else 'guest'} {self.url}>"
+        return f"<SharedBroker {self.directory} {'hosting' if self.hosting else 'guest'} port {self._port}>"
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

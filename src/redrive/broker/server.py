@@ -29,9 +29,9 @@ class BrokerServer:
     ) -> None:
         if host is None and path is None:
             raise ConfigurationError("a broker listens on a host, on a path, or on both")
-        if host is not None and not _is_loopback(host) and broker.users == GUEST:
+        if host is not None and not _is_loopback(host) and (broker.users == GUEST or "" in broker.users.values()):
             raise ConfigurationError(
-                f"listening on {host} lets others in: give the broker users of its own instead of guest, "
+                f"listening on {host} lets others in: give the broker users with passwords instead of guest, "
                 "or listen on 127.0.0.1"
             )
         self.broker = broker

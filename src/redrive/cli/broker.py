@@ -22,6 +22,7 @@ from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.storage.sqlite import SQLiteJournal
 from redrive.cli.exits import CONFLICT, DEFECT
 from redrive.cli.failing import fail
+from redrive.cli.printing import note
 from redrive.errors import ConfigurationError
 
 
@@ -67,7 +68,7 @@ def broker(
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     if (user is None) != (password_file is None):
         raise click.UsageError("--user and --password-file go together")
-    users = {user: password_file.read_text().strip()} if user is not None and password_file is not None else GUEST
+    users = {user: _password(password_file)} if user is not None and password_file is not None else GUEST
     tcp = unix is None or _was_given(context, "host") or _was_given(context, "port")
     door = _Door(host if tcp else None, port, unix)
     try:
@@ -79,6 +80,13 @@ def broker(
     except OSError as error:
         click.echo(f"redrive: cannot listen on {error.filename or f'{host}:{port}'}: {error.strerror}", err=True)
         sys.exit(CONFLICT)
+
+
+def _password(file: Path) -> str:
+    password = file.read_text().strip()
+    if not password:
+        raise click.UsageError(f"{file} is empty: it must contain the password of --user")
+    return password
 
 
 class _Door(NamedTuple):
@@ -107,6 +115,8 @@ async def _run(data: Path | None, door: _Door, users: dict[str, str], dialect: s
     await server.start()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
+    if users == GUEST:
+        note("redrive: any user of this machine may connect, as guest with password guest; --user sets another one")
     click.echo(f"listening on {' and '.join(server.addresses)}")  # whoever reads this may end it
     failure = await over
     with suppress(StorageError):

@@ -11,10 +11,11 @@ error. Who caught the statement's error would take for stored what is not: so su
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from time import monotonic, sleep
@@ -59,7 +60,10 @@ class Database:
 
     @classmethod
     def embedded(cls, folder: Path) -> Database:
-        return cls(f"sqlite:///{folder / 'redrive.db'}")
+        path = folder / "redrive.db"
+        with suppress(OSError):  # it does not exist, or belongs to another user
+            path.chmod(0o600)
+        return cls(f"sqlite:///{path}")
 
     @property
     def is_postgresql(self) -> bool:
@@ -103,8 +107,8 @@ class Database:
                 options["connect_args"] = {"connect_timeout": _CONNECT}
         else:
             options["connect_args"] = {"timeout": _BUSY}
-            if self.url.database and self.url.database != ":memory:":
-                Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
+            if self.url.database and not self.url.database.startswith((":memory:", "file:")):
+                _make_file(Path(self.url.database))
         return options
 
     @contextmanager
@@ -137,6 +141,13 @@ class Database:
 
     def __repr__(self) -> str:
         return f"<Database {self}>"
+
+
+def _make_file(path: Path) -> None:
+    """For its owner alone: it holds what messages hold, and digests of keys. One that exists stays as it is."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _set_up_sqlite(engine: sa.Engine) -> None:

@@ -237,8 +237,8 @@ class Videos:
         """The broker's, for other processes."""
         if self.stack.broker is not None:
             return self.stack.broker
-        port = json.loads((self.stack.data / "broker.address").read_text())["port"]
-        return f"amqp://guest:guest@127.0.0.1:{port}/"
+        written = json.loads((self.stack.data / "broker.address").read_text())
+        return f"amqp://guest:{written['password']}@127.0.0.1:{written['port']}/"
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         told = self.stack.run(*command, REDRIVE_BROKER=self.address, REDRIVE_USER="ada")

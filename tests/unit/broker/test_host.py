@@ -1,7 +1,9 @@
 """Several processes and one data folder, here as several hosts in one process."""
 
 import asyncio
+import stat
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -10,6 +12,7 @@ from redrive.broker.host import SharedBroker
 from redrive.broker.storage.errors import CorruptFile, NotWritable
 from redrive.broker.storage.sqlite import FILE_NAME
 from redrive.client import Connection, Publish
+from redrive.errors import AuthenticationFailed
 
 
 async def test_the_first_hosts_and_the_second_finds_it(tmp_path: Path) -> None:
@@ -17,6 +20,21 @@ async def test_the_first_hosts_and_the_second_finds_it(tmp_path: Path) -> None:
         assert first.hosting
         assert not second.hosting
         assert second.url == first.url
+
+
+async def test_only_a_client_that_can_read_the_folder_can_connect(tmp_path: Path) -> None:
+    async with SharedBroker(tmp_path / "data") as first:
+        url = urlsplit(first.url)
+        assert url.password
+        assert url.password not in repr(first)
+        with pytest.raises(AuthenticationFailed):
+            await Connection(f"amqp://guest:guest@127.0.0.1:{url.port}/").open()
+        async with SharedBroker(tmp_path / "data") as second, Connection(second.url) as connection:
+            await connection.declare_queue("orders")
+
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "data").iterdir()}
+    assert set(files.values()) == {0o600}, files
 
 
 async def test_a_guest_takes_over_when_the_host_ends_and_clients_find_everything_again(tmp_path: Path) -> None:

@@ -81,3 +81,8 @@ async def test_what_falls_due_after_the_end_wakes_nobody_and_is_there_for_the_ne
     journal = SQLiteJournal(tmp_path)
     async with BrokerServer(Broker(journal=journal, clock=clock)) as server, Connection(server.url) as connection:
         assert (await connection.queue_info("dead")).messages == 1
+
+
+def test_beyond_loopback_every_user_needs_a_password() -> None:
+    with pytest.raises(ConfigurationError, match="users with passwords"):
+        BrokerServer(Broker(users={"ada": "secret", "bob": ""}), host="0.0.0.0")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from redrive.store import database as databases
 from redrive.store.database import Database
@@ -36,3 +38,24 @@ def test_an_engine_is_set_up_before_anybody_has_it(tmp_path: Path) -> None:
     with database.looking() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+
+
+async def test_the_database_and_its_folder_are_for_their_owner_alone(tmp_path: Path) -> None:
+    database = Database.embedded(tmp_path / "data")
+    with database.engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE t (x INTEGER)"))
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "data").iterdir()}
+    await database.close()
+
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+    assert "redrive.db" in files
+    assert set(files.values()) == {0o600}
+
+
+async def test_an_older_database_of_the_data_folder_is_closed_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "redrive.db"
+    path.touch(mode=0o644)
+
+    await Database.embedded(tmp_path).close()
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -15,9 +15,11 @@ from redrive.broker.storage.errors import DirectoryInUse
 
 
 def make_directory(directory: Path) -> None:
-    """With all its parents, and so that a power cut does not undo it."""
+    """With all its parents, for its owner alone, and so that a power cut does not undo it. One that exists stays as it
+    is: it may be somebody else's.
+    """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in missing:
         sync_directory(path.parent)
 
