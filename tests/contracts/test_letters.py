@@ -11,7 +11,6 @@ from redrive.admin.place import Place
 from redrive.admin.service import Service
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, LetterNotFound
-from redrive.recovery.redaction import REDACTION
 from redrive.runtime.dlq import moving
 from redrive.runtime.dlq.archive import ArchiveError, read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
@@ -40,7 +39,7 @@ async def test_what_is_discarded_is_in_the_archive_and_can_be_restored(
     connection: Connection, service: Service, tmp_path: Path
 ) -> None:
     await prepare(connection, 5)
-    before = await exported(service)
+    before = await exported(service, reveal=True)
     plan = await service.plan(Order(Kind.DISCARD, DLQ, Selection(query="body.order:<3"), reason="old"))
 
     over, path = await service.discard(plan, tmp_path, confirm=DLQ)
@@ -52,7 +51,7 @@ async def test_what_is_discarded_is_in_the_archive_and_can_be_restored(
     lines = [upto async for upto in service.restore(read_archive(path), DLQ, str(path))]
     assert lines == [3]
     await until_depth(connection, DLQ, 3)
-    after = await exported(service)
+    after = await exported(service, reveal=True)
     assert [exact(line) for line in after] == [exact(line) for line in before[:3]]
 
 
@@ -165,7 +164,7 @@ async def test_an_export_leaves_everything_and_can_be_redacted(connection: Conne
     await connection.publish_many([dead_letter(9)._replace(body=b'{"password": "hunter2"}')])
     await until_depth(connection, DLQ, 4)
 
-    plain, hidden = await exported(service), await exported(service, redaction=REDACTION)
+    plain, hidden = await exported(service, reveal=True), await exported(service)
 
     assert b"hunter2" in plain[3]
     assert b"hunter2" not in hidden[3]

@@ -127,7 +127,7 @@ async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
 
     assert (await service.operation(operation.id)).state is State.SUCCEEDED
     actions = [entry.action for _, entry in service.audit.listed(by=None)]
-    assert sorted(actions) == [kind, f"{kind} ended"]
+    assert sorted(set(actions) - {"plan"}) == [kind, f"{kind} ended"]
     assert await bodies(connection, SOURCE) == (orders(0, 1, 2) if kind is Kind.REDRIVE else [])
 
 
