@@ -276,6 +276,11 @@ async def test_looking_that_would_count_is_refused_with_the_fix(tmp_path: Path) 
             assert "TimeoutError" in seen(await client.get(posted.headers["location"])).text
             refused = seen(await client.get(f"{QUEUE}/messages/m-1"), 409)
             assert "Looking could lose messages" in refused.text
+            assert "Look all the same" in refused.text
+            posted = await client.post(f"{QUEUE}/messages/m-1", data={"spend": "1"})
+            assert "TimeoutError" in seen(await client.get(posted.headers["location"])).text
+            planned = seen(await client.post(f"{QUEUE}/re-drive", data={"spend": "1", "form": "1"}))
+            assert "The plan" in planned.text
 
 
 async def test_a_queue_that_somebody_holds_is_told_of(

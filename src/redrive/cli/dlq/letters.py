@@ -260,7 +260,7 @@ def export(where: Where, queue: str, query: str, output: Any, reveal: bool, risk
     redrive dlq export orders.dlq -q since:1d | jq .error
     """
     count = run(_exported, where.service(), queue, query, output, reveal, risk)
-    note(f"{counted(count, 'message')} exported")
+    note(f"{counted(count, 'message')} exported" + ("" if reveal else ", without secrets: only --reveal can be imported"))
 
 
 async def _exported(service: Service, queue: str, query: str, output: Any, reveal: bool, risk: Risk) -> int:

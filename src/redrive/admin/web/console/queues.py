@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from redrive.admin.access.roles import Act
+from redrive.admin.desk import Desk
 from redrive.admin.snapshots import Seen
 from redrive.admin.web import models as m
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
@@ -58,7 +59,10 @@ async def message(
     reveal: Reveal = False,
     fresh: Fresh = False,
 ) -> Response:
-    found = await at.message(queue, id, reveal=reveal, fresh=fresh)
+    try:
+        found = await at.message(queue, id, reveal=reveal, fresh=fresh)
+    except (PeekUnsafe, NotDeadLetterQueue) as error:
+        return await _not_looked_page(request, at, queue, id, error)
     if fresh:
         return seen(links_of(request)("queues", queue, "messages", id, said="looked"))
     told, letter = m.MessageOut.whole(found), found.value.letter
@@ -76,6 +80,23 @@ async def message(
         facts=list(_facts(found.value)),
         command=_command(queue, letter.id),
         curl=_curl(request, queue, letter.id),
+    )
+
+
+async def _not_looked_page(
+    request: Request, at: Desk, queue: str, id: str, error: PeekUnsafe | NotDeadLetterQueue
+) -> Response:
+    return page(
+        request,
+        "not_looked.html",
+        at,
+        status=409,
+        here="overview",
+        queue=queue,
+        id=id,
+        view=await at.queue(queue),
+        title="Looking could lose messages" if isinstance(error, PeekUnsafe) else "This is not a dead-letter queue",
+        not_looked=_why_not(error),
     )
 
 
