@@ -283,6 +283,16 @@ async def test_looking_that_would_count_is_refused_with_the_fix(tmp_path: Path) 
             assert "The plan" in planned.text
 
 
+@pytest.mark.parametrize("page", ["discard", "move?form=1&to=odd.dlq", "re-drive"])
+async def test_a_plan_that_would_count_offers_to_spend_a_delivery(tmp_path: Path, page: str) -> None:
+    with ThreadedBroker(dialect=DIALECTS["4.0"]) as broker:
+        async with Connection(broker.url) as connection, asking(an_office(broker.url, tmp_path)) as client:
+            await prepare(connection, 2, "quorum")
+            await connection.declare_queue("odd.dlq")
+            told = seen(await client.get(f"{QUEUE}/{page}"), 422).text
+            assert "Look although each look counts towards the delivery limit" in told
+
+
 async def test_a_queue_that_somebody_holds_is_told_of(
     client: httpx.AsyncClient, connection: Connection, amqp_url: str
 ) -> None:

@@ -260,7 +260,8 @@ def export(where: Where, queue: str, query: str, output: Any, reveal: bool, risk
     redrive dlq export orders.dlq -q since:1d | jq .error
     """
     count = run(_exported, where.service(), queue, query, output, reveal, risk)
-    note(f"{counted(count, 'message')} exported" + ("" if reveal else ", without secrets: only --reveal can be imported"))
+    how = "" if reveal else ", without secrets: only an export with --reveal can be imported"
+    note(f"{counted(count, 'message')} exported{how}")
 
 
 async def _exported(service: Service, queue: str, query: str, output: Any, reveal: bool, risk: Risk) -> int:

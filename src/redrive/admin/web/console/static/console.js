@@ -59,6 +59,7 @@ const live = (region) => {
     try {
       const page = await fetchPage(region.dataset.live);
       for (const part of parts()) if (part) put(part, page);
+      if (!region.dataset.live) events?.close();
       if (page.title) document.title = page.title;
       away(false);
     } catch { away(true); }
@@ -119,7 +120,7 @@ const plan = (form) => {
   if (!button) return;
   const said = form.querySelector("[data-changed]");
   const later = form.dataset.plan.split(" ");
-  let sent = false;
+  let sent = 0;
   const check = () => {
     const changed = [...form.elements].some((field) => field.name && !later.includes(field.name) && isChanged(field));
     const confirmed = all("[data-confirms]", form).every((field) => field.value.trim() === field.dataset.confirms);
@@ -130,8 +131,11 @@ const plan = (form) => {
   };
   form.addEventListener("input", check);
   form.addEventListener("change", check);
-  form.addEventListener("submit", (event) => { if (sent) event.preventDefault(); sent = true; });
-  window.addEventListener("pageshow", () => { sent = false; check(); });
+  form.addEventListener("submit", (event) => { /* a double click; the server does nothing twice either */
+    if (event.submitter !== button) return;
+    if (Date.now() - sent < 2000) event.preventDefault(); else sent = Date.now();
+  });
+  window.addEventListener("pageshow", check);
   check();
 };
 
