@@ -114,4 +114,6 @@ def after_crash(crashes: int, limit: int, *, alone: bool) -> AfterCheck:
     """What becomes of a message whose handling ended with the death of a process."""
     if not alone:
         return Requeue(ALONE, crashes)
+    if crashes >= limit:  # no worker wrote that: it would have parked the message
+        crashes = 0
     return Bury(ParkReason.CRASHED) if crashes + 1 >= limit else Requeue(ALONE, crashes + 1)

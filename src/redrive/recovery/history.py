@@ -11,6 +11,12 @@ Attempts are counted where a crash cannot reset them: in the message, by a heade
 The largest wins. All of these were written by whoever published the message, until somebody else overwrote them, so
 nothing is trusted: what is no number counts as 0, what is too large as `MOST`, what is no time is unknown, what is no
 text is empty, and of endless lists the newest part is read. Reading never raises.
+
+Nor is a count believed that no Redrive worker can have written: whoever counts in `x-redrive-attempts` also writes what
+explains it, an entry of `x-redrive-history` for each attempt or their number in `x-redrive-attempts-dropped`. The count
+is at most what these explain: 99 without a history is 0, and without a count the time of the first failure is unknown.
+A counter with another name is believed as it is: it has that name because consumers that are not Redrive's count in it,
+too, and those keep no history.
 """
 
 from __future__ import annotations
@@ -132,6 +138,7 @@ FOREIGN: Mapping[str, str] = {
     "x-delay": "milliseconds that an exchange of the delayed-message plugin keeps it",
     "CC": "more queues that get a copy; taken out by a re-drive, which is for one queue",
     "BCC": "as CC, and removed by the broker",
+    "x-opt-delivery-time": "when quorum queues deliver it, from RabbitMQ 4.4 on; taken out of every copy",
     **{
         f"x-{which}-death-{what}": f"the {what} of the {which} death, by the broker"
         for which in ("first", "last")
@@ -180,6 +187,7 @@ _READ = {
     *(HeaderNames.FIRST_FAILED_AT, HeaderNames.NOT_BEFORE, HeaderNames.EXCHANGE, HeaderNames.ROUTING_KEY),
     *("x-death", "x-delivery-count"),
 }
+_OWN_COUNTER = HeaderNames().attempts
 NO_HISTORY = History()
 UNREADABLE = History(unreadable=True)
 
@@ -188,7 +196,7 @@ def read_history(
     headers: Mapping[str, object],
     queue: str,
     *,
-    count_header: str = "x-redrive-attempts",
+    count_header: str = _OWN_COUNTER,
     via_reject: bool,
     delivery_count: bool = False,
 ) -> History:
@@ -204,19 +212,22 @@ def read_history(
         read_name(headers.get(HeaderNames.ROUTING_KEY)),
     )
     first_exchange, first_key = _first_publish(headers, deaths) if deaths and own_exchange is None else (None, None)
-    attempts, dropped = _read_attempts(headers.get(HeaderNames.HISTORY))
+    attempts, left_out = _read_attempts(headers.get(HeaderNames.HISTORY))
+    dropped = min(left_out + read_count(headers.get(HeaderNames.DROPPED)), MOST)
+    counted = read_count(headers.get(count_header))
+    failed = max(
+        min(counted, len(attempts) + dropped) if count_header == _OWN_COUNTER else counted,
+        read_count(headers.get("x-delivery-count")) if delivery_count else 0,
+        *(max(1, read_count(death.get("count"))) for death in rejections),  # that it is there says one
+    )
     return History(
-        failed=max(
-            read_count(headers.get(count_header)),
-            read_count(headers.get("x-delivery-count")) if delivery_count else 0,
-            *(max(1, read_count(death.get("count"))) for death in rejections),  # that it is there says one
-        ),
+        failed=failed,
         snoozes=read_count(headers.get(HeaderNames.SNOOZES)),
         crashes=read_count(headers.get(HeaderNames.CRASHES)),
-        first_failed_at=_first_failure(headers, rejections),
+        first_failed_at=_first_failure(headers, rejections) if failed else None,
         not_before=read_moment(headers.get(HeaderNames.NOT_BEFORE)),
         attempts=attempts,
-        dropped=min(dropped + read_count(headers.get(HeaderNames.DROPPED)), MOST),
+        dropped=dropped,
         exchange=first_exchange if own_exchange is None else own_exchange,
         routing_key=first_key if own_key is None else own_key,
         redriven=read_count(headers.get(HeaderNames.REDRIVEN)),

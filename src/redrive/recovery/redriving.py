@@ -7,6 +7,7 @@ It starts anew, and remembers. What would be counted on, or would do harm, goes:
     x-last-death-*                     at 1
     x-delivery-count, -acquired-       counted in the dead-letter queue
     CC, BCC                            would send a copy to a second queue
+    x-opt-delivery-time                quorum queues delay the message until then (RabbitMQ 4.4), be it for years
     user_id                            RabbitMQ closes the channel over that of another user (406); kept as a header
     expiration                         the message may expire again
     Celery's retries and expires       counted in the message as well, and what it counts ends at `max_retries`; a task
@@ -65,10 +66,11 @@ MOST_DEATHS = 20  # that are remembered
 
 _MOST_WORDS = 200  # characters of a name or a reason
 _COPIES = frozenset((b"CC", b"BCC"))
+_DELIVERY_TIME = b"x-opt-delivery-time"
 _DELIVERIES = frozenset((b"x-delivery-count", b"x-acquired-count"))
 _HARMFUL = frozenset(
     (
-        *(b"x-death", *_DELIVERIES, *_COPIES),
+        *(b"x-death", _DELIVERY_TIME, *_DELIVERIES, *_COPIES),
         *(
             f"x-{which}-death-{what}".encode()
             for which in ("first", "last")
@@ -90,6 +92,8 @@ _PARKING = frozenset(
         *(HeaderNames.FINGERPRINT, HeaderNames.HOST, HeaderNames.APP, HeaderNames.PARKED_AT, HeaderNames.QUARANTINE),
     )
 )
+_HISTORY, _DROPPED = HeaderNames.HISTORY.encode(), HeaderNames.DROPPED.encode()
+_QUEUE = HeaderNames.QUEUE.encode()
 _EXCHANGE = HeaderNames.EXCHANGE.encode()
 _ROUTING_KEY = HeaderNames.ROUTING_KEY.encode()
 _USER_ID = HeaderNames.USER_ID.encode()
@@ -160,7 +164,25 @@ def harmless(raw: bytes) -> bytes:
     user = read_user_id(raw)
     kept = {_USER_ID: raw_text(user)} if user is not None else {}
     return patch_properties(
-        raw, set_headers=kept, remove_headers=_COPIES, drop_expiration=True, drop_user_id=user is not None
+        raw,
+        set_headers=kept,
+        remove_headers=_COPIES | {_DELIVERY_TIME},
+        drop_expiration=True,
+        drop_user_id=user is not None,
+    )
+
+
+def restamped(raw: bytes, source: str | None, names: HeaderNames = NAMES) -> bytes:
+    """The same, without what the file says about where the message came from and how often it was tried.
+
+    `source` is the queue that it belongs to from now on, if that is known.
+    """
+    counters = _COUNTERS | {NAMES.attempts.encode(), names.attempts.encode()}
+    forgotten = _HARMFUL | counters | {_QUEUE, _EXCHANGE, _ROUTING_KEY}
+    return patch_properties(
+        harmless(raw),
+        set_headers={_QUEUE: _name(source)} if source is not None else {},
+        remove_headers=forgotten - {_HISTORY},
     )
 
 
@@ -187,6 +209,7 @@ def _kept(raw: bytes, letter: Letter, names: HeaderNames, keep_counters: bool) -
         kept |= _celery_anew(raw)
     elif attempts := max(letter.attempts, _counted(raw, names)):
         kept[names.attempts.encode()] = _number(attempts)
+        kept[_DROPPED] = _number(attempts - len(_tables(find_header(raw, _HISTORY))))
     return kept
 
 

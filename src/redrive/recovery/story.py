@@ -7,6 +7,7 @@ wrote stays byte for byte, except what would harm the copy:
     x-death, x-first-death-*, x-last-death-*       3.10 would count on in them, and see cycles where there are none
     x-delivery-count, x-acquired-count             counted in another queue
     CC, BCC                                        would send copies to queues that had theirs
+    x-opt-delivery-time                            quorum queues delay the copy until then (RabbitMQ 4.4)
     expiration                                     would kill what is kept here on purpose
     user_id                                        RabbitMQ refuses that of another user (406); kept as a header
     headers of an older story                      superseded
@@ -17,7 +18,7 @@ only as far as needed:
 
     1. the oldest attempts (their number is told)     4. the last attempt
     2. the middle of the stack, then all of it        5. all but counts, times, reason and fingerprint
-    3. the end of long words                          6. all but the count
+    3. the end of long words                          6. all but the count, and of how many nothing is told
                                                       7. even that: nothing is told
 
 A publisher who leaves 512 bytes keeps the fifth. The seventh is for one who fills the frame up to the last bytes: the
@@ -66,7 +67,8 @@ NAMES = HeaderNames()
 
 _CORE = 512  # bytes: what is left at the fifth step is smaller
 _TABLE = 4  # bytes: the length of a table, where there was none
-_COUNT = 10  # bytes that the count takes beside its name: a table's length, the name's, type and number
+# Bytes that the counts take beside the name of the first: a table's length; the names', types and numbers; a name.
+_COUNT = 4 + 2 * 6 + len(HeaderNames.DROPPED)
 _ATTEMPT_WORDS = 250  # characters; the newest message is there in full when it is parked
 _FEW_WORDS = 80
 _SHORTEST_STACK = 200
@@ -76,9 +78,11 @@ _LONGEST_FINGERPRINT = 32
 _HARMFUL = (
     *(b"x-death", b"x-first-death-queue", b"x-first-death-reason", b"x-first-death-exchange"),
     *(b"x-last-death-queue", b"x-last-death-reason", b"x-last-death-exchange"),
-    *(b"x-delivery-count", b"x-acquired-count", b"CC", b"BCC"),
+    *(b"x-delivery-count", b"x-acquired-count", b"CC", b"BCC", b"x-opt-delivery-time"),
 )
-_TRACES = (b"-death", b"x-delivery-count", b"x-acquired-count", b"CC", b"x-redrive-")  # all these names, in a few
+_TRACES = (  # all these names, in a few
+    *(b"-death", b"x-delivery-count", b"x-acquired-count", b"CC", b"x-opt-delivery-time", b"x-redrive-"),
+)
 _HISTORY = HeaderNames.HISTORY.encode()
 _DROPPED = HeaderNames.DROPPED.encode()
 _SNOOZES = HeaderNames.SNOOZES.encode()
@@ -152,7 +156,7 @@ def retrying(
     or a move into or out of quarantine, and `history` is the one `with_another_snooze` or `with_crashes`. `mark` is
     that of a message in quarantine (`recovery.admission`).
     """
-    if history is NO_HISTORY and failure is not None and not_before is None:
+    if history is NO_HISTORY and failure is not None and attempt == 1 and not_before is None:
         first = _first_retry(raw, failure, origin, attempt, delay, names)
         if first is not None and len(first) <= budget:
             return first
@@ -210,7 +214,8 @@ def countable(raw: bytes, *, names: HeaderNames = NAMES, budget: int = BUDGET) -
         check_properties(raw)
     except RemoteProtocolError:
         return True
-    return len(_patched(raw, {names.attempts.encode(): _number(MOST)}, names)) <= budget
+    counts = {names.attempts.encode(): _number(MOST), _DROPPED: _number(MOST)}
+    return len(_patched(raw, counts, names)) <= budget
 
 
 # The first time -------------------------------------------------------------------------------------
@@ -303,13 +308,18 @@ def _failed(history: History, failure: Failure | None, attempt: int) -> int:
 def _attempts(
     history: History, failure: Failure | None, attempt: int, delay: timedelta | None
 ) -> tuple[tuple[Attempt, ...], int]:
-    """All that are told, this one included, and how many are not."""
-    if failure is None:
-        return history.attempts, history.dropped
-    message = legible(failure.message, _ATTEMPT_WORDS)
-    newest = Attempt(attempt, failure.at, failure.error_type, message, failure.fingerprint, delay)
-    attempts = (*history.attempts, newest)
-    return attempts[-MOST_ATTEMPTS:], history.dropped + max(0, len(attempts) - MOST_ATTEMPTS)
+    """All that are told, this one included, and how many are not: together at least as many as are counted.
+
+    Those that a broker or Celery has counted are among the latter. A count that is not explained is not believed.
+    """
+    attempts, dropped = history.attempts, history.dropped
+    if failure is not None:
+        message = legible(failure.message, _ATTEMPT_WORDS)
+        newest = Attempt(attempt, failure.at, failure.error_type, message, failure.fingerprint, delay)
+        attempts = (*attempts, newest)
+        dropped += max(0, len(attempts) - MOST_ATTEMPTS)
+        attempts = attempts[-MOST_ATTEMPTS:]
+    return attempts, max(dropped, _failed(history, failure, attempt) - len(attempts))
 
 
 def _state(history: History, failure: Failure | None, not_before: datetime | None) -> dict[bytes, RawValue]:
@@ -366,9 +376,8 @@ def _with_new_properties(raw: bytes, telling: _Telling, budget: int) -> bytes:
 
 
 def _patched(raw: bytes, headers: Mapping[bytes, RawValue], names: HeaderNames) -> bytes:
-    return patch_properties(
-        raw, set_headers=headers, remove_headers=_superseded(names), drop_expiration=True, drop_user_id=True
-    )
+    removing = _superseded(names) if headers else _superseded(names) - {_DROPPED}  # an old count keeps what explains it
+    return patch_properties(raw, set_headers=headers, remove_headers=removing, drop_expiration=True, drop_user_id=True)
 
 
 @lru_cache(64)
@@ -432,7 +441,8 @@ def _core_alone(telling: _Telling, _: int) -> _Telling:
 
 
 def _count_alone(telling: _Telling, _: int) -> _Telling:
-    return _Telling(telling.failed, {}, {}, {})
+    """With the number of attempts that are not told: without it the count would not be believed."""
+    return _Telling(telling.failed, {}, {}, {}, dropped=telling.dropped)
 
 
 _SHORTENINGS: tuple[Callable[[_Telling, int], _Telling], ...] = (

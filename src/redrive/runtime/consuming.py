@@ -369,7 +369,7 @@ class Walk:
             self.queue,
             count_header=self.spec.headers.attempts,
             via_reject=self._policy.via is Route.REJECT,
-            delivery_count=self._policy.via is Route.QUORUM,
+            delivery_count=self._policy.via is Route.QUORUM and delivery.redelivered,  # else a producer wrote it
         )
 
     # Admission ----------------------------------------------------------------------------------------
@@ -470,7 +470,9 @@ class Walk:
 
     @staticmethod
     def _deliveries(delivery: Delivery) -> int:
-        """How often a quorum queue has delivered it before."""
+        """How often a quorum queue has delivered it before. At the first time the count is a producer's."""
+        if not delivery.redelivered:
+            return 0
         try:
             count = (delivery.properties.headers or {}).get("x-delivery-count", 0)
         except RedriveError:

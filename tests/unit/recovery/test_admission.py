@@ -68,3 +68,9 @@ def test_the_death_of_a_worker_that_handled_nothing_else_is_counted_and_the_last
         assert after == Requeue(ALONE, expected)
         crashes = expected
     assert after_check(BY_ITSELF, crashes, 3, survived=False) == Bury(ParkReason.CRASHED)
+
+
+def test_a_count_that_no_worker_can_have_written_is_not_believed() -> None:
+    """It would have parked the message at the limit."""
+    assert after_crash(99, 5, alone=True) == Requeue(ALONE, 1)
+    assert after_crash(4, 5, alone=True) == Bury(ParkReason.CRASHED)

@@ -35,6 +35,11 @@ def history(headers: Mapping[str, object], **how: Any) -> History:
     return read_history(headers, QUEUE, **{"via_reject": False, **how})
 
 
+def counted(attempts: int) -> dict[str, object]:
+    """As a worker counts where there is no room for a history."""
+    return {"x-redrive-attempts": attempts, "x-redrive-attempts-dropped": attempts}
+
+
 def death(queue: object = QUEUE, reason: object = "rejected", count: object = 1, **more: object) -> dict[str, object]:
     return {"queue": queue, "reason": reason, "count": count, **more}
 
@@ -157,18 +162,18 @@ def test_rejections_from_this_queue_are_attempts_where_a_retry_is_a_reject(value
 
 @pytest.mark.parametrize("value", [case[1] for case in DEATHS], ids=[case[0] for case in DEATHS])
 def test_deaths_are_no_attempts_where_a_retry_is_published_again(value: object) -> None:
-    known = history({"x-death": value, "x-redrive-attempts": 1})
+    known = history({"x-death": value, **counted(1)})
 
     assert (known.failed, known.first_failed_at) == (1, None)
 
 
 def test_of_own_header_and_deaths_the_larger_wins() -> None:
-    assert history({"x-redrive-attempts": 5, "x-death": [death(count=2)]}, via_reject=True).failed == 5
+    assert history({**counted(5), "x-death": [death(count=2)]}, via_reject=True).failed == 5
     assert history({"x-redrive-attempts": "2", "x-death": [death(count=5)]}, via_reject=True).failed == 5
 
 
 def test_deliveries_are_attempts_where_a_retry_is_a_return() -> None:
-    headers = {"x-delivery-count": 4, "x-redrive-attempts": 1}
+    headers = {"x-delivery-count": 4, **counted(1)}
 
     assert history(headers).failed == 1
     assert history(headers, delivery_count=True).failed == 4
@@ -181,6 +186,24 @@ def test_attempts_can_be_counted_by_another_header() -> None:
 
 
 # What is told of each -----------------------------------------------------------------------------------
+
+
+def test_a_count_that_no_worker_can_have_written_is_not_believed() -> None:
+    """It has a history of all its attempts, or their number, beside it."""
+    old = {"x-redrive-first-failed-at": NOON}
+    assert history({"x-redrive-attempts": 99, **old}).failed == 0
+    assert history({"x-redrive-attempts": 99, **old}).first_failed_at is None
+    assert history({"x-redrive-attempts": 99, "x-redrive-history": "forged"}).failed == 0
+    assert history({"x-redrive-attempts": 99, "x-redrive-history": [attempt(99)]}).failed == 1
+    assert history({"x-redrive-attempts": 2, "x-redrive-history": [attempt(1), attempt(2)], **old}).failed == 2
+    assert (
+        history({"x-redrive-attempts": 5, "x-redrive-history": [attempt(5)], "x-redrive-attempts-dropped": 4}).failed
+        == 5
+    )
+
+
+def test_a_counter_of_other_consumers_is_believed_without_a_history() -> None:
+    assert history({"x-retry-count": 2}, count_header="x-retry-count").failed == 2
 
 
 def attempt(number: int) -> dict[str, object]:
@@ -259,7 +282,7 @@ def test_an_attempt_made_of_garbage_is_one_of_which_nothing_is_known() -> None:
 )
 def test_a_time_is_aware_or_unknown(value: object, moment: datetime | None) -> None:
     assert read_moment(value) == moment
-    known = history({"x-redrive-first-failed-at": value, "x-redrive-not-before": value})
+    known = history({"x-redrive-first-failed-at": value, "x-redrive-not-before": value, **counted(1)})
     assert (known.first_failed_at, known.not_before) == (moment, moment)
 
 

@@ -14,8 +14,8 @@ from redrive.broker.deadletter import die
 from redrive.broker.dialect import DIALECTS
 from redrive.recovery.dead_letter import read_dead_letter, read_summary
 from redrive.recovery.failure import Failure
-from redrive.recovery.history import HeaderNames, History, read_history
-from redrive.recovery.redriving import MOST_DEATHS, harmless, moved, redriven, traceable
+from redrive.recovery.history import NO_HISTORY, HeaderNames, History, read_history
+from redrive.recovery.redriving import MOST_DEATHS, harmless, moved, redriven, restamped, traceable
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
 from redrive.wire.patch import (
     check_properties,
@@ -29,6 +29,7 @@ from redrive.wire.patch import (
 )
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.skim import skim
+from redrive.wire.values import encode_value
 
 NOON = dt.datetime(2024, 5, 17, 12, 0, 0, 123_000, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
@@ -505,3 +506,53 @@ def test_a_dead_letter_that_cannot_be_read_is_moved_with_its_old_properties_in_a
 
     assert letter.unreadable
     assert (decode_properties(moved(broken, letter)).headers or {})[HeaderNames.RAW_PROPERTIES] == broken
+
+
+FAR = {"x-opt-delivery-time": 4_102_444_800_000, "tenant": "acme"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        copy,
+        lambda raw: copy(raw, keep_counters=True),
+        lambda raw: moved(raw, read_summary(raw, b"", "q.dlq", 1)),
+        harmless,
+        lambda raw: restamped(raw, "q.orders"),
+        parked,
+        lambda raw: retrying(raw, History(), FAILURE, origin=ORIGIN, attempt=1, delay=SECOND),
+        lambda raw: retrying(raw, NO_HISTORY, FAILURE, origin=ORIGIN, attempt=1, delay=SECOND),
+        lambda raw: retrying(raw, History(), None, origin=ORIGIN, attempt=1, delay=SECOND),
+    ],
+    ids=["re-drive", "keep counters", "move", "import", "restamp", "park", "retry", "first retry", "snooze"],
+)
+def test_a_time_of_delivery_in_the_far_future_survives_no_copy(make: Any) -> None:
+    headers = decode_properties(make(Properties(headers=dict(FAR)).encode())).headers or {}
+
+    assert "x-opt-delivery-time" not in headers
+    assert headers["tenant"] == "acme"
+
+
+def test_what_is_kept_of_a_count_is_explained() -> None:
+    """Else the worker that gets it would not believe it."""
+    raw = copy(died(), keep_counters=True)
+
+    assert read_history(decode_properties(raw).headers or {}, "q.orders", via_reject=False).failed == 1
+
+
+def test_a_restamped_message_belongs_where_it_is_put_and_begins_anew() -> None:
+    deaths = {
+        "x-death": [{"queue": "payments", "reason": "rejected"}],
+        "x-first-death-queue": "payments",
+        "x-retries": 9,
+    }
+    raw = patch_properties(parked(), set_headers={name.encode(): encode_value(value) for name, value in deaths.items()})
+
+    told = decode_properties(restamped(raw, "q.mail", HeaderNames(attempts="x-retries"))).headers or {}
+    unknown = decode_properties(restamped(raw, None)).headers or {}
+
+    assert told["x-redrive-queue"] == "q.mail"
+    assert (told["x-redrive-reason"], told["x-redrive-error"], told["tenant"]) == ("exhausted", "ValueError", "acme")
+    gone = {*deaths, "x-redrive-attempts", "x-redrive-exchange", "x-redrive-routing-key", "x-redrive-attempts-dropped"}
+    assert not gone & told.keys()
+    assert not {"x-redrive-queue", "x-redrive-attempts", "x-redrive-first-failed-at"} & unknown.keys()

@@ -158,7 +158,7 @@ async def test_a_retry_tells_what_happened_but_no_stack(broker: Broker) -> None:
 
 async def test_the_rung_is_that_of_the_attempt(broker: Broker) -> None:
     walk = walk_of(broker, retry=Retry(steps=["1s", "2s"]))
-    counted = [Properties(headers={NAMES.attempts: count}) for count in (0, 1, 0)]
+    counted = [Properties(headers={NAMES.attempts: count, NAMES.DROPPED: count}) for count in (0, 1, 0)]
 
     await settle(walk, *(broker.delivers(properties) for properties in counted))
 
@@ -409,7 +409,7 @@ async def test_a_retry_by_reject_is_one_word(broker: Broker) -> None:
 
 async def test_once_the_worker_has_counted_it_goes_on_counting(broker: Broker) -> None:
     """A copy begins the broker's count anew: were it believed, attempts would be forgotten."""
-    known = Properties(headers={NAMES.attempts: 1, NAMES.CRASHES: 1})
+    known = Properties(headers={NAMES.attempts: 1, NAMES.DROPPED: 1, NAMES.CRASHES: 1})
 
     await settle(walk_of(broker, retry=BY_REJECT), broker.delivers(known))
 
