@@ -112,9 +112,10 @@ class Desk:
         if not self.who.is_unrestricted:
             raise NotAllowed(act, self.who, "*")
 
-    async def _need_target(self, act: Act, order: Order) -> None:
-        """To send into a queue is for who sees it. Who gets what goes to an exchange is the bindings' affair: that is
-        for those who see all queues. Asked before the broker is, which would tell what is there.
+    async def _restricted(self, act: Act, order: Order) -> Order:
+        """Return the order with the queues that this principal may send to: where each message goes is decided later,
+        perhaps by another server. A destination that is named is checked now, before the broker is asked, which would
+        tell what is there. What goes to an exchange gets wherever that is bound to: only an unrestricted principal may.
         """
         match order.to.way:
             case Way.QUEUE:
@@ -127,17 +128,14 @@ class Desk:
             case other:
                 assert_never(other)
         await self._need_risk(order.queue, Risk(order.spend_deliveries, order.any_queue))
+        hidden = not self.may(Act.REVEAL, order.queue)
+        return replace(order, allowed=self.who.queues, selection=replace(order.selection, redacted=hidden))
 
     async def _need_risk(self, queue: str, risk: Risk) -> None:
         if risk.spend:
             await self.need(Act.SPEND, queue)
         if risk.any_queue:
             await self.need(Act.ANY_QUEUE, queue)
-
-    def _seeing(self, order: Order) -> Order:
-        """Let its query see no more than this principal may."""
-        hidden = not self.may(Act.REVEAL, order.queue)
-        return replace(order, selection=replace(order.selection, redacted=hidden))
 
     # Looking ------------------------------------------------------------------------------------------
 
@@ -294,8 +292,7 @@ class Desk:
     async def plan(self, order: Order) -> Planned:
         act = Act.DISCARD if order.kind is Kind.DISCARD else Act.PLAN
         await self.need(act, order.queue)
-        await self._need_target(act, order)
-        plan = await self.service.plan(self._seeing(order))
+        plan = await self.service.plan(await self._restricted(act, order))
         if plan.also_receives:
             plan = replace(plan, also_receives=tuple(filter(self.who.sees, plan.also_receives)))
         return Planned(plan, await self._keep(plan.order, plan.eligible, _asked(order)))
@@ -308,8 +305,7 @@ class Desk:
     async def redrive(self, order: Order) -> Operation:
         """Without a plan of one's own. A canary gets one all the same: how long it waits depends on it."""
         await self.need(Act.REDRIVE, order.queue)
-        await self._need_target(Act.REDRIVE, order)
-        order, planned = self._seeing(order), None
+        order, planned = await self._restricted(Act.REDRIVE, order), None
         if order.ramp is not None:
             plan = await self.service.plan(order)
             order, planned = plan.order, plan.eligible
@@ -323,8 +319,8 @@ class Desk:
         kept = await asyncio.to_thread(self.office.plans.take, token, queue, self.who.identity, self.office.clock.now())
         if kept is None or kept.order.kind is not Kind.REDRIVE:
             raise PlanExpired
-        await self._need_target(Act.REDRIVE, kept.order)  # whose queues they are may have changed since
-        return await self._begin(changes(kept.order), kept.eligible)
+        order = await self._restricted(Act.REDRIVE, changes(kept.order))  # its queues may have changed since
+        return await self._begin(order, kept.eligible)
 
     async def carry_out_as_shown(self, order: Order, token: str) -> Operation:
         """Carry out the plan that a form showed, if the form still asks for that: the same messages, no more of them
@@ -332,9 +328,9 @@ class Desk:
         """
         act = Act.DISCARD if order.kind is Kind.DISCARD else Act.REDRIVE
         await self.need(act, order.queue)
-        await self._need_target(act, order)
         kept = await self._take_shown(order.queue, token, _asked(order))
-        chosen = replace(kept.order, rate=order.rate, reason=order.reason)
+        restricted = await self._restricted(act, kept.order)  # its queues may have changed since
+        chosen = replace(restricted, rate=order.rate, reason=order.reason)
         if order.kind is not Kind.DISCARD:
             return await self._begin(chosen, kept.eligible)
         limited = replace(chosen.selection, limit=max(1, kept.eligible))
@@ -386,16 +382,15 @@ class Desk:
     async def move(self, order: Order) -> Operation:
         """Move messages to another dead-letter queue, with their failure records."""
         await self.need(Act.REDRIVE, order.queue)
-        await self._need_target(Act.REDRIVE, order)
-        plan = await self.service.plan(self._seeing(order))
+        plan = await self.service.plan(await self._restricted(Act.REDRIVE, order))
         return await self._begin(plan.order, plan.eligible)
 
     async def discard(self, queue: str, order: Order, confirm: str) -> Operation:
         await self.need(Act.DISCARD, queue)
         if confirm != queue:
             raise ConfigurationError(f"to discard messages of {queue}, say its name once more as `confirm`")
-        await self._need_risk(queue, Risk(order.spend_deliveries, order.any_queue))
-        plan = await self.service.plan(self._seeing(replace(order, kind=Kind.DISCARD)))
+        order = await self._restricted(Act.DISCARD, replace(order, kind=Kind.DISCARD))
+        plan = await self.service.plan(order)
         return await self._crew.begin(Discard(self.who.name, plan, self.office.archives, confirm))
 
     async def edit(
@@ -405,11 +400,10 @@ class Desk:
         is the only one that is sent.
         """
         await self.need_editing(order.queue)
-        await self._need_target(Act.EDIT, order)
         if token is not None:
             kept = await self._take_shown(order.queue, token, _asked(order, transform, force))
             order = replace(order, selection=kept.order.selection)
-        plan = await self.service.plan(order)
+        plan = await self.service.plan(await self._restricted(Act.EDIT, order))
         return await self._crew.begin(Change(self.who.name, plan, self.office.archives, transform, force))
 
     @property
@@ -419,7 +413,7 @@ class Desk:
     async def preview(self, order: Order, transform: Transform, *, force: bool = False) -> list[tuple[str, str]]:
         """What a change would do: ids with differences."""
         await self.need_editing(order.queue)
-        await self._need_target(Act.EDIT, order)
+        order = await self._restricted(Act.EDIT, order)
         return await self.service.samples(order, transform, force=force)
 
     async def keep_edit(self, order: Order, transform: Transform, *, force: bool = False) -> str:
@@ -452,7 +446,7 @@ class Desk:
         """Put exported messages into a queue. How many lines are in it now."""
         await self.need(Act.IMPORT, queue)
         upto = 0
-        progress = self.service.restore(lines, queue, name)
+        progress = self.service.restore(lines, queue, name, may_use=None if self.who.is_unrestricted else self.who.sees)
         async with aclosing(progress):
             async for line in progress:
                 upto = line

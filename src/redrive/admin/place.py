@@ -24,7 +24,8 @@ from redrive.runtime.dlq.canary import Facts
 from redrive.runtime.dlq.choosing import Route
 from redrive.runtime.dlq.operation import Kind, Operation, Order, Way
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
-from redrive.topology.dead_ends import dead_letter_queues, declared, is_called_dead, sources
+from redrive.topology.dead_ends import Feeders, dead_letter_queues, declared, feeders, is_called_dead, sources
+from redrive.topology.doctor.policies import effective
 from redrive.topology.expansion import Expanded
 from redrive.topology.flows import Flows
 from redrive.topology.naming import Naming, fill
@@ -116,6 +117,15 @@ class View:
             return own
         found = sources(self.survey.definitions).get(queue, [])
         return found[0] if len(found) == 1 else None
+
+    def feeders(self) -> Feeders:
+        """Return which queues dead-letter to which, by the application and by the broker, policies included."""
+        topology, seen = self.place.topology, self.survey.definitions
+        whole = [expand(topology, self.server)]
+        if self.survey.complete:
+            queues = [effective(queue, self.survey.state(queue.name).effective_policy) for queue in seen.queues]
+            whole.append(replace(seen, queues=tuple(queues)))
+        return feeders(topology, self.server, whole)
 
     async def definition(self, queue: str) -> QueueDefinition:
         """As the broker has it; over plain AMQP it is asked until it has told."""

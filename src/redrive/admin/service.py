@@ -41,8 +41,9 @@ from redrive.recovery.editing import Content, diff
 from redrive.recovery.hiding import hide_letter
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.redaction import REDACTION, redact_text
-from redrive.recovery.redriving import harmless
+from redrive.recovery.redriving import harmless, restamped
 from redrive.recovery.search import Query, parse
+from redrive.recovery.story import NAMES
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq import looking, planning
 from redrive.runtime.dlq.acts import Discarding, Moving, Redriving, Transforming
@@ -61,6 +62,7 @@ from redrive.runtime.dlq.transforming import Transform, TransformFailed, transfo
 from redrive.runtime.publishing import uuid7
 from redrive.store.audit import Audit
 from redrive.store.operations import OperationsStore
+from redrive.topology.dead_ends import is_named_after
 from redrive.topology.peeking import PeekSafety
 
 T = TypeVar("T")
@@ -287,7 +289,7 @@ class Service:
             targets = tuple([await self._target(view, route, count) for route, count in found.routes.most_common()])
             also = planning.also_receiving(found, order, view.survey)
             consumers = (await view.connection.queue_info(order.queue)).consumers
-            unseen = _unseen(found, order, view)
+            unseen, unproven = _unseen(found, order, view), _unproven(found, order, view)
             into_dead = view.is_dead_letter_queue(order.to.name) if order.to.way is Way.QUEUE else False
         now = self.clock.now()
         told = planning.warnings(
@@ -300,6 +302,7 @@ class Service:
             now=now,
             unseen=unseen,
             into_dead=into_dead,
+            unproven=unproven,
         )
         return Plan(
             order,
@@ -333,6 +336,7 @@ class Service:
             operation=operation,
             began=self.clock.now(),
             retries=await self._retries(view, order),
+            feeders=view.feeders(),
             budget=view.broker.budget,
         )
 
@@ -426,6 +430,7 @@ class Service:
             act(view.broker) if act is not None else self._act(view.broker, order),
             clock=self.clock,
             retries=await self._retries(view, order),
+            feeders=view.feeders(),
             keeps_order=await view.keeps_order(order.queue),
             prefers_urgent=await view.prefers_urgent(order.queue),
             sight=view,
@@ -609,16 +614,33 @@ class Service:
                     if query is None or query.matches(letter, delivery.body, delivery.raw_properties):
                         yield encode_letter(delivery, letter, redaction=redaction)
 
-    async def restore(self, lines: Iterable[tuple[int, Exported]], queue: str, file: str) -> AsyncGenerator[int, None]:
-        """Put exported messages into a queue. Tells after each portion up to which line everything is there."""
+    async def restore(
+        self,
+        lines: Iterable[tuple[int, Exported]],
+        queue: str,
+        file: str,
+        *,
+        may_use: Callable[[str], bool] | None = None,
+    ) -> AsyncGenerator[int, None]:
+        """Put exported messages into a queue. Tells after each portion up to which line everything is there.
+
+        A file can say anything about where a message came from. `may_use`, of a restricted principal, makes all of them
+        messages of the queue that dead-letters here, if that is one and may be used, and forgets their counters.
+        """
         await self.record("import", queue, detail=f"from {file}")
         async with self.place.moving() as view:
             await view.definition(queue)
+            clean = harmless if may_use is None else self._restamping(view.source(queue), may_use)
             portions = _portions(lines)
             while (portion := await asyncio.to_thread(next, portions, None)) is not None:
-                messages = [("", queue, one.body, harmless(one.raw_properties), True) for _, one in portion]
+                messages = [("", queue, one.body, clean(one.raw_properties), True) for _, one in portion]
                 await view.broker.publish_many(messages)
                 yield portion[-1][0]
+
+    def _restamping(self, source: str | None, may_use: Callable[[str], bool]) -> Callable[[bytes], bytes]:
+        known = source if source is not None and may_use(source) else None
+        names = self.place.header_names.get(known or "", NAMES)
+        return lambda raw: restamped(raw, known, names)
 
     def _lives(self, operation: Operation) -> bool:
         return operation.beat_at is not None and self.clock.now() - operation.beat_at < STALE
@@ -704,6 +726,13 @@ def _unseen(found: Tally, order: Order, view: View) -> tuple[str, ...]:
         for name, queues in reached.items()
         if queues is None or not all(queue in found.sources or view.dead_letter_queues_of(queue) for queue in queues)
     )
+
+
+def _unproven(found: Tally, order: Order, view: View) -> tuple[str, ...]:
+    """Return the destinations that only the messages name."""
+    if order.kind is Kind.DISCARD or order.to.way not in (Way.OWN, Way.RETRY) or view.feeders().of(order.queue):
+        return ()
+    return tuple(sorted(source for source in found.sources if not is_named_after(order.queue, source)))
 
 
 def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> str:

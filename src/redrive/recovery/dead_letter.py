@@ -7,9 +7,9 @@ broker and has `x-death`, in which RabbitMQ counts, for each queue and reason, h
     delivery_limit   it was delivered too often          maxlen     its queue was full
 
     what              from the story                  without one
-    source            x-redrive-queue                 x-first-death-queue; unless the message only expired there and
-                                                      failed in another queue later: a queue in which it was made to
-                                                      wait is not where it failed
+    source            x-redrive-queue                 the queue of the newest death that is a failure; if it only
+                                                      expired, the queue in which it did so first: a queue in which
+                                                      it was made to wait is not where it failed
     reason            a ParkReason                    that of its death in the source
     attempts          x-redrive-attempts              how often it was rejected in the source
     exchange, key     x-redrive-exchange, -key        those of its first death
@@ -19,7 +19,13 @@ broker and has `x-death`, in which RabbitMQ counts, for each queue and reason, h
     type              the property; for a task of Celery's, which has none, the name of the task
 
 A message can have both. `x-death` beside a ParkReason came later, since parking takes it away: the dead-letter queue
-was full, or had a TTL. Beside the attempts of a message that was not parked it is how the message ended.
+was full, or had a TTL. Beside the attempts of a message that was not parked it is how the message ended. If x-death has
+a failure in another queue than x-redrive-queue names, x-death counts: any producer can write x-redrive-queue, and the
+broker keeps it when it dead-letters the message.
+
+Of x-death only the queue and the reason of the newest entry are surely the broker's, and only if the broker
+dead-lettered the message: RabbitMQ 3.10 keeps the other entries and the x-first-death-* that a producer wrote. Whether
+a message may go to the queue it names is decided where more is known (`redrive.runtime.dlq.origins`).
 
 The identity of a message is made of its `message_id`, for people, and a digest of its body and properties, since
 publishers use a `message_id` twice. It must be the same at the next look, and looking changes messages: a quorum queue
@@ -116,6 +122,8 @@ class Summary(NamedTuple):
     size: int  # of the body, in bytes
     parked: bool  # by Redrive; all others were put there by a broker, or by somebody else
     unreadable: bool
+    named: str | None = None  # by x-redrive-queue
+    deaths: tuple[Death, ...] = ()  # by the broker, since it was last re-driven; newest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +150,8 @@ class DeadLetter:
     size: int
     parked: bool
     unreadable: bool
+    named: str | None = None
+    deaths: tuple[Death, ...] = ()
     content_type: str | None = None
     timestamp: datetime | None = None
     app: str = ""  # that parked it
@@ -149,7 +159,6 @@ class DeadLetter:
     stack: str = ""
     history: tuple[Attempt, ...] = ()  # oldest first
     dropped: int = 0  # older attempts, of which only the number is known
-    deaths: tuple[Death, ...] = ()  # by the broker, since it was last re-driven; newest first
     past: tuple[Death, ...] = ()  # before that; newest first
     last_redrive: Redrive | None = None
     headers: Mapping[str, FieldValue] = field(default_factory=dict)
@@ -186,7 +195,6 @@ def read_dead_letter(
         stack=_read_stack(headers.get(HeaderNames.STACK)),
         history=told.attempts,
         dropped=told.dropped,
-        deaths=tuple(_read_deaths(skimmed.headers.get(_X_DEATH))),
         past=tuple(_read_deaths(skimmed.headers.get(_PAST))),
         last_redrive=_last_redrive(headers) if summary.redriven else None,
         headers=headers,
@@ -218,6 +226,7 @@ _STACK = HeaderNames.STACK.encode()
 _REDRIVEN = HeaderNames.REDRIVEN.encode()
 _PARK_REASONS = frozenset(map(str, ParkReason))
 _WAITED = "expired"
+_EVICTED = (_WAITED, "maxlen")  # it did not fail there: a full dead-letter queue does the same
 
 
 class _Ending(NamedTuple):
@@ -238,7 +247,8 @@ def _summary(raw: bytes, skimmed: Skimmed, body: bytes, queue: str, position: in
     headers = skimmed.headers
     reason = _label(headers.get(names.reason.encode()))
     parked = reason in _PARK_REASONS
-    ending = _parked(headers, reason, names) if parked else _died(headers, reason, names)
+    deaths = _read_deaths(headers.get(_X_DEATH))
+    ending = _parked(headers, deaths, reason, names) if parked else _died(headers, deaths, reason, names)
     message_id = _short_text(skimmed.message_id)
     return Summary(
         queue,
@@ -253,6 +263,8 @@ def _summary(raw: bytes, skimmed: Skimmed, body: bytes, queue: str, position: in
         len(body),
         parked,
         False,
+        _name(headers.get(_QUEUE)),
+        tuple(deaths),
     )
 
 
@@ -261,8 +273,8 @@ def _task(headers: Mapping[bytes, RawValue]) -> str | None:
     return _label(headers.get(b"task")) or None if b"retries" in headers and b"id" in headers else None
 
 
-def _parked(headers: Mapping[bytes, RawValue], reason: str, names: HeaderNames) -> _Ending:
-    source = _name(headers.get(_QUEUE))
+def _parked(headers: Mapping[bytes, RawValue], deaths: list[Death], reason: str, names: HeaderNames) -> _Ending:
+    source = _source(_name(headers.get(_QUEUE)), deaths)
     return _Ending(
         source,
         _name(headers.get(_EXCHANGE)),
@@ -276,12 +288,10 @@ def _parked(headers: Mapping[bytes, RawValue], reason: str, names: HeaderNames) 
     )
 
 
-def _died(headers: Mapping[bytes, RawValue], told: str, names: HeaderNames) -> _Ending:
+def _died(headers: Mapping[bytes, RawValue], deaths: list[Death], told: str, names: HeaderNames) -> _Ending:
     """By the broker. `told` is what the last retry, if there was one, wrote about its error."""
-    deaths = _read_deaths(headers.get(_X_DEATH))
     first_queue, first_reason = _name(headers.get(_FIRST_QUEUE)), _label(headers.get(_FIRST_REASON))
-    own = _name(headers.get(_QUEUE))
-    source = _failed_in(deaths, first_queue, first_reason) if own is None else own
+    source = _source(_name(headers.get(_QUEUE)), deaths)
     reason = _reason(deaths, source) or first_reason[:_MOST_REASON] or UNKNOWN
     exchange, routing_key = _published(headers, deaths, first_queue, first_reason)
     error, message, fingerprint = _newest_attempt(headers.get(_HISTORY)) or ("", told, "")
@@ -298,11 +308,13 @@ def _died(headers: Mapping[bytes, RawValue], told: str, names: HeaderNames) -> _
     )
 
 
-def _failed_in(deaths: list[Death], first_queue: str | None, first_reason: str) -> str | None:
-    if first_queue is not None and first_reason != _WAITED:
-        return first_queue
-    failed = next((death.queue for death in deaths if death.reason != _WAITED), None)
-    return failed or first_queue or (deaths[-1].queue if deaths else None) or None
+def _source(named: str | None, deaths: list[Death]) -> str | None:
+    """The queue of the newest failure; else the one that its header names; else the one in which it expired first."""
+    failed = next((death.queue for death in deaths if death.reason not in _EVICTED), None)
+    if failed or named is not None:
+        return failed or named
+    pushed_out = next((death.queue for death in deaths if death.reason != _WAITED), None)
+    return pushed_out or (deaths[-1].queue if deaths else None) or None
 
 
 def _reason(deaths: list[Death], source: str | None) -> str:

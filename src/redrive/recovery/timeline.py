@@ -49,6 +49,7 @@ def explain(letter: DeadLetter) -> list[str]:
         return ["its properties cannot be read, so nothing is known of how it came here"]
     lines = [*_publish(letter), *_in_order(_earlier(letter)), *_attempts(letter), *_park(letter)]
     lines += _in_order((death.at, _death(death)) for death in reversed(letter.deaths))
+    lines += _contradiction(letter)
     if not (letter.parked or letter.deaths):
         lines.append("how it came here is not known: it has no story and no x-death")
     return [visible(line.replace("\n", " ")) for line in lines]
@@ -126,6 +127,17 @@ def _park(letter: DeadLetter) -> Iterator[str]:
     attempts = f" after {_counted(letter.attempts, 'attempt')}" if letter.attempts else ""
     error = f" ({letter.error})" if letter.error and not letter.history else ""
     yield f"parked{by}{on}{_when(letter.dead_at)}{attempts}, because {_WHY[ParkReason(letter.reason)]}{error}"
+
+
+def _contradiction(letter: DeadLetter) -> Iterator[str]:
+    """Header and broker differ about where it failed: any producer can write the header."""
+    if letter.named is None or not letter.deaths or letter.named in (death.queue for death in letter.deaths):
+        return
+    newest = letter.deaths[0].queue
+    rule = "x-death counts"
+    if letter.source == letter.named:
+        rule += f", unless {newest} is a dead-letter queue of {letter.named}"
+    yield f"its header says that it failed in {letter.named}, and x-death that it died in {newest}: {rule}"
 
 
 def _when(at: datetime | None) -> str:

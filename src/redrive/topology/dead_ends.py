@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from redrive.topology.declared import Topology
 from redrive.topology.definitions import DEFAULT_EXCHANGE, Definitions, QueueDefinition
@@ -55,6 +57,44 @@ def sources(definitions: Definitions) -> dict[str, list[str]]:
         for target in exchanges.get(queue.dead_letter_exchange or DEFAULT_EXCHANGE, ()):
             published[target].append(queue.name)
     return {**published, **routed}
+
+
+@dataclass(frozen=True, slots=True)
+class Feeders:
+    """Which queues dead-letter to which, as far as it is known."""
+
+    into: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by the queue that receives
+    dead_ends: frozenset[str] = frozenset()  # the dead-letter queues among all of them
+    waiting: frozenset[str] = frozenset()  # queues that messages leave after a time, to go on to another queue
+
+    def of(self, queue: str) -> frozenset[str]:
+        """Return the queues that dead-letter to this one."""
+        return self.into.get(queue, frozenset())
+
+    def behind(self, queue: str) -> frozenset[str]:
+        """Return the queues that dead-letter to this one, directly or through queues that messages only pass."""
+        found, new = frozenset[str](), {queue}
+        while new:
+            fed_by = frozenset[str]().union(*map(self.of, new)) - found
+            found |= fed_by
+            new = set(fed_by & (self.dead_ends | self.waiting))
+        return found - {queue}
+
+
+def feeders(topology: Topology, server: Server, seen: Iterable[Definitions]) -> Feeders:
+    """Return what an application's topology and these definitions, each of a whole broker, say together."""
+    into: dict[str, set[str]] = defaultdict(set)
+    ends, waiting = set[str](), set[str]()
+    for queue in topology.queues:
+        for name in Expanded(topology, queue, server).dead_letter_queues:
+            into[name].add(queue.name)
+            ends.add(name)
+    for definitions in seen:
+        for name, sending in sources(definitions).items():
+            into[name].update(sending)
+        ends |= dead_letter_queues(definitions)
+        waiting |= {one.name for one in definitions.queues if None not in (one.ttl, one.dead_letter_exchange)}
+    return Feeders({name: frozenset(sending) for name, sending in into.items()}, frozenset(ends), frozenset(waiting))
 
 
 def dead_letter_queues(definitions: Definitions) -> frozenset[str]:
@@ -98,6 +138,11 @@ def _is_dead_end(queue: QueueDefinition, receives_dead_letters: bool) -> bool:
 
 def is_called_dead(name: str) -> bool:
     return _DEAD.search(name) is not None
+
+
+def is_named_after(queue: str, source: str) -> bool:
+    """Is a queue called like the dead-letter queue of `source`? For orders: orders.dlq, orders_error, dlq.orders."""
+    return is_called_dead(queue) and bool(source) and _DEAD.sub("", queue).strip("._:/-") == source.strip("._:/-")
 
 
 def is_called_waiting(name: str) -> bool:

@@ -182,3 +182,24 @@ def test_no_sentence_holds_anything_that_a_terminal_obeys(hostile: str) -> None:
     for line in told(Properties(headers=headers).encode()):
         assert all(char.isprintable() or char.isspace() for char in line)
         assert not {"\n", "\r", "\x1b", "\u202e", "\u2066"} & set(line)
+
+
+def test_where_header_and_broker_differ_the_broker_counts() -> None:
+    raw = died(death("q.orders", "rejected"), **{"x-redrive-queue": "payments.work", "x-redrive-reason": "exhausted"})
+
+    assert told(raw)[-1] == (
+        "its header says that it failed in payments.work, and x-death that it died in q.orders: x-death counts"
+    )
+    assert read_dead_letter(raw, b"", queue="q.orders.dlq", position=0).source == "q.orders"
+
+
+def test_a_record_that_was_evicted_from_its_dead_letter_queue_may_be_right() -> None:
+    raw = died(death("q.orders.dlq", "maxlen"), **{"x-redrive-queue": "q.orders", "x-redrive-reason": "exhausted"})
+
+    assert told(raw)[-1].endswith("x-death counts, unless q.orders.dlq is a dead-letter queue of q.orders")
+
+
+def test_where_they_agree_nothing_is_said_about_it() -> None:
+    raw = died(death("q.retry", "expired"), death("q.orders", "rejected"), **{"x-redrive-queue": "q.orders"})
+
+    assert not [line for line in told(raw) if "header" in line]

@@ -2,7 +2,7 @@ import pytest
 
 from redrive.recovery.retry import Retry, Route
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server, expand
-from redrive.topology.dead_ends import dead_letter_queues, declared, sources
+from redrive.topology.dead_ends import Feeders, dead_letter_queues, declared, feeders, is_named_after, sources
 from redrive.topology.declared import Queue, Topology
 
 
@@ -128,3 +128,50 @@ def test_queues_for_some_errors_only_are_known_by_declaration_and_by_shape(via: 
 
     assert declared(wanted, Server.of("4.3")) == {"q.dlq": "q", "q.invalid": "q"}
     assert dead_letter_queues(expand(wanted, Server.of("4.3"))) == {"q.dlq", "q.invalid"}
+
+
+SERVER = Server.of("4.3.6")
+
+
+def fed_by(*queues: QueueDefinition, topology: Topology | None = None) -> Feeders:
+    return feeders(topology or Topology(), SERVER, [Definitions.of((), queues)])
+
+
+def test_feeders_are_found_directly_and_through_queues_that_messages_only_pass() -> None:
+    found = fed_by(
+        QueueDefinition("orders", arguments=to("orders.wait")),
+        QueueDefinition("orders.wait", arguments=to("orders.dlq", message_ttl=1)),
+        QueueDefinition("orders.dlq", arguments=to("graveyard")),
+        QueueDefinition("graveyard"),
+        QueueDefinition("mail", arguments=to("orders")),
+    )
+
+    assert found.of("orders.dlq") == {"orders.wait"}
+    assert found.behind("orders.dlq") == {"orders.wait", "orders"}  # what dies in mail goes to orders, to be handled
+    assert found.behind("graveyard") == {"orders.dlq", "orders.wait", "orders"}
+    assert found.behind("mail") == frozenset()
+
+
+def test_an_application_may_have_one_dead_letter_queue_for_several_queues() -> None:
+    shop = Topology(queues=[Queue("orders", dlq="dead"), Queue("mail", dlq="dead")])
+
+    assert fed_by(topology=shop).of("dead") == {"orders", "mail"}
+
+
+@pytest.mark.parametrize(
+    ("queue", "source", "expected"),
+    [
+        ("orders.dlq", "orders", True),
+        ("orders_error", "orders", True),
+        ("dlq.orders", "orders", True),
+        ("OrdersDeadLetterQueue", "Orders", True),
+        ("q.orders.dlq", "q.orders", True),
+        ("orders.dlq", "payments", False),
+        ("orders.dlq", "", False),
+        ("dlq", "", False),
+        ("orders.dlq", "q.orders", False),
+        ("orders", "orders", False),
+    ],
+)
+def test_a_dead_letter_queue_may_be_named_after_its_queue(queue: str, source: str, expected: bool) -> None:
+    assert is_named_after(queue, source) is expected

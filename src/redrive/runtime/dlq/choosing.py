@@ -20,12 +20,15 @@ from redrive.recovery.redaction import REDACTION
 from redrive.recovery.redriving import traceable
 from redrive.recovery.search import Query, parse
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Way
+from redrive.runtime.dlq.origins import NO_SOURCE as NO_SOURCE
+from redrive.runtime.dlq.origins import origin_of, shown_name
+from redrive.topology.dead_ends import Feeders
 
 Route = tuple[str, str]  # exchange and key
 
-NO_SOURCE = "the queue it failed in is not known: name one (--to QUEUE)"
 NO_RETRY = "no retry exchange is known for the queue it failed in"
 NO_ORIGIN = "the exchange of its first publish is not known: name a queue (--to QUEUE)"
+NO_EXCHANGE = "the operator is restricted to some queues, and an exchange may lead to any: name a queue (--to QUEUE)"
 NO_ROOM = "its headers leave no room for the mark by which it is known again when it comes back"
 
 
@@ -40,6 +43,7 @@ class Choice(NamedTuple):
     why: str = ""
     exchange: str = ""
     routing_key: str = ""
+    origin: str = ""  # the queue it belongs to, where that decided
 
 
 _PASS = Choice(Verdict.PASS)
@@ -54,6 +58,7 @@ class Chooser:
         began: datetime,
         mixed: bool = False,
         retries: Mapping[str, Route] | None = None,  # the way into the retry queue, by source queue
+        feeders: Feeders | None = None,  # which queues dead-letter to which
         budget: int,  # bytes that properties may have
     ) -> None:
         selection = order.selection
@@ -65,6 +70,7 @@ class Chooser:
         self._ids = frozenset(selection.ids)
         self._group = selection.group
         self._retries = retries or {}
+        self._feeders = feeders or Feeders()
         self._budget = budget
 
     def selects(self, letter: Summary, body: bytes, raw_properties: bytes) -> bool:
@@ -96,10 +102,26 @@ class Chooser:
         return self._routed(letter)
 
     def _routed(self, letter: Summary) -> Choice:
-        route = route_of(self._order.to, letter, self._retries.get)
+        to, origin = self._order.to, ""
+        if to.way in (Way.OWN, Way.RETRY):
+            found = origin_of(letter, self._feeders, restricted=self._order.is_restricted)
+            if found.queue is None:
+                return Choice(Verdict.SKIP, found.why)
+            origin, letter = found.queue, letter._replace(source=found.queue)
+        route = route_of(to, letter, self._retries.get)
         if isinstance(route, str):
             return Choice(Verdict.SKIP, route)
-        return Choice(Verdict.TAKE, "", *route)
+        if why := self._forbidden(origin or to.name):
+            return Choice(Verdict.SKIP, why)
+        return Choice(Verdict.TAKE, "", *route, origin)
+
+    def _forbidden(self, queue: str) -> str:
+        """Why the operator may not send there; nothing if that is allowed."""
+        if not self._order.is_restricted:
+            return ""
+        if self._order.to.way in (Way.ORIGINAL, Way.EXCHANGE):
+            return NO_EXCHANGE
+        return "" if self._order.may_send_to(queue) else f"the operator may not send to {shown_name(queue)}"
 
 
 def route_of(to: Destination, letter: Summary, retry: Callable[[str], Route | None]) -> Route | str:

@@ -52,6 +52,7 @@ from redrive.runtime.dlq.ports import Held, Moves, Remembers
 from redrive.runtime.dlq.reconciliation import Reconciliation, key_of
 from redrive.runtime.dlq.returns import Counted, Returns, Sight
 from redrive.runtime.dlq.steering import Changed, Steering
+from redrive.topology.dead_ends import Feeders
 
 log = logging.getLogger("redrive.dlq")
 
@@ -139,6 +140,7 @@ class Mover:
         *,
         clock: Clock,
         retries: Mapping[str, Route] | None = None,
+        feeders: Feeders | None = None,
         keeps_order: bool = True,
         prefers_urgent: bool = False,
         sight: Sight | None = None,
@@ -155,6 +157,7 @@ class Mover:
         self._act = act
         self._clock = clock
         self._retries = retries or {}
+        self._feeders = feeders
         self._keeps_order = keeps_order
         self._prefers_urgent = prefers_urgent
         self._goes_on = operation.started_at is not None  # with what another process has begun
@@ -386,6 +389,7 @@ class Mover:
             began=self._asked_at,
             mixed=mixed,
             retries=self._retries,
+            feeders=self._feeders,
             budget=self._broker.budget,
         )
 
@@ -404,7 +408,7 @@ class Mover:
         if choice.verdict is Verdict.PASS or (self._told and hash(letter.id) in self._told):
             return None
         if choice.verdict is Verdict.TAKE:
-            return Taken(delivery, letter, choice)
+            return Taken(delivery, letter._replace(source=choice.origin or letter.source), choice)
         self._told.add(hash(letter.id))
         self.steering.add([Item(letter.id, Outcome.SKIPPED, self._clock.now(), letter.message_id, choice.why)])
         return None

@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from redrive.errors import ConfigurationError
@@ -176,6 +177,7 @@ class Order:
     any_queue: bool = False  # also a queue that is not known to be a dead-letter queue, or has consumers
     transform: str = ""  # in words, for the record
     archive: str = ""  # the file that takes what is discarded, or the originals of what is edited
+    allowed: tuple[str, ...] = ("*",)  # patterns of the queues that its principal may send to
 
     def __post_init__(self) -> None:
         if not self.queue:
@@ -186,6 +188,13 @@ class Order:
             raise ConfigurationError(f"destination {self.to}: want the name of another dead-letter queue")
         if self.most_redrives is not None and self.most_redrives < 1:
             raise ConfigurationError(f"most_redrives {self.most_redrives}: want 1 or more, or none")
+
+    @property
+    def is_restricted(self) -> bool:
+        return "*" not in self.allowed
+
+    def may_send_to(self, queue: str) -> bool:
+        return any(fnmatchcase(queue, pattern) for pattern in self.allowed)
 
 
 @dataclass(frozen=True, slots=True)

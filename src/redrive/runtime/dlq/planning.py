@@ -16,6 +16,7 @@ from redrive.recovery.durations import brief, roughly
 from redrive.runtime.dlq.choosing import Chooser, Route, Verdict
 from redrive.runtime.dlq.looking import visit
 from redrive.runtime.dlq.operation import Kind, Order, Way
+from redrive.runtime.dlq.origins import shown_name
 from redrive.runtime.dlq.ports import Looks
 from redrive.topology.routing import targets as queues_reached
 from redrive.topology.survey import Survey
@@ -88,8 +89,8 @@ async def tally(broker: Looks, order: Order, chooser: Chooser) -> Tally:
             return False
         route = choice.exchange, choice.routing_key
         routes[route if len(routes) < MOST_TARGETS or route in routes else ("", "(others)")] += 1
-        if letter.source:
-            sources[letter.source] += 1
+        if source := choice.origin or letter.source:
+            sources[source] += 1
         if letter.dead_at is not None and (oldest is None or letter.dead_at < oldest):
             oldest = letter.dead_at
         if len(sample) < MOST_SAMPLES:
@@ -126,6 +127,7 @@ def warnings(
     now: datetime,
     unseen: tuple[str, ...] = (),  # destinations whose dead-letter queues are not known
     into_dead: bool | None = False,  # is the destination a dead-letter queue? None: not known
+    unproven: tuple[str, ...] = (),  # destinations that only the messages name
 ) -> tuple[str, ...]:
     told = []
     moves = order.kind is Kind.MOVE
@@ -141,6 +143,11 @@ def warnings(
         )
     if moves and into_dead is None:
         told.append(f"whether {order.to.name} is a dead-letter queue cannot be seen without --app or --management")
+    if unproven:
+        told.append(
+            f"only the messages name {', '.join(map(shown_name, unproven[:10]))}: no queue is known to dead-letter to "
+            f"{order.queue} (--app or --management may help). Any producer can write that name"
+        )
     if order.ramp is not None and unseen:
         told.append(
             f"whether messages sent to {', '.join(unseen[:10])} come back cannot be seen, because the dead-letter "

@@ -52,7 +52,7 @@ def choose(raw: bytes | None = None, *, budget: int = 100_000, mixed: bool = Fal
     ],
 )
 def test_what_is_selected_is_taken(selection: Selection) -> None:
-    assert choose(selection=selection) == (Verdict.TAKE, "", "", "orders")
+    assert choose(selection=selection) == (Verdict.TAKE, "", "", "orders", "orders")
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_in_a_queue_that_mixes_the_time_of_death_decides(mixed: bool, began: dat
 
 def test_who_was_re_driven_too_often_is_skipped() -> None:
     often = properties(**{"x-redriven-count": 3})
-    assert choose(often) == (Verdict.SKIP, "re-driven 3 times already", "", "")
+    assert choose(often) == (Verdict.SKIP, "re-driven 3 times already", "", "", "")
     assert choose(properties(**{"x-redriven-count": 1}), most_redrives=1).why == "re-driven once already"
     assert choose(often, most_redrives=None).verdict is Verdict.TAKE
     assert choose(often, kind=Kind.DISCARD).verdict is Verdict.TAKE  # that is no re-drive
 
 
 def test_without_room_for_the_mark_it_is_skipped() -> None:
-    assert choose(budget=100) == (Verdict.SKIP, NO_ROOM, "", "")
+    assert choose(budget=100) == (Verdict.SKIP, NO_ROOM, "", "", "")
 
 
 def test_a_discard_needs_no_destination() -> None:
@@ -131,4 +131,10 @@ def test_a_message_without_a_story_has_no_way_of_its_own(to: str, why: str) -> N
 
 
 def test_the_way_to_retry_must_be_known() -> None:
-    assert choose(to=Destination.parse("retry"), retries={"payments": ("r", "k")}) == (Verdict.SKIP, NO_RETRY, "", "")
+    assert choose(to=Destination.parse("retry"), retries={"payments": ("r", "k")}) == (
+        Verdict.SKIP,
+        NO_RETRY,
+        "",
+        "",
+        "",
+    )
