@@ -18,13 +18,14 @@ import httpx
 import pytest
 
 from admin_api import an_office, asking
-from dead_lettering import a_service, until_depth
+from dead_lettering import a_service, eventually, until_depth
 from redrive import App, Message, Retry
 from redrive.admin.office import Office
 from redrive.admin.service import Service
 from redrive.client import Connection, Delivery, Properties
 from redrive.recovery.retry import Route
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Outcome, State
+from redrive.testing import Endpoint
 from working import working
 
 DLQ, WORK, TARGET = "orders.dlq", "orders.work", "payments.work"
@@ -409,3 +410,54 @@ async def test_forged_counters_do_not_take_attempts_away(
         await until_depth(running.publishing, "orders.dlq", 1)
 
     assert seen == [1, 2]
+
+
+# What can be seen of the broker ---------------------------------------------------------------------------
+
+
+def only_on_rabbitmq(request: pytest.FixtureRequest) -> Endpoint:
+    if request.node.callspec.params["amqp_url"] != "rabbitmq":
+        pytest.skip("the embedded broker shows everything, and has no policies")
+    node: Endpoint = request.getfixturevalue("rabbitmq")
+    return node
+
+
+async def test_over_plain_amqp_the_broker_is_believed_with_a_warning_unless_the_operator_is_restricted(
+    request: pytest.FixtureRequest, connection: Connection, amqp_url: str, tmp_path: Path
+) -> None:
+    only_on_rabbitmq(request)
+    await declare(connection)
+    await die(connection, FORGED)
+    office = an_office(amqp_url, tmp_path)
+
+    async with asking(office, "operator", queues=MINE) as client:
+        await redriven(client)
+        assert await depths(connection) == (0, 0)
+        await redriven(client, to=WORK)
+        assert await depths(connection) == (1, 0)
+    await die(connection, FORGED | FORGED_DEATHS)
+    async with asking(office, "operator") as client:
+        plan = (await client.post(f"/admin/dlq/queues/{DLQ}/re-drive/plan", json={})).json()
+        await redriven(client)
+
+    assert any(warning.startswith(f"only the messages name {WORK}") for warning in plan["warnings"])
+    assert (await depths(connection))[1] == 0
+
+
+async def test_a_queue_that_dead_letters_by_a_policy_is_known(
+    request: pytest.FixtureRequest, connection: Connection, office: Office, amqp_url: str
+) -> None:
+    node = only_on_rabbitmq(request)
+    for name in (WORK, DLQ, TARGET):
+        await connection.declare_queue(name)
+    dying = {"dead-letter-exchange": "", "dead-letter-routing-key": DLQ}
+    vhost = amqp_url.rpartition("/")[2]
+    policy = {"pattern": f"^{WORK}$", "definition": dying, "apply-to": "queues"}
+    node.api(f"/policies/{vhost}/dying", "PUT", policy)
+    await eventually(lambda: "dying" in str(node.api(f"/queues/{vhost}/{WORK}")))
+    await die(connection, FORGED)
+
+    async with asking(office, "operator", queues=MINE) as client:
+        await redriven(client)
+
+    assert await depths(connection) == (1, 0)
