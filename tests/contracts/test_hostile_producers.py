@@ -321,6 +321,32 @@ async def test_an_operation_that_another_server_resumes_keeps_to_the_queues_of_i
     assert await depths(connection) == (0, 0)
 
 
+@pytest.mark.parametrize(("to", "may"), [(TARGET, False), ("own", False), ("original", False), (WORK, True)])
+async def test_a_restricted_operator_does_not_resume_what_leads_out_of_its_queues(
+    connection: Connection,
+    office: Office,
+    amqp_url: str,
+    management_url: str | None,
+    tmp_path: Path,
+    to: str,
+    may: bool,
+) -> None:
+    """Somebody who may send anywhere began it, and their process is gone."""
+    await declare(connection)
+    await die(connection, FORGED)
+    service = a_service(amqp_url, tmp_path, management=management_url)
+    begun = await service.begin(Order(Kind.REDRIVE, DLQ, to=Destination.parse(to), by="grace"))
+    await service.leave(begun)
+
+    async with asking(office, "operator", queues=MINE) as client:
+        answer = await client.post(f"/admin/operations/{begun.id}/resume", headers={"Prefer": "wait=10"})
+        cancelled = await client.post(f"/admin/operations/{begun.id}/cancel")
+
+    assert answer.status_code == (200 if may else 403)
+    assert may or cancelled.status_code == 200
+    assert (await depths(connection))[1] == 0
+
+
 @pytest.mark.parametrize("to", [TARGET, "original", f"exchange:amq.direct:{TARGET}"])
 async def test_a_stored_operation_is_checked_again_when_it_runs(
     connection: Connection, amqp_url: str, management_url: str | None, tmp_path: Path, to: str

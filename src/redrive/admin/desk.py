@@ -137,6 +137,15 @@ class Desk:
         if risk.any_queue:
             await self.need(Act.ANY_QUEUE, queue)
 
+    async def _need_reach(self, order: Order) -> None:
+        """To resume an operation is to send its messages: only where this principal may send them."""
+        if self.who.is_unrestricted or order.kind is Kind.DISCARD or set(order.allowed) <= set(self.who.queues):
+            return
+        if order.to.way is Way.QUEUE:
+            await self.need(Act.STEER, order.to.name)
+        else:
+            await self._refuse(NotAllowed(Act.STEER, self.who, "*"), order.queue)
+
     # Looking ------------------------------------------------------------------------------------------
 
     async def queues(self, *, calm: bool = False) -> list[QueueView]:
@@ -503,6 +512,8 @@ class Desk:
         """Pause, go on, cancel, faster or slower. It is heard within a second."""
         found = await self.operation(id)
         await self.need(Act.STEER, found.order.queue)
+        if wish.state is State.RUNNING:
+            await self._need_reach(found.order)
         if wish.state is State.RUNNING and self.service.is_interrupted(found):
             if wish.rate is not None:
                 await self.service.wish(found.id, Wish(rate=wish.rate))
