@@ -21,6 +21,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from redrive.admin.office import Office
@@ -118,7 +119,13 @@ def make_api(office: Office) -> FastAPI:
     # What is expected is named: Starlette raises again, into the server's log, what only `Exception` covers.
     for error in (RedriveError, SQLAlchemyError, TimeoutError, RequestValidationError, HTTPException, Exception):
         api.add_exception_handler(error, _explain)
+    api.add_exception_handler(ClientDisconnect, _leave)
     return api
+
+
+async def _leave(_: Request, __: Exception) -> Response:
+    """The client closed the connection before its body was complete: it gets no answer, and the log no entry."""
+    return Response(status_code=400)
 
 
 async def _explain(request: Request, error: Exception) -> Response:
