@@ -1,13 +1,14 @@
 """Plans and requests are remembered, on SQLite and on PostgreSQL."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Ramp, Selection
 from redrive.store.database import Database
-from redrive.store.plans import LASTS, Plans
+from redrive.store.plans import LASTS, Plans, digest_of, is_plan_of
 from redrive.store.requests import Answer, Requests, Standing
 from redrive.store.schema import Schema
 
@@ -36,6 +37,23 @@ def test_a_plan_is_taken_as_it_was_kept_and_once(database: Database) -> None:
     token = plans.keep(ORDER, 7, "ada", NOON)
     assert plans.take(token, "orders.dlq", "ada", NOON + SECOND) == (ORDER, 7)
     assert plans.take(token, "orders.dlq", "ada", NOON + SECOND) is None
+
+
+def test_a_plan_that_was_taken_is_recognised_by_its_maker(database: Database) -> None:
+    plans = Plans(database)
+    token = plans.keep(ORDER, 0, "ada", NOON)
+    assert plans.taken(token, "orders.dlq", "ada") is None
+    assert plans.take(token, "orders.dlq", "ada", NOON) == (ORDER, 0)
+    assert plans.taken(token, "orders.dlq", "ada") == ORDER
+    assert plans.taken(token, "orders.dlq", "bob") is None
+    assert plans.taken(token, "payments.dlq", "ada") is None
+
+
+def test_a_token_is_of_what_was_planned(database: Database) -> None:
+    token = Plans(database).keep(ORDER, 7, "ada", NOON, digest_of(ORDER))
+    assert is_plan_of(token, digest_of(ORDER))
+    assert not is_plan_of(token, digest_of(replace(ORDER, queue="payments.dlq")))
+    assert not is_plan_of(token, digest_of(ORDER, "more"))
 
 
 def test_of_many_who_take_a_plan_one_gets_it(database: Database) -> None:

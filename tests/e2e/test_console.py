@@ -34,6 +34,7 @@ SCREENS = [
     "/queues/q.orders.dlq/re-drive",
     "/queues/q.orders.dlq/re-drive?form=1&limit=many",
     "/queues/q.payments.dlq/discard",
+    "/queues/q.payments.dlq/move?form=1&to=q.emails.dlq&said=plan-changed",
     "/queues/q.payments.dlq/import",
     "/queues/q.audit.dlq",
     "/operations",

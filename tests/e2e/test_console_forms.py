@@ -404,10 +404,9 @@ def test_two_tabs_with_different_filters_act_each_on_its_own(busy_shop: ShopAtNi
 
 @pytest.mark.parametrize("script", [True, False])
 def test_the_rate_that_is_set_is_the_rate_that_is_shown(busy_shop: ShopAtNight, visitors: Any, script: bool) -> None:
-    id = busy_shop.redrive_slowly()
     visitor = visitors(busy_shop, java_script_enabled=script)
     visitor.sign_in("operator")
-    page = visitor.open(f"/operations/{id}")
+    page = visitor.open(f"/operations/{busy_shop.redrive_slowly()}")
     page.get_by_label("At most").fill("0.5")
     page.get_by_role("button", name="Set").click()
     expect(page.get_by_label("At most")).to_have_value("0.5")
@@ -422,10 +421,9 @@ def test_the_rate_that_is_set_is_the_rate_that_is_shown(busy_shop: ShopAtNight, 
 def test_a_rate_that_was_typed_goes_with_whichever_button_is_pressed(
     busy_shop: ShopAtNight, visitors: Any, button: str, state: str
 ) -> None:
-    id = busy_shop.redrive_slowly()
     visitor = visitors(busy_shop)
     visitor.sign_in("operator")
-    page = visitor.open(f"/operations/{id}")
+    page = visitor.open(f"/operations/{busy_shop.redrive_slowly()}")
     page.get_by_label("At most").fill("1")
     page.get_by_role("button", name=button).click()
     expect(page.locator("#progress .state")).to_have_text(state)
@@ -433,10 +431,9 @@ def test_a_rate_that_was_typed_goes_with_whichever_button_is_pressed(
 
 
 def test_a_rate_that_makes_no_sense_keeps_the_other_buttons_from_acting(busy_shop: ShopAtNight, visitors: Any) -> None:
-    id = busy_shop.redrive_slowly()
     visitor = visitors(busy_shop)
     visitor.sign_in("operator")
-    page = visitor.open(f"/operations/{id}")
+    page = visitor.open(f"/operations/{busy_shop.redrive_slowly()}")
     page.get_by_label("At most").fill("fast")
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("alert")).to_contain_text("Nothing was done.")
@@ -445,10 +442,9 @@ def test_a_rate_that_makes_no_sense_keeps_the_other_buttons_from_acting(busy_sho
 
 
 def test_enter_sets_the_rate_and_neither_pauses_nor_cancels(busy_shop: ShopAtNight, visitors: Any) -> None:
-    id = busy_shop.redrive_slowly()
     visitor = visitors(busy_shop)
     visitor.sign_in("operator")
-    page = visitor.open(f"/operations/{id}")
+    page = visitor.open(f"/operations/{busy_shop.redrive_slowly()}")
     page.get_by_label("At most").fill("2")
     with page.expect_navigation():
         page.get_by_label("At most").press("Enter")
@@ -457,10 +453,9 @@ def test_enter_sets_the_rate_and_neither_pauses_nor_cancels(busy_shop: ShopAtNig
 
 
 def test_progress_does_not_overwrite_a_rate_that_was_typed(busy_shop: ShopAtNight, visitors: Any) -> None:
-    id = busy_shop.redrive_slowly()
     visitor = visitors(busy_shop)
     visitor.sign_in("operator")
-    page = visitor.open(f"/operations/{id}")
+    page = visitor.open(f"/operations/{busy_shop.redrive_slowly()}")
     page.get_by_label("At most").fill("3")
     page.get_by_role("button", name="Set").focus()
     moved = page.locator("#progress dd b").first
