@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import secrets
@@ -25,6 +26,7 @@ from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.testing import Endpoint
 from redrive.testing.embedded import EmbeddedBroker
+from redrive.wire.patch import with_property
 
 T = TypeVar("T")
 
@@ -536,6 +538,22 @@ def test_show_and_edit_refuse_an_id_that_stands_for_several_messages(own_folder:
         _, err = own_folder.run("dlq", *words, code=2)
         assert f"m-1 stands for 2 messages in {DLQ}: {ids[0]}, {ids[1]}; give the id of one" in err
     own_folder.run("dlq", "show", DLQ, ids[1])
+
+
+def test_a_compressed_body_is_found_and_shown_and_moved_as_it_is(own_folder: Shell) -> None:
+    own_folder.prepare(2)
+    plain = dead_letter(7)
+    body = gzip.compress(plain.body)
+    assert isinstance(plain.properties, Properties)
+    raw = plain.properties.encode()
+    own_folder.publish(plain._replace(body=body, properties=with_property(raw, "content_encoding", b"\x04gzip")))
+
+    (found,) = own_folder.json("dlq", "peek", DLQ, "-q", "body.order:7")["letters"]
+    out, err = own_folder.run("dlq", "show", DLQ, found["id"])
+    assert '"order": 7' in out
+    assert "it is not" not in err
+    own_folder.run("dlq", "redrive", DLQ, "-q", "body.order:7", "--yes")
+    assert own_folder.holds(SOURCE) == [body]
 
 
 def test_an_operation_that_has_ended_cannot_be_steered(own_folder: Shell) -> None:

@@ -5,6 +5,7 @@
     Celery       task, id, retries, args and kwargs, out of headers and body (protocol 2). Pickled arguments are never
                  loaded: to load a pickle is to run it. They are shown as Celery itself described them
     text         as it is
+    gzip         and deflate (`content_encoding`) as what they stand for
     anything     else as a hex dump
 
 The content type is what the publisher says, and publishers err: a body that is not what it is called is shown as what
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from redrive.recovery.compression import decompress
 from redrive.recovery.history import read_count, read_text
 from redrive.recovery.redaction import REDACTION, Redaction, mask, redact_text
 from redrive.recovery.redaction import redact as redact
@@ -74,14 +76,27 @@ def show(
     headers: Mapping[str, object] | None = None,
     limit: int = LIMIT,
     redaction: Redaction | None = REDACTION,
+    content_encoding: str | None = None,
 ) -> ShownBody:
     """About `limit` characters of a body. With None for `redaction`, secrets are shown, too."""
     if not body:
         return ShownBody(Kind.EMPTY, "", note="the body is empty")
     media = _media(content_type)
     window = _Window(max(1, limit), redaction)
-    shown = _celery(body, media, headers or {}, window) or _as_called(body, media, window)
+    plain = decompress(body, content_encoding, MOST_PARSED + 1)
+    if plain.problem:
+        shown = _with_note(_dump(body, window), plain.problem)
+    elif plain.truncated:
+        shown = _beginning(plain.body, media, window)
+    else:
+        shown = _celery(plain.body, media, headers or {}, window) or _as_called(plain.body, media, window)
     return replace(shown, text=visible(shown.text), note=visible(shown.note))
+
+
+def _beginning(body: bytes, media: _Media, window: _Window) -> ShownBody:
+    """Of a body that is larger than what was decompressed, or was cut off: JSON and msgpack have no half."""
+    shown = _text(body, media, window) if body and _looks_like_text(body) else _dump(body, window)
+    return _with_note(replace(shown, truncated=True), "its compressed data is too large, or incomplete: this is a part")
 
 
 class _Media(NamedTuple):

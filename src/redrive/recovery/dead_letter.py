@@ -61,7 +61,7 @@ from redrive.recovery.history import (
     read_text,
 )
 from redrive.recovery.story import NAMES, ParkReason
-from redrive.wire.patch import RawValue, split_array
+from redrive.wire.patch import RawValue, read_content_encoding, split_array
 from redrive.wire.skim import Skimmed, skim, skim_table
 from redrive.wire.values import FieldValue, as_datetime, read_value
 
@@ -162,6 +162,7 @@ class DeadLetter:
     past: tuple[Death, ...] = ()  # before that; newest first
     last_redrive: Redrive | None = None
     headers: Mapping[str, FieldValue] = field(default_factory=dict)
+    content_encoding: str | None = None
 
 
 Letter: TypeAlias = "DeadLetter | Summary"
@@ -198,6 +199,7 @@ def read_dead_letter(
         past=tuple(_read_deaths(skimmed.headers.get(_PAST))),
         last_redrive=_last_redrive(headers) if summary.redriven else None,
         headers=headers,
+        content_encoding=read_content_encoding(raw_properties),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast, overload
 
 import msgspec
 
+from redrive.recovery.compression import MOST_READ, compress, decompress
 from redrive.recovery.dead_letter import DeadLetter, Death, Letter, Redrive, Summary
 from redrive.recovery.json_patch import NotJson, Number, read_json, write_json
 from redrive.recovery.redaction import REDACTED, REDACTION, Redaction, mask, redact, redact_text
@@ -56,10 +57,24 @@ def hide_header(name: str, value: object, redaction: Redaction = REDACTION) -> o
     return REDACTED if redaction.hides(name) else redact(value, redaction)
 
 
-def hide_body(body: bytes, content_type: str | None = None, redaction: Redaction = REDACTION) -> bytes:
+def hide_body(
+    body: bytes,
+    content_type: str | None = None,
+    redaction: Redaction = REDACTION,
+    *,
+    content_encoding: str | None = None,
+) -> bytes:
     """Return a body without secrets: by its keys if it is JSON or msgpack, by what is recognised in it if not. One that
-    has none is returned as it is.
+    has none is returned as it is. A compressed body is compressed again, without what is beyond `MOST_READ` bytes.
     """
+    plain = decompress(body, content_encoding, MOST_READ)
+    shown = _hide(plain.body, content_type, redaction)
+    if plain.body is body:
+        return shown
+    return body if shown == plain.body and not plain.truncated else compress(shown, content_encoding)
+
+
+def _hide(body: bytes, content_type: str | None, redaction: Redaction) -> bytes:
     try:
         told = _with_integers(read_json(body))
         shown = redact(told, redaction)

@@ -19,7 +19,8 @@ if one of its elements does. Values with spaces stand in quotes, in which \\" is
 
 What a message does not tell matches nothing: one that does not say when it died is in no `since:`. Bodies larger than
 `MOST_BODY` are searched in their beginning, and not as JSON; nor are those that are nested too deep to be read. A query
-has at most `MOST_TERMS` terms and `MOST_TEXT` characters.
+has at most `MOST_TERMS` terms and `MOST_TEXT` characters. Compressed bodies (`content_encoding` gzip or deflate) are
+searched decompressed; `size` is that of the body in the queue.
 
 A query made with a `redaction` sees of a message what is shown without the permission to reveal, and no more: it cannot
 be used to guess what is hidden.
@@ -44,18 +45,19 @@ from typing import Any, TypeAlias
 import msgspec
 
 from redrive.errors import ConfigurationError, RemoteProtocolError, SearchError
+from redrive.recovery.compression import MOST_READ, decompress
 from redrive.recovery.dead_letter import Letter
 from redrive.recovery.durations import duration
 from redrive.recovery.hiding import hide_body, hide_header, hide_letter
 from redrive.recovery.history import read_moment
 from redrive.recovery.redaction import Redaction
-from redrive.wire.patch import find_header
+from redrive.wire.patch import find_header, read_content_encoding
 from redrive.wire.properties import decode_properties
 from redrive.wire.values import read_value
 
 MOST_TEXT = 2_000  # characters of a query
 MOST_TERMS = 32  # of a query: each of them is compared with every message
-MOST_BODY = 4 * 1024 * 1024  # bytes of a body that are looked at
+MOST_BODY = MOST_READ
 
 _MOST_ELEMENTS = 1_000  # of a list that is compared element by element
 
@@ -292,8 +294,12 @@ class _Content:
 
     @cached_property
     def body(self) -> bytes:
-        whole = self._body() if callable(self._body) else self._body
-        return whole if self._redaction is None else hide_body(whole, self._content_type, self._redaction)
+        body = self._body() if callable(self._body) else self._body
+        try:
+            body = decompress(body, read_content_encoding(self.raw_properties), MOST_BODY).body
+        except RemoteProtocolError:  # the properties are not readable
+            pass
+        return body if self._redaction is None else hide_body(body, self._content_type, self._redaction)
 
     @property
     def _content_type(self) -> str | None:

@@ -58,6 +58,11 @@ _ARRAY, _TABLE = b"AF"
 # Reading one property -----------------------------------------------------------------------------
 
 
+def read_content_encoding(raw: bytes) -> str | None:
+    at = _find(raw, _CONTENT_ENCODING)
+    return None if at is None else read_foreign_string(raw, at, len(raw))[0]
+
+
 def read_delivery_mode(raw: bytes) -> int | None:
     at = _find(raw, _DELIVERY_MODE)
     return None if at is None else _octet(raw, at)
@@ -109,6 +114,8 @@ def _find(raw: bytes, flag: int) -> int | None:
     try:
         if flags & _CONTENT_TYPE:
             pos += 1 + raw[pos]
+        if flag == _CONTENT_ENCODING:
+            return pos
         if flags & _CONTENT_ENCODING:
             pos += 1 + raw[pos]
         if flag == _HEADERS:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import pickle
 import time
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -221,6 +224,17 @@ def test_other_values_are_not(text: str) -> None:
 def test_a_body_that_is_no_json_has_nothing_at_any_path(body: bytes) -> None:
     assert not matches("body.a:1", body)
     assert matches("-body.a:1", body)
+
+
+@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_compressed_body_is_searched_as_what_it_stands_for(encoding: str, compress: Callable[[bytes], bytes]) -> None:
+    raw = Properties(content_encoding=encoding).encode()
+
+    for text in ("body.customer.id:42", "body:blue", "vip", f"size:{LETTER.size}"):
+        assert matches(text, compress(BODY), raw=raw), text
+    assert not matches("body.customer.id:43", compress(BODY), raw=raw)
+    assert matches("body:plain", b"plain", raw=raw)  # called compressed, and it is not
+    assert matches("body:plain", b"plain", raw=b"\x40\x00")  # unreadable properties
 
 
 def test_a_huge_body_is_searched_in_its_beginning_and_not_as_json() -> None:

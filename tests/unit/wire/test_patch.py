@@ -24,6 +24,7 @@ from redrive.wire.patch import (
     raw_table,
     raw_text,
     raw_timestamp,
+    read_content_encoding,
     read_delivery_mode,
     read_expiration,
     read_priority,
@@ -87,6 +88,7 @@ properties = st.builds(
 def test_single_properties_read_as_decoding_reads_them(properties: Properties) -> None:
     raw = properties.encode()
 
+    assert read_content_encoding(raw) == properties.content_encoding
     assert read_delivery_mode(raw) == properties.delivery_mode
     assert read_priority(raw) == properties.priority
     assert read_expiration(raw) == properties.expiration
@@ -122,6 +124,7 @@ def test_a_property_that_is_not_utf8_keeps_its_bytes() -> None:
 
 
 READERS: list[Callable[[bytes], object]] = [
+    read_content_encoding,
     read_delivery_mode,
     read_priority,
     read_expiration,

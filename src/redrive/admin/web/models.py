@@ -160,7 +160,15 @@ class MessageOut(LetterOut):
             headers={visible(name): _plain(value) for name, value in letter.headers.items()},
             content_type=_text(letter.content_type),
             timestamp=letter.timestamp,
-            body=BodyOut.of(show_body(found.body, letter.content_type, letter.headers, redaction=redaction)),
+            body=BodyOut.of(
+                show_body(
+                    found.body,
+                    letter.content_type,
+                    letter.headers,
+                    redaction=redaction,
+                    content_encoding=letter.content_encoding,
+                )
+            ),
             seen_at=seen.at,
             revealed=found.revealed,
         )

@@ -172,7 +172,13 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, risk: R
     found = run(where.service().message, queue, id, reveal=reveal, risk=risk)
     letter = found.letter
     redaction = None if reveal else REDACTION
-    body = show_body(found.body, letter.content_type, letter.headers, redaction=redaction)
+    body = show_body(
+        found.body,
+        letter.content_type,
+        letter.headers,
+        redaction=redaction,
+        content_encoding=letter.content_encoding,
+    )
     if json:
         as_json(_message_row(found, body.text))
         return

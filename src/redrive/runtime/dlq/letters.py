@@ -105,7 +105,7 @@ def encode_letter(delivery: Delivered, letter: Letter, *, redaction: Redaction |
     line |= _exact_name("exchange", delivery.exchange) | _exact_name("routing_key", delivery.routing_key)
     if redaction is None:
         line["properties"] = b64encode(delivery.raw_properties).decode()
-    line |= _exact("body", delivery.body if redaction is None else hide_body(delivery.body, _type(delivery), redaction))
+    line |= _exact("body", delivery.body if redaction is None else _hidden_body(delivery, redaction))
     return printable(msgspec.json.encode(line).decode()).encode() + b"\n"
 
 
@@ -129,11 +129,13 @@ def _headers(delivery: Delivered, letter: Letter) -> Mapping[str, object] | None
         return None
 
 
-def _type(delivery: Delivered) -> str | None:
+def _hidden_body(delivery: Delivered, redaction: Redaction) -> bytes:
     try:
-        return decode_properties(delivery.raw_properties).content_type
+        properties = decode_properties(delivery.raw_properties)
     except RemoteProtocolError:
-        return None
+        return hide_body(delivery.body, None, redaction)
+    encoding = properties.content_encoding
+    return hide_body(delivery.body, properties.content_type, redaction, content_encoding=encoding)
 
 
 def _readable(value: object) -> object:

@@ -100,7 +100,7 @@ def grouped_without_secrets(found: Grouping) -> Grouping:
 
 def found_without_secrets(found: Found) -> Found:
     letter = hide_letter(found.letter)
-    body = hide_body(found.body, letter.content_type)
+    body = hide_body(found.body, letter.content_type, content_encoding=letter.content_encoding)
     return replace(found, letter=letter, raw_properties=b"", body=body, revealed=False)
 
 

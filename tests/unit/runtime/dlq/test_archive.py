@@ -467,12 +467,11 @@ def test_a_last_line_that_is_cut_says_so_and_one_without_a_break_is_read(path: P
         bodies(path)
 
 
-def test_a_line_without_an_end_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archiving, "LONGEST_LINE", 100)
+def test_a_line_without_an_end_is_refused(path: Path) -> None:
     path.write_bytes(b"x" * 101)
 
     with path.open("rb") as file, pytest.raises(LetterError, match="line 1: it has more than 100 bytes"):
-        list(lines_of(file))
+        list(lines_of(file, longest=100))
 
 
 def test_reading_needs_the_memory_of_one_message(path: Path) -> None:
