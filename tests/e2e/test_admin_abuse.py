@@ -283,6 +283,24 @@ def test_the_users_of_a_trusted_proxy_are_not_counted_as_one_address(monkeypatch
             assert b"at last" in until_closed(client)
 
 
+def test_the_rest_of_a_huge_body_is_not_read_after_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "LINGER", 0.05)
+    with listener() as port, connected(port) as client:
+        client.sendall(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {200 * MB}\r\n\r\n".encode())
+        assert b"at last" in until(b"at last", client)
+
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            client.sendall(bytes(200 * MB))
+
+
+def test_the_rest_of_a_small_body_is_read_and_the_connection_goes_on() -> None:
+    with listener() as port, connected(port) as client:
+        for _ in range(5):
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
+            assert b"at last" in until(b"at last\r\n0\r\n\r\n", client)
+            client.sendall(bytes(100_000))
+
+
 def test_a_web_socket_is_an_ordinary_request(server: Server) -> None:
     upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA")
     said = asked(server, head("/healthz", "Connection: close", *upgrade, method="GET"))

@@ -9,6 +9,9 @@ is complete, and being answered, is never closed for another; if all are such, t
 A trusted proxy (`--trust-proxy`) has one address for many users, so only the first limit holds for it. An address of
 IPv6 is its network (/64), as for the throttle.
 
+A request may be answered before its body is complete, as one without credentials is. Of the rest `MOST_DRAINED` bytes
+are read, for a client that reads its answer when it has sent everything; then the connection is closed.
+
 How long the body of a request may take is checked in `bounds`.
 """
 
@@ -18,6 +21,7 @@ import asyncio
 from collections.abc import Sequence
 from time import monotonic  # the loop's own may tell milliseconds only (uvloop's does)
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from redrive.admin.access.settings import Network
@@ -27,6 +31,8 @@ from redrive.admin.web.proxies import is_trusted
 HEAD_WITHIN = 30.0  # seconds, for the first line and the headers of a request
 MOST_CONNECTIONS = 500  # half of the files that a process may have where nobody said otherwise
 MOST_OF_AN_ADDRESS = 100
+MOST_DRAINED = 256 * 1024  # bytes
+LINGER = 1.0  # seconds, in which a client can read the answer before its connection is closed
 
 
 class Impatient(H11Protocol):
@@ -35,6 +41,7 @@ class Impatient(H11Protocol):
     proxies: Sequence[Network] = ()
     _deadline: asyncio.TimerHandle | None = None
     _waiting_since = 0.0
+    _drained = 0  # bytes of a body whose request has been answered
     _place: str | None = None  # the client's address; None: a trusted proxy, or no address
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -59,14 +66,29 @@ class Impatient(H11Protocol):
         return not self._is_answering or self.cycle.more_body or self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
+        if self._is_left_over(len(data)):
+            return
         if not self._is_answering and self._deadline is None:
             self._wait()
         super().data_received(data)
         if self._is_answering:
             self._stop_waiting()
 
+    def _is_left_over(self, size: int) -> bool:
+        """Is this beyond what is read of a request that has been answered? Then the connection ends soon."""
+        if self._is_answering or self.conn.their_state is not h11.SEND_BODY:
+            return False
+        self._drained += size
+        if self._drained <= MOST_DRAINED:
+            return False
+        self._stop_waiting()
+        self._deadline = self.loop.call_later(LINGER, self.transport.abort)
+        self.transport.pause_reading()
+        return True
+
     def on_response_complete(self) -> None:
         self._waiting_since = monotonic()
+        self._drained = 0
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
