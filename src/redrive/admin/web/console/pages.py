@@ -21,8 +21,7 @@ from fastapi import APIRouter, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
-from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from redrive.admin.access.roles import Act
 from redrive.admin.desk import Desk
@@ -152,7 +151,7 @@ def asset_version(name: str) -> str:
 @assets.get("/static/{name}")
 async def asset(name: str) -> Response:
     content = _ASSETS.get(name)
-    if content is None:
-        raise HTTPException(404, "there is no such file")
+    if content is None:  # not as a page: to render one for every made-up name is work
+        return PlainTextResponse("there is no such file", 404)
     headers = {"Cache-Control": "public, max-age=31536000, immutable"}
     return Response(content, media_type=_TYPES[Path(name).suffix], headers=headers)
