@@ -462,11 +462,12 @@ async def test_over_plain_amqp_the_broker_is_believed_with_a_warning_unless_the_
         await redriven(client, to=WORK)
         assert await depths(connection) == (1, 0)
     await die(connection, FORGED | FORGED_DEATHS)
-    async with asking(office, "operator") as client:
-        plan = (await client.post(f"/admin/dlq/queues/{DLQ}/re-drive/plan", json={})).json()
-        await redriven(client)
+    service = a_service(amqp_url, tmp_path)
+    plan = await service.plan(Order(Kind.REDRIVE, DLQ))
+    await service.run(await service.begin(plan.order))
 
-    assert any(warning.startswith(f"only the messages name {WORK}") for warning in plan["warnings"])
+    assert any(warning.startswith(f"only the messages name {WORK}") for warning in plan.warnings)
+    await until_depth(connection, DLQ, 0)
     assert (await depths(connection))[1] == 0
 
 
