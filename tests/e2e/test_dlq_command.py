@@ -577,7 +577,7 @@ def test_an_import_from_stdin_needs_a_yes(own_folder: Shell) -> None:
     assert own_folder.holds(DLQ) == orders(0, 1)
 
 
-def test_somebody_is_told_of_new_dead_letters(own_folder: Shell) -> None:
+def test_a_watch_reports_the_backlog_and_not_as_new(own_folder: Shell) -> None:
     shell = own_folder
     shell.prepare(2)
     told = shell.folder / "told.json"
@@ -596,4 +596,4 @@ def test_somebody_is_told_of_new_dead_letters(own_folder: Shell) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 0
-    assert (notice["queue"], notice["depth"]) == (DLQ, 2)
+    assert (notice["kind"], notice["queue"], notice["new"], notice["depth"]) == ("backlog", DLQ, 0, 2)

@@ -22,6 +22,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from redrive.admin.place import View
@@ -63,6 +64,7 @@ from redrive.runtime.publishing import uuid7
 from redrive.store.audit import Audit
 from redrive.store.operations import OperationsStore
 from redrive.topology.dead_ends import is_named_after
+from redrive.topology.migration import Names, migrated_queue
 from redrive.topology.peeking import PeekSafety
 
 T = TypeVar("T")
@@ -141,6 +143,28 @@ class Service:
         async with self.place.looking(*names) as view:
             found = list(names) or view.dead_letter_queues()
             return [await self._queue(view, name, running.get(name), oldest) for name in found]
+
+    async def depths(
+        self, names: Sequence[str] = (), last: Mapping[str, int] = MappingProxyType({})
+    ) -> tuple[dict[str, int], frozenset[str]]:
+        """Return the depths of dead-letter queues; and the queues that are being migrated, whose depths say nothing.
+
+        A migration moves all messages out of a queue and back. Only a queue with fewer messages than at the last look
+        (`last`), or without one, is asked for a migration: each such question leaves a line in the log of RabbitMQ.
+        """
+        async with self.place.looking(*names) as view:
+            found = [name for name in names or view.dead_letter_queues() if not await _serves_a_migration(view, name)]
+            depths: dict[str, int] = {}
+            migrated = set()
+            for name in found:
+                depth = await _depth(view, name)
+                if depth is None or depth < last.get(name, depth + 1):
+                    if await _is_migrated(view, name):
+                        migrated.add(name)
+                        continue
+                    depth = (await view.connection.queue_info(name)).messages  # a migration may have ended just now
+                depths[name] = depth
+        return depths, frozenset(migrated)
 
     async def _queue(self, view: View, name: str, running: Operation | None, oldest: bool) -> QueueView:
         cost = await view.peeking(name)
@@ -705,6 +729,23 @@ def operation_id(moment: datetime, chance: bytes) -> str:
     """Sorts by time, and can be read aloud."""
     number = uuid7(moment, chance).int
     return "op_" + "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+async def _depth(view: View, queue: str) -> int | None:
+    """Return how many messages are ready; None: there is no such queue."""
+    try:
+        return (await view.connection.queue_info(queue)).messages
+    except NotFound:
+        return None
+
+
+async def _is_migrated(view: View, queue: str) -> bool:
+    return await _depth(view, Names(queue).journal) is not None
+
+
+async def _serves_a_migration(view: View, queue: str) -> bool:
+    migrated = migrated_queue(queue)
+    return migrated is not None and await _is_migrated(view, migrated)
 
 
 def _patient(order: Order, view: View) -> Order:

@@ -24,6 +24,7 @@ record goes on from there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -135,6 +136,15 @@ class Names:
     def lane(self, target: str) -> str:
         """An exchange that leads into one queue. Over it a message keeps its routing key, and its CC go nowhere."""
         return f"migrating.{self.queue}.into.{target}"
+
+
+_HELPER = re.compile(r"(.+)\.(?:migrating(?:\.2|\.old|\.new)?|migration(?:\.lock)?)", re.DOTALL)
+
+
+def migrated_queue(helper: str) -> str | None:
+    """Return the queue for whose migration a queue of this name is made; None: it is no such name."""
+    found = _HELPER.fullmatch(helper)
+    return found[1] if found else None
 
 
 # Records ------------------------------------------------------------------------------------------

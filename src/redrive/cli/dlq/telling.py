@@ -13,7 +13,7 @@ import click
 from redrive import environment
 from redrive.admin.service import Service
 from redrive.cli.places import Where, place_options
-from redrive.cli.printing import note
+from redrive.cli.printing import note, safe
 from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, run
 from redrive.errors import RedriveError
@@ -58,9 +58,10 @@ def watch(
 async def _watching(service: Service, queues: tuple[str, ...], notifier: Notifier, send: Send, pause: float) -> None:
     stop = stop_on_signals("no more notices")
     note("watching; Ctrl-C to stop")
+    backlogs: frozenset[str] | None = None
     while not stop.is_set():
         try:
-            await _look(service, queues, notifier)
+            backlogs = await look(service, queues, notifier, backlogs)
         except RedriveError as error:  # the broker is away: it will be back
             note(f"redrive: {error}")
         await deliver(notifier, send, service.clock, random.random)
@@ -71,9 +72,22 @@ async def _watching(service: Service, queues: tuple[str, ...], notifier: Notifie
             pass
 
 
-async def _look(service: Service, queues: tuple[str, ...], notifier: Notifier) -> None:
+async def look(
+    service: Service, queues: tuple[str, ...], notifier: Notifier, backlogs: frozenset[str] | None = None
+) -> frozenset[str]:
+    """Show the notifier what there is. Return the queues whose backlog is not known yet, for the next look.
+
+    What is in a queue when the watch begins (`backlogs` is None) is not new; nor is what a migration moves.
+    """
     now = service.clock.now()
-    for view in await service.queues(queues, oldest=False):
-        notifier.saw_queue(view.name, view.depth, now)
+    depths, migrated = await service.depths(queues, notifier.depths)
+    for queue, depth in depths.items():
+        if backlogs is None or queue in backlogs:
+            notifier.saw_backlog(queue, depth)
+        else:
+            notifier.saw_queue(queue, depth, now)
+    for queue in sorted(migrated):
+        note(f"redrive: {safe(queue)} is being migrated: it is watched again when that is over")
     for operation in await service.operations(limit=50):
         notifier.saw_operation(operation, now)
+    return (migrated if backlogs is None else backlogs & migrated) - notifier.depths.keys()

@@ -10,8 +10,9 @@ each operation there is at most one notice in an `interval`. What happens meanwh
 totals.
 
     dead-letters     a queue has more messages than at the last look. `new` is how many since the last notice that was
-                     delivered, `depth` how many there are now. What is there at the first look counts, too: to be told
-                     twice, after a restart, is better than never
+                     delivered, `depth` how many there are now
+    backlog          a queue had messages already when the watch began (`saw_backlog`). None of them counts as new, but
+                     some may have arrived while no watch was running, so they are reported once
     stalled          an operation is not over, and its runner was not seen for `stalled_after`. Told once
     resolved         a queue that was told of is empty again; a stalled operation goes on, or has ended. Can be left out
 
@@ -84,6 +85,7 @@ class NotDelivered(RedriveError):
 
 class Kind(StrEnum):
     DEAD_LETTERS = "dead-letters"
+    BACKLOG = "backlog"
     STALLED = "stalled"
     RESOLVED = "resolved"
 
@@ -106,6 +108,9 @@ class Notice:
             case Kind.DEAD_LETTERS:
                 letters = "1 new dead letter" if self.new == 1 else f"{self.new} new dead letters"
                 said = f"{letters} in {self.queue} ({self.depth} there now)"
+            case Kind.BACKLOG:
+                letters = "1 dead letter was" if self.depth == 1 else f"{self.depth} dead letters were"
+                said = f"{letters} in {self.queue} already when the watch began"
             case Kind.STALLED:
                 said = f"operation {self.operation} on {self.queue} has stalled: its runner was last seen {self.since}"
             case Kind.RESOLVED if self.operation:
@@ -158,10 +163,13 @@ class _Queue:
     grown: int = 0  # since the last notice that was delivered
     since: datetime | None = None  # when it began to grow
     told: bool = False  # somebody believes that there is something in it
+    backlog: bool = False  # it was not empty when the watch began, and that was not delivered yet
 
     def notice(self, at: datetime) -> Notice | None:
         if self.grown:
             return Notice(Kind.DEAD_LETTERS, self.name, at, self.since or at, self.grown, self.depth)
+        if self.backlog and self.depth:
+            return Notice(Kind.BACKLOG, self.name, at, self.since or at, 0, self.depth)
         if self.told and not self.depth:
             return Notice(Kind.RESOLVED, self.name, at, at, 0, 0)
         return None
@@ -170,6 +178,7 @@ class _Queue:
         self.grown -= notice.new
         self.since = notice.at if self.grown else None  # what came while it was under way
         self.told = bool(notice.depth)
+        self.backlog = False
 
 
 @dataclass(slots=True)
@@ -214,6 +223,15 @@ class Notifier:
         self._operations: dict[str, _Operation] = {}
 
     # What was seen
+
+    def saw_backlog(self, queue: str, depth: int) -> None:
+        """Note what is in a queue when the watch begins: only what arrives later is new."""
+        self._queues[queue] = _Queue(queue, depth=depth, backlog=bool(depth))
+
+    @property
+    def depths(self) -> dict[str, int]:
+        """Return the depths of the queues when they were last seen."""
+        return {queue: known.depth for queue, known in self._queues.items()}
 
     def saw_queue(self, queue: str, depth: int, at: datetime) -> None:
         known = self._queues.setdefault(queue, _Queue(queue))

@@ -104,6 +104,32 @@ def test_what_is_there_at_the_first_look_is_told() -> None:
     assert Watch().depth(17).told() == [(NEW, 17, 17)]
 
 
+def test_what_is_there_when_the_watch_begins_is_told_and_not_as_new() -> None:
+    watch = Watch()
+    watch.notifier.saw_backlog(DLQ, 17)
+    watch.notifier.saw_backlog("empty.dlq", 0)
+
+    assert watch.notifier.depths == {DLQ: 17, "empty.dlq": 0}
+    assert watch.depth(17).told() == [(Kind.BACKLOG, 0, 17)]
+    assert watch.after(60).depth(19).told() == [(NEW, 2, 19)]
+    assert watch.after(60).depth(0).told() == [(RESOLVED, 0, 0)]
+
+
+def test_a_backlog_that_grows_before_it_is_told_is_told_as_what_is_new() -> None:
+    watch = Watch()
+    watch.notifier.saw_backlog(DLQ, 17)
+
+    assert watch.depth(20).told() == [(NEW, 3, 20)]
+    assert watch.after(60).depth(20).told() == []
+
+
+def test_a_backlog_that_is_gone_before_it_is_told_is_not_worth_a_word() -> None:
+    watch = Watch()
+    watch.notifier.saw_backlog(DLQ, 17)
+
+    assert watch.depth(0).told() == []
+
+
 def test_more_of_them_wait_for_the_interval_and_are_told_together() -> None:
     watch = Watch().depth(1)
     assert watch.told() == [(NEW, 1, 1)]
@@ -347,6 +373,8 @@ def test_times_must_make_sense(setting: str) -> None:
         (NOTICE, "3 new dead letters in q.orders.dlq (17 there now)"),
         (replace(NOTICE, new=1), "1 new dead letter in q.orders.dlq (17 there now)"),
         (replace(NOTICE, kind=RESOLVED), "q.orders.dlq is empty again"),
+        (replace(NOTICE, kind=Kind.BACKLOG), "17 dead letters were in q.orders.dlq already when the watch began"),
+        (replace(NOTICE, kind=Kind.BACKLOG, depth=1), "1 dead letter was in q.orders.dlq already when the watch began"),
         (replace(NOTICE, kind=STALLED, operation="op_1"), "operation op_1 on q.orders.dlq has stalled: its runner was"),
         (replace(NOTICE, kind=RESOLVED, operation="op_1", state="RUNNING"), "has not stalled any more: it is RUNNING"),
         (replace(NOTICE, queue="\x1b[2J\n"), "3 new dead letters in \\x1b[2J\\n (17 there now)"),
