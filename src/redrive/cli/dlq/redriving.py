@@ -162,16 +162,7 @@ def redrive(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, 
     elsewhere: redrive ops.
     """
     service = where.service()
-    order = make_order(queue, **said)
-    made = run(service.plan, order)
-    print_plan(made)
-    if not made.eligible:
-        note("redrive: nothing to re-drive")
-        sys.exit(NOT_FOUND)
-    if dry_run:
-        if json:
-            as_json(plan_row(made))
-        return
+    made = _planned(service, make_order(queue, **said), "re-drive", dry_run=dry_run, json=json)
     where_to = safe(str(made.targets[0])) if len(made.targets) == 1 else f"{len(made.targets)} destinations"
     confirm(f"Re-drive {counted(made.eligible, 'message')} to {where_to}?", yes, no_input)
     finish(run(carry_out, service, made), json)
@@ -208,18 +199,23 @@ def move(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, jso
         said["rate"],
         reason=said["reason"],
     )
-    order = with_risk(order, said["risk"])
+    made = _planned(service, with_risk(order, said["risk"]), "move", dry_run=dry_run, json=json)
+    confirm(f"Move {counted(made.eligible, 'message')} to {safe(order.to.name)}?", yes, no_input)
+    finish(run(carry_out, service, made), json)
+
+
+def _planned(service: Service, order: Order, verb: str, *, dry_run: bool, json: bool) -> Plan:
+    """Print the plan of an order and return it. Exit if there is nothing to do, or nothing is to be done."""
     made = run(service.plan, order)
     print_plan(made)
     if not made.eligible:
-        note("redrive: nothing to move")
+        note(f"redrive: nothing to {verb}")
         sys.exit(NOT_FOUND)
     if dry_run:
         if json:
             as_json(plan_row(made))
-        return
-    confirm(f"Move {counted(made.eligible, 'message')} to {safe(order.to.name)}?", yes, no_input)
-    finish(run(carry_out, service, made), json)
+        sys.exit(0)
+    return made
 
 
 def confirm(question: str, yes: bool, no_input: bool, option: str = "--yes") -> None:

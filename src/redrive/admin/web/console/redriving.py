@@ -138,20 +138,27 @@ async def plan(request: Request, at: At, queue: Named) -> Response:
 
 async def _planned_page(request: Request, at: Desk, queue: str, form: Form, notice: str = "") -> Response:
     order = form.order(queue)
-    planned = await _planned(at, order, form) if order is not None and not form.mistakes else None
+    return await _page(request, at, queue, form, "redrive.html", order if not form.mistakes else None, notice=notice)
+
+
+async def _page(
+    request: Request, at: Desk, queue: str, form: Form, template: str, order: Order | None, **what: Any
+) -> Response:
+    """Return the page of a form, with the plan of its order if there is one."""
+    planned = await _planned(at, order, form) if order is not None else None
     return page(
         request,
-        "redrive.html",
+        template,
         at,
         status=422 if form.mistakes else 200,
         here="overview",
-        notice=notice,
         queue=queue,
         view=await at.queue(queue),
         form=form,
         mistakes=form.mistakes,
         planned=planned,
         plan=planned.plan if planned is not None else None,
+        **what,
     )
 
 
@@ -213,24 +220,11 @@ async def move_plan(request: Request, at: At, queue: Named) -> Response:
 
 
 async def _move_page(request: Request, at: Desk, queue: str, form: Form, notice: str = "") -> Response:
-    order = form.moving(queue)
-    planned = await _planned(at, order, form) if order is not None else None
-    return page(
-        request,
-        "move.html",
-        at,
-        status=422 if form.mistakes else 200,
-        here="overview",
-        notice=notice,
-        queue=queue,
-        view=await at.queue(queue),
-        form=form,
-        destination="" if form["to"] == _OWN else form["to"],
-        others=[one.name for one in await at.queues(calm=True) if one.name != queue],
-        mistakes=form.mistakes,
-        planned=planned,
-        plan=planned.plan if planned is not None else None,
-    )
+    shown = {
+        "destination": "" if form["to"] == _OWN else form["to"],
+        "others": [one.name for one in await at.queues(calm=True) if one.name != queue],
+    }
+    return await _page(request, at, queue, form, "move.html", form.moving(queue), notice=notice, **shown)
 
 
 @router.post("/queues/{queue:path}/move")
@@ -262,22 +256,7 @@ async def _discard_page(
     request: Request, at: Desk, queue: str, form: Form, notice: str = "", typed: str = ""
 ) -> Response:
     order = form.discarding(queue)
-    planned = await _planned(at, order, form) if order is not None else None
-    return page(
-        request,
-        "discard.html",
-        at,
-        status=422 if form.mistakes else 200,
-        here="overview",
-        notice=notice,
-        queue=queue,
-        view=await at.queue(queue),
-        form=form,
-        typed=typed,
-        mistakes=form.mistakes,
-        planned=planned,
-        plan=planned.plan if planned is not None else None,
-    )
+    return await _page(request, at, queue, form, "discard.html", order, notice=notice, typed=typed)
 
 
 @router.post("/queues/{queue:path}/discard")
