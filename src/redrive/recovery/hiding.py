@@ -7,6 +7,7 @@ routing keys.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast, overload
@@ -19,6 +20,7 @@ from redrive.recovery.json_patch import NotJson, Number, read_json, write_json
 from redrive.recovery.redaction import REDACTED, REDACTION, Redaction, mask, redact, redact_text
 
 _MSGPACK = "msgpack"
+_CUT_NUMBER = re.compile(r"(?:[0-9][ .-]?){7,}(?=…)|(?<=…)(?:[ .-]?[0-9]){7,}")
 
 
 @overload
@@ -29,7 +31,7 @@ def hide_letter(letter: DeadLetter, redaction: Redaction = ...) -> DeadLetter: .
 def hide_letter(letter: Letter, redaction: Redaction = ...) -> Letter: ...
 def hide_letter(letter: Letter, redaction: Redaction = REDACTION) -> Letter:
     """Return what a message tells about itself, without secrets."""
-    error, message = redact_text(letter.error, redaction), redact_text(letter.error_message, redaction)
+    error, message = redact_text(letter.error, redaction), _hide_message(letter.error_message, redaction)
     if isinstance(letter, Summary):
         return letter._replace(error=error, error_message=message)
     return replace(
@@ -37,12 +39,17 @@ def hide_letter(letter: Letter, redaction: Redaction = REDACTION) -> Letter:
         error=error,
         error_message=message,
         stack=redact_text(letter.stack, redaction),
-        history=tuple(replace(each, message=redact_text(each.message, redaction)) for each in letter.history),
+        history=tuple(replace(each, message=_hide_message(each.message, redaction)) for each in letter.history),
         deaths=tuple(_hide_death(each, redaction) for each in letter.deaths),
         past=tuple(_hide_death(each, redaction) for each in letter.past),
         last_redrive=_hide_redrive(letter.last_redrive, redaction),
         headers=cast("Mapping[str, Any]", redact(letter.headers, redaction)),
     )
+
+
+def _hide_message(message: str, redaction: Redaction) -> str:
+    """Hide also long numbers at a place where the text was cut: the rest of a card number is missing there."""
+    return _CUT_NUMBER.sub(REDACTED, redact_text(message, redaction))
 
 
 def _hide_death(death: Death, redaction: Redaction) -> Death:

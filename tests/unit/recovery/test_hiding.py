@@ -6,7 +6,9 @@ import zlib
 import pytest
 
 from redrive.recovery.compression import MOST_READ, compress, decompress
-from redrive.recovery.hiding import hide_body
+from redrive.recovery.dead_letter import read_summary
+from redrive.recovery.hiding import hide_body, hide_letter
+from redrive.wire.properties import Properties
 
 SECRET = b'{"password": "hunter2", "order": 7}'
 
@@ -38,3 +40,22 @@ def test_what_is_not_read_of_a_compressed_body_is_not_shown() -> None:
 
 def test_a_body_that_is_not_compressed_as_it_says_is_hidden_as_it_is() -> None:
     assert b"hunter2" not in hide_body(SECRET, "application/json", content_encoding="gzip")
+
+
+@pytest.mark.parametrize("before", range(178, 200))
+def test_a_card_number_at_the_cut_of_an_error_text_is_hidden(before: int) -> None:
+    card = "4111 1111 1111 1111"
+    error = {"x-redrive-reason": "exhausted", "x-redrive-message": "x" * before + " " + card + " is blocked"}
+    letter = read_summary(Properties(headers=error).encode(), b"", "orders.dlq", 1)
+
+    shown = hide_letter(letter).error_message
+
+    assert sum(character.isdigit() for character in shown) < 7
+    assert letter.error_message.startswith("x" * before)
+
+
+def test_a_number_at_the_end_of_a_whole_error_text_is_shown() -> None:
+    error = {"x-redrive-reason": "exhausted", "x-redrive-message": "no such order: 1234567890"}
+    letter = read_summary(Properties(headers=error).encode(), b"", "orders.dlq", 1)
+
+    assert hide_letter(letter).error_message == "no such order: 1234567890"
