@@ -8,6 +8,7 @@ import pytest
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, operating, orders, prepare, until_depth
 from redrive.client import Connection
 from redrive.client.publisher import Publish
+from redrive.errors import LetterAmbiguous
 from redrive.recovery.search import parse
 from redrive.runtime.dlq.looking import By, find, group, peek, returned, visit
 
@@ -115,7 +116,8 @@ async def test_one_message_is_found_by_its_id_message_id_or_beginning(connection
         assert beginning is not None
         assert by_id.letter.id == beginning.letter.id == by_message_id.letter.id
         assert await find(broker, DLQ, "m-1") is not None  # which is also a beginning
-        assert await find(broker, DLQ, "m") is None  # of many
+        with pytest.raises(LetterAmbiguous, match="m stands for 12 messages"):
+            await find(broker, DLQ, "m")
         assert await find(broker, DLQ, "nobody") is None
     assert await bodies(connection, DLQ) == orders(*range(12))
 

@@ -30,6 +30,7 @@ class Scope(Enum):
     LIST = auto()  # everybody who has the role; restricted principals get their part
     QUEUE = auto()  # of a queue that the principal sees
     OPERATION = auto()  # on a queue that the principal sees; others are not told that there is one
+    RESUMED = auto()  # the same; and the operation sends to every queue, so it is for unrestricted principals
     ALL = auto()  # names every queue: for unrestricted principals
 
 
@@ -144,7 +145,7 @@ def _of_the_api(route: APIRoute) -> Need:
     if "{queue" in route.path:
         return Need(act, Scope.QUEUE)
     if "/operations/{id}" in route.path:
-        return Need(act, Scope.OPERATION)
+        return Need(act, Scope.RESUMED if route.path.endswith("/resume") else Scope.OPERATION)
     everything = re.search(r"/(outbox|topology|doctor)", route.path) is not None
     return Need(act, Scope.ALL if everything else Scope.LIST)
 
@@ -172,11 +173,11 @@ def expected(who: Principal, need: Need) -> set[str]:
     unseen = not who.sees(DLQ)
     if need.scope is Scope.OPEN:
         return {"allowed", "absent", "unknown"}
-    if need.scope is Scope.OPERATION and unseen:
+    if need.scope in (Scope.OPERATION, Scope.RESUMED) and unseen:
         return {"absent"}
     if who.role < need.act.needs or (need.scope is Scope.QUEUE and unseen):
         return {"refused"}
-    if need.scope is Scope.ALL and not who.is_unrestricted:
+    if need.scope in (Scope.ALL, Scope.RESUMED) and not who.is_unrestricted:
         return {"refused"}
     return {"allowed", "absent"} if need.scope in (Scope.QUEUE, Scope.ALL) else {"allowed"}
 

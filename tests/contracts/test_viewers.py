@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from redrive.client import Connection, Properties
 from redrive.protocol.content import Delivery
 from redrive.runtime.dlq.audit import AuditEntry
 
-VIEWER, OPERATOR = bearing("viewer", "bob"), bearing("operator", "eve")
+TOMORROW = datetime.now(UTC) + timedelta(days=1)
+VIEWER, OPERATOR = bearing("viewer", "bob", exp=TOMORROW), bearing("operator", "eve", exp=TOMORROW)
 BROWSER = {"Authorization": ""}
 PASSWORD, CARD = "hunter2", "4111111111111111"
 

@@ -210,7 +210,7 @@ class Desk:
             return await look()
 
         async def record() -> None:
-            await self.service.record("peek", queue, filter=filter, reason=risk.reason, detail=str(risk))
+            await self.service.record_look("peek", queue, risk, filter=filter, detail=str(risk))
 
         fresh = fresh or risk.spend or risk.any_queue
         await self.office.peeks.get(queue, (self.who.identity, what), record, fresh=fresh)

@@ -3,8 +3,8 @@
 Looks and operations exclude each other on a queue, by the same lock in the broker, since who holds a queue's messages
 hides them from others. A look waits its turn for a moment; an operation that runs says no to everybody else.
 
-An operation is written down before it begins, and its audit entry before that: what cannot be recorded is not done. The
-same is true of looks.
+An operation is written down before it begins, and its audit entry before that: what cannot be recorded is not done.
+Looks are recorded, too; those that show no secrets and cost nothing take place also when that fails.
 
 What comes out of here has no secrets, unless the caller asks for them (`reveal`), which is recorded: so no interface
 can forget to hide them.
@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeVar
 
 from redrive.admin.place import View
 from redrive.errors import (
+    AuditUnavailable,
     ConfigurationError,
     EncodingError,
     LetterNotFound,
@@ -233,7 +234,18 @@ class Service:
 
     async def _record_peek(self, queue: str, filter: str, risk: Risk, recorded: bool) -> None:
         if not recorded:
-            await self.record("peek", queue, filter=filter, reason=risk.reason, detail=str(risk))
+            await self.record_look("peek", queue, risk, filter=filter, detail=str(risk))
+
+    async def record_look(self, action: str, queue: str, risk: Risk, **told: Any) -> None:
+        """Record a look that shows no secrets and changes nothing. Without a risk it takes place also if the audit
+        cannot be written: while the database is unavailable, dead letters are what operators need to see.
+        """
+        try:
+            await self.record(action, queue, reason=risk.reason, **told)
+        except AuditUnavailable as error:
+            if risk.spend or risk.any_queue:
+                raise
+            log.warning("not in the audit: %s of %s by %s: %s", action, queue, self.by, error)
 
     def _query(self, text: str) -> Query | None:
         return parse(text, self.clock.now(), None if self.reveals else REDACTION) if text else None
@@ -304,7 +316,7 @@ class Service:
 
     async def plan(self, order: Order) -> Plan:
         order = self._signed(order)
-        await self.record("plan", order.queue, filter=_filter(order), reason=order.reason, detail=str(_risk(order)))
+        await self.record_look("plan", order.queue, _risk(order), filter=_filter(order), detail=str(_risk(order)))
         async with self._look(order.queue, _risk(order)) as view:
             view.check_move(order)
             order = _patient(order, view)
@@ -610,7 +622,7 @@ class Service:
 
     async def samples(self, order: Order, transform: Transform, *, force: bool = False) -> list[tuple[str, str]]:
         """What a transform would change, for some of the messages: each id with a diff, or with what is wrong."""
-        await self.record("plan", order.queue, filter=_filter(order), reason=order.reason, detail=str(transform))
+        await self.record_look("plan", order.queue, _risk(order), filter=_filter(order), detail=str(transform))
         async with self._look(order.queue, _risk(order)) as view:
             chooser = await self._chooser(view, self._signed(order), "")
             chosen: list[tuple[str, str]] = []
