@@ -218,7 +218,7 @@ async def test_a_broker_that_falls_silent_during_the_handshake_is_given_up(
     broker.ignore(moment)
 
     with pytest.raises(ConnectionFailed, match="no answer within"):
-        await connect(broker.url + "?connection_timeout=20")
+        await connect(broker.url + "?connection_timeout=200")
     session = await broker.accepted()
     await asyncio.wait_for(session.lost.wait(), 5)
 
