@@ -1,7 +1,6 @@
 """Bodies without their secrets. What is recognised as one is in `test_redaction.py`."""
 
 import gzip
-import zlib
 
 import pytest
 
@@ -23,9 +22,9 @@ def test_a_secret_in_a_compressed_body_is_hidden_and_the_body_stays_compressed(e
     assert b'"order":7' in shown.body.replace(b" ", b"")
 
 
-@pytest.mark.parametrize("body", [gzip.compress(b'{"order": 7}'), zlib.compress(b'{"order": 7}')])
-def test_a_compressed_body_without_secrets_is_returned_as_it_is(body: bytes) -> None:
-    encoding = "gzip" if body.startswith(b"\x1f\x8b") else "deflate"
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_compressed_body_without_secrets_is_returned_as_it_is(encoding: str) -> None:
+    body = compress(b'{"order": 7}', encoding)
 
     assert hide_body(body, "application/json", content_encoding=encoding) is body
 
