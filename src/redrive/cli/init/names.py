@@ -25,6 +25,7 @@ THEIRS = frozenset(
         "celery",
         "click",
         "fastapi",
+        "h11",
         "jinja2",
         "jwt",
         "msgspec",
