@@ -43,7 +43,8 @@ class Form:
         page.goto(shop.address + self.path)
         if self.path == EDIT:
             page.get_by_label("Body", exact=True).fill('{"payment": 1}')
-            page.get_by_role("button", name=self.update).click()
+            page.get_by_role("button", name=self.update).click()  # returns while the answer is still being loaded
+        expect(self.button(page)).to_be_visible()
         self.confirm(page)
 
     def confirm(self, page: Page) -> None:
