@@ -22,7 +22,7 @@ from redrive.app import Running
 from redrive.client import Connection, Properties
 from redrive.client.holding import Hold
 from redrive.errors import ConnectionLost
-from redrive.recovery.admission import Mark
+from redrive.recovery.admission import ALONE, Mark
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.history import HeaderNames
 from redrive.runtime import quarantine
@@ -418,6 +418,32 @@ async def test_a_message_whose_worker_is_gone_is_handled_alone_next(app: App) ->
         await watcher.seen(Outcome.DONE, count * 3 + 1)
     assert most > 1
     assert [line for line in order if line.startswith("suspect")] == ["suspect 1"]
+
+
+async def test_nothing_is_transferred_while_a_message_is_handled_alone(app: App) -> None:
+    """If that message kills the worker, a transfer that is not confirmed would leave two of another message."""
+    meanwhile: list[int] = []
+
+    @app.consumer("orders", crash_limit=3, concurrency=5)
+    async def handle(order: int) -> None:
+        connection = running.consuming
+        await connection.publish("", "orders", b"2", marked(Mark(STRANGER, 1, alone=True), crashes=2))
+        while await depth(connection, "orders"):  # until it is delivered
+            pass
+        for _ in range(20):  # the check takes one round trip, the transfer another
+            meanwhile.append(await depth(connection, "orders.dlq"))
+
+    async with working(app) as (running, watcher):
+        await running.publishing.publish("", "orders", b"1", marked(ALONE))
+        await watcher.seen(Outcome.DONE)
+        (parked,) = await watcher.seen(Outcome.PARKED)
+    assert parked.reason == "crashed"
+    assert meanwhile == [0] * 20
+
+
+def marked(mark: Mark, crashes: int = 0) -> Properties:
+    headers: dict[str, Any] = {HeaderNames.QUARANTINE: str(mark), HeaderNames.CRASHES: crashes}
+    return Properties(delivery_mode=2, headers=headers)
 
 
 async def test_crashes_are_counted_up_to_the_limit_and_a_stranger_cannot_make_it_loop(app: App) -> None:

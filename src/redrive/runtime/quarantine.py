@@ -127,14 +127,18 @@ class Quarantine:
         broker: WorkerBroker,
         *,
         worker: str,
+        lock: HandlerLock,
         stopping: asyncio.Event,
     ) -> None:
-        """`worker`: the identity of this worker. `stopping`: set when it begins to stop."""
+        """`worker`: the identity of this worker. `lock`: that of its handlers. `stopping`: set when it begins to
+        stop.
+        """
         self._spec = spec
         self._names = names
         self._settlement = settlement
         self._broker = broker
         self._worker = worker
+        self._lock = lock
         self._stopping = stopping
         self._grace = duration(spec.crash_grace)
         self._ttl = min(_TTL, self._grace)
@@ -261,16 +265,19 @@ class Quarantine:
     async def _check(self, case: Case, mark: Mark) -> None:
         try:
             survived = mark.worker == self._worker or await self._is_alive(mark.worker)
+            await self._lock.wait()  # a message that is handled alone may kill us in the middle of the transfer
         except RedriveError as error:
             self._settlement.postpone(case, f"its worker cannot be checked: {error}", moving=True)
             return
         finally:
             if self._stopping.is_set() and not case.delivery.settled:
                 case.delivery.nack(requeue=True)  # still marked: the next worker checks it
-        if case.delivery.settled:
-            return
-        reason = "its worker lost the connection" if survived else "its worker died"
-        self._settle(case, after_check(mark, case.history.crashes, self._limit, survived=survived), reason)
+        try:
+            if not case.delivery.settled:
+                reason = "its worker lost the connection" if survived else "its worker died"
+                self._settle(case, after_check(mark, case.history.crashes, self._limit, survived=survived), reason)
+        finally:
+            self._lock.leave()
 
     def settle_crash(self, case: Case) -> None:
         """Settle a message whose handler's process died (`processes=`), with this worker still alive."""

@@ -104,7 +104,13 @@ class Worker:
         quarantine = None
         if spec.guards_against_crashes:
             quarantine = Quarantine(
-                spec, names, settlement, self._consumes, worker=around.worker, stopping=self._stopping
+                spec,
+                names,
+                settlement,
+                self._consumes,
+                worker=around.worker,
+                lock=self._lock,
+                stopping=self._stopping,
             )
         return Walk(
             spec,
