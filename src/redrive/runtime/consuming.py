@@ -17,6 +17,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from redrive.errors import ConfigurationError, RedriveError
@@ -147,7 +148,7 @@ class Walk:
 
     async def _handle(self, delivery: Delivery) -> None:
         clock = self.clock.monotonic
-        began = clock()
+        began = [clock()]  # of the last attempt: a list is cheaper here than a closure
         message = Message(delivery, self.queue, self.read_history)
         try:
             body = self.handler.read(delivery.body, delivery.raw_properties)
@@ -160,13 +161,7 @@ class Walk:
                 if (result := await self.handler.call(body, message)) is not None:
                     await self.handler.finish(result)
             else:
-
-                async def attempt() -> None:
-                    nonlocal began
-                    began = clock()
-                    await self.within_limits(lambda: self._call(body, message), (message,))
-
-                await self.ride_out(attempt)
+                await self.ride_out(partial(self._attempt, body, message, began))
         except AlreadyProcessed:
             self.skip(delivery)
         except DatabaseUnavailable:  # and the worker stops
@@ -175,12 +170,16 @@ class Walk:
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                self.settlement.release(delivery, self.read_history(delivery), clock() - began)
+                self.settlement.release(delivery, self.read_history(delivery), clock() - began[0])
                 self._said_nothing()
                 raise
-            self.failed(delivery, error, clock() - began)
+            self.failed(delivery, error, clock() - began[0])
         else:
-            self.succeeded(delivery, clock() - began)
+            self.succeeded(delivery, clock() - began[0])
+
+    async def _attempt(self, body: Any, message: Message, began: list[float]) -> None:
+        began[0] = self.clock.monotonic()
+        await self.within_limits(lambda: self._call(body, message), (message,))
 
     async def ride_out(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work, and repeat it after an outage of the database, if it has a transaction."""
