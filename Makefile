@@ -71,8 +71,9 @@ build: setup ## dist/: the wheel and the source distribution, named after git's 
 	rm -rf dist
 	$(PYTHON) -m build
 
-reference: setup ## write docs/reference from the code
+reference: setup ## write docs/reference from the code, and docs/systems' tables from the tests
 	$(PYTHON) tools/write_reference.py
+	$(PYTHON) tools/write_conformance.py
 
 docs: setup ## the manual, into site/: open site/index.html; nothing in it comes from a network
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
