@@ -10,6 +10,7 @@ from contracts.observing import Collector, consumers, drained, eventually, got, 
 from redrive.client import Connection, Consumer, Delivery, Properties, Publish
 from redrive.client.consumer import ConsumerState
 from redrive.errors import AccessRefused, AlreadySettled, ConsumerCancelled, NotFound
+from redrive.testing import FaultProxy
 from redrive.wire.values import FieldValue
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -207,6 +208,42 @@ async def test_acks_nacks_and_rejects_in_between_do_not_disturb_each_other(conne
     await ready(connection, "dead", 60)
     assert sorted(await drained(connection, "dead")) == sorted(bodies[1::3] + bodies[2::3])
     assert await drained(connection, "orders") == []
+
+
+async def test_after_a_flush_the_broker_has_read_the_acks(amqp_url: str, connection: Connection) -> None:
+    await filled(connection, "orders", 1)
+    async with FaultProxy(amqp_url) as network, Connection(network.url) as held:
+        consumer = await held.consume("orders")
+        [delivery] = await take(consumer, 1)
+        network.stall("server")
+        delivery.ack()
+        flushing = asyncio.create_task(consumer.flush())
+        await connection.queue_info("orders")
+        assert not flushing.done()
+        network.resume("server")
+        await flushing
+        network.stall("server")  # nothing that is said from now on is heard
+        network.cut()
+        await consumers(connection, "orders", 0)
+        assert await connection.get("orders") is None
+        network.resume("server")
+
+
+async def test_if_the_connection_is_lost_a_flush_ends(amqp_url: str, connection: Connection) -> None:
+    await filled(connection, "orders", 1)
+    async with FaultProxy(amqp_url) as network, Connection(network.url) as held:
+        consumer = await held.consume("orders")
+        [delivery] = await take(consumer, 1)
+        network.stall("server")
+        delivery.ack()
+        flushing = asyncio.create_task(consumer.flush())
+        await connection.queue_info("orders")
+        network.cut()
+        await flushing
+        network.resume("server")
+        [again] = await take(consumer, 1)
+        assert again.redelivered
+        again.ack()
 
 
 @pytest.mark.parametrize("settle", ["nack", "reject"])

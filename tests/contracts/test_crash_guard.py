@@ -425,13 +425,12 @@ async def test_nothing_is_transferred_while_a_message_is_handled_alone(app: App)
     meanwhile: list[int] = []
 
     @app.consumer("orders", crash_limit=3, concurrency=5)
-    async def handle(order: int) -> None:
+    async def handle() -> None:
         connection = running.consuming
         await connection.publish("", "orders", b"2", marked(Mark(STRANGER, 1, alone=True), crashes=2))
         while await depth(connection, "orders"):  # until it is delivered
             pass
-        for _ in range(20):  # the check takes one round trip, the transfer another
-            meanwhile.append(await depth(connection, "orders.dlq"))
+        meanwhile.extend([await depth(connection, "orders.dlq") for _ in range(20)])  # the check takes one round trip
 
     async with working(app) as (running, watcher):
         await running.publishing.publish("", "orders", b"1", marked(ALONE))

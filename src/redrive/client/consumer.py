@@ -30,6 +30,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Self
 
@@ -199,6 +200,14 @@ class Consumer:
         if self._settler is not None:
             self._settler.retire()
         self._channel = self._settler = None
+
+    async def flush(self) -> None:
+        """Wait until the broker has read what was settled so far: acks that were only sent can be lost if this process
+        is killed. If the connection is lost meanwhile, nobody knows.
+        """
+        if self._channel is not None:
+            with suppress(RedriveError):
+                await self._channel.call(BasicQos(prefetch_count=self.prefetch), BasicQosOk)
 
     # Deliveries ---------------------------------------------------------------------------------------
 

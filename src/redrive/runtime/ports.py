@@ -51,6 +51,9 @@ class Consuming(Protocol):
     def unsettled(self) -> int:
         """How many deliveries are here that the broker still answers for."""
 
+    async def flush(self) -> None:
+        """Wait until the broker has read what was settled so far."""
+
     async def cancel(self) -> None:
         """Take no more, and wait for what is being handled and settled."""
 

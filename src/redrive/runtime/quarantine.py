@@ -174,7 +174,7 @@ class Quarantine:
             mark = Mark(self._worker, number, alone)
             if not await self._settlement.quarantine(case, self._names.quarantine_name(self._worker), mark):
                 return None
-            await asyncio.sleep(0)  # the ack of the original is written before a message is handled that may kill us
+            await self._settlement.acks_read()  # before a message is handled that may kill us
             async with asyncio.timeout(self._arrives_within):
                 return await asyncio.shield(arrival)
         except PublishRefused as error:
@@ -212,6 +212,7 @@ class Quarantine:
             self._consuming = await self._broker.consume(
                 wanted.name, self._arrived, prefetch=self._spec.prefetched, concurrency=1
             )
+            self._settlement.consuming.append(self._consuming)
         except ChannelClosed as error:
             self._refused(error)
         except RedriveError:

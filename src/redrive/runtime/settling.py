@@ -39,7 +39,7 @@ from redrive.recovery.story import Origin, ParkReason, countable, parking, retry
 from redrive.recovery.verdict import Again, Bury, Drop, Verdict
 from redrive.runtime.clock import Clock
 from redrive.runtime.observing import Observer, Outcome, Settled
-from redrive.runtime.ports import HandsOver
+from redrive.runtime.ports import Consuming, HandsOver
 from redrive.runtime.specs import ConsumerSpec
 from redrive.topology import ladder
 from redrive.topology.expansion import Expanded
@@ -107,6 +107,7 @@ class Settlement:
         self._copies: set[HandOver] = set()  # that the broker has not answered for
         self._tasks: set[asyncio.Task[None]] = set()  # that wait for something else
         self._publishing: set[asyncio.Task[None]] = set()  # those of them that publish a copy
+        self.consuming: list[Consuming] = []  # the main queue and the quarantine queue, once they are consumed
         self.quarantine_queue: str | None = None  # of this worker, once it has one
         self._moving: dict[Delivery, asyncio.Task[bool]] = {}  # deliveries on their way to it
         self._returning: set[Delivery] = set()  # from it to the main queue
@@ -247,7 +248,12 @@ class Settlement:
         """Wait until no message is between two queues."""
         while moving := self._in_motion():
             await asyncio.wait(moving)
-        await asyncio.sleep(0)  # their acks are written
+        await self.acks_read()
+
+    async def acks_read(self) -> None:
+        """Wait until the broker has read every ack: one that was only sent is lost if a message kills this process."""
+        for consuming in self.consuming:
+            await consuming.flush()
 
     def _in_motion(self) -> list[asyncio.Future[Any]]:
         return [*self._moving.values(), *self._publishing, *(copy.end() for copy in self._copies)]

@@ -156,6 +156,7 @@ class Worker:
             else:
                 consuming = self._consumes.consume(name, walk, concurrency=walk.spec.concurrency, **options)
             self._consuming[name] = await consuming
+            walk.settlement.consuming.append(self._consuming[name])
         self.state = State.RUNNING
 
     async def stop(self, within: timedelta = timedelta(seconds=30)) -> bool:
