@@ -4,8 +4,9 @@
                                        │
                     the attempt says ──┴─ video-retry ─> video_retry_30s, _60s, _2m, _10m ─ TTL ─ video [video] ─> again
 
-`video_retry_60s` was there first, and is as it always was: it has no dead-letter key, so what waits in it goes back by
-the key that it came with, which must be `video`. The others came later and have keys of their own.
+`video_retry_60s` has no dead-letter key: a message returns with the key it was published with. That is `video` through
+the exchange `video-retry`, and `video_retry_60s` for a message published to the queue by its name. `video_tasks` is
+bound to `video` by both keys, so both return. The other retry queues have the dead-letter key `video`.
 """
 
 from examples.video import settings

@@ -275,15 +275,21 @@ class Expanded:
     def _rungs(self, retry: Retry) -> Iterator[Definition]:
         if retry.rungs:
             yield ExchangeDefinition(self.retry_exchange)
+        back_exchange = fill(self.naming.back_exchange, self.queue.name)
         for rung in retry.rungs:
             names = self.rung(rung)
             arguments = _waiting_arguments(self.type)
             arguments["x-message-ttl"] = milliseconds(rung.delay)
-            arguments["x-dead-letter-exchange"] = fill(self.naming.back_exchange, self.queue.name)
+            arguments["x-dead-letter-exchange"] = back_exchange
             if names.back_key:
                 arguments["x-dead-letter-routing-key"] = names.back_key
             yield QueueDefinition(names.queue, arguments=arguments)
             yield BindingDefinition(self.retry_exchange, names.queue, names.key)
+            if not names.back_key and back_exchange != DEFAULT_EXCHANGE:
+                # A message returns with the key it was published with: the rung's key, or the name of the rung's queue
+                # if it was published to the queue directly. Without these bindings RabbitMQ drops it after the TTL.
+                yield BindingDefinition(back_exchange, self.queue.name, names.key)
+                yield BindingDefinition(back_exchange, self.queue.name, names.queue)
 
     def _delayed(self) -> Iterator[Definition]:
         queue = self.queue

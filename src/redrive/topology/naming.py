@@ -21,7 +21,9 @@ _LONGEST = 40  # of a word that is quoted
 
 @dataclass(frozen=True, slots=True)
 class RungNames:
-    """What one rung is called and where it lets its messages go; without a `back_key` they keep their own key."""
+    """The names of one rung. Without a `back_key` a message returns with the key it was published with: `key`, or the
+    name of the queue.
+    """
 
     queue: str
     key: str

@@ -9,11 +9,14 @@ import json
 import subprocess
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pika
 import pytest
 import yaml
 
@@ -31,6 +34,7 @@ EXAMPLE = ROOT / "examples" / "video"
 DEFINITIONS = EXAMPLE / "rabbitmq" / "definitions.json"
 WAITS = ("300ms", "600ms", "900ms", "1200ms")
 RUNGS = [f"video_retry_{wait}" for wait in WAITS]
+WITHOUT_BACK_KEY = RUNGS[1]  # video_retry_60s in the document
 TRANSCODE = "examples.video.worker.tasks.transcode"
 
 says = Checklist(
@@ -106,6 +110,7 @@ def test_the_definitions_are_the_topology_of_the_text() -> None:
     assert {one["x-dead-letter-exchange"] for name, one in arguments.items() if "retry" in name} == {"video"}
     assert {(one["source"], one["routing_key"], one["destination"]) for one in definitions["bindings"]} == {
         ("video", "video", "video_tasks"),
+        ("video", "video_retry_60s", "video_tasks"),  # the key of what is published to that queue by its name
         ("video-dlx", "video.dlq", "video_dlq"),
         ("video-retry", "video", "video_retry_60s"),
         *(("video-retry", f"video.retry.{wait}", f"video_retry_{wait}") for wait in ("30s", "2m", "10m")),
@@ -181,7 +186,7 @@ def test_rabbitmq_makes_it_all_when_it_starts_and_operators_can_use_its_own_tool
         made = {one["name"] for one in ui.get("/queues/%2F").json()}
         assert made == {one["name"] for one in json.loads(DEFINITIONS.read_text())["queues"]}
         assert ui.get("/exchanges/%2F/video-retry").json()["type"] == "direct"
-        assert len(ui.get("/queues/%2F/video_tasks/bindings").json()) == 2  # and the default exchange's
+        assert len(ui.get("/queues/%2F/video_tasks/bindings").json()) == 3  # and the default exchange's
 
         asyncio.run(reject_one(url))
         listed = node.ctl("list_queues", "--quiet", "--no-table-headers", "name", "messages", "consumers")
@@ -257,24 +262,27 @@ class Videos:
         (self.folder / "originals" / identity).write_bytes(content)
         return identity
 
-    def publish(self, video: str) -> str:
-        """As an API in any language does: to the exchange, with the key."""
+    def publish(self, video: str, exchange: str = "video", routing_key: str = "video", **headers: Any) -> str:
+        """Publish a task as an API in any language does, with pika; return its id."""
         identity = str(uuid.uuid4())
-        headers = {"lang": "py", "task": TRANSCODE, "id": identity, "root_id": identity, "retries": 0}
-        properties = Properties(
+        properties = pika.BasicProperties(
             content_type="application/json",
             content_encoding="utf-8",
-            headers=headers,
+            headers={"lang": "py", "task": TRANSCODE, "id": identity, "root_id": identity, "retries": 0, **headers},
             delivery_mode=2,
             correlation_id=identity,
         )
-
-        async def send() -> None:
-            async with self.stack.connection() as connection:
-                await connection.publish("video", "video", json.dumps([[video], {}, {}]).encode(), properties)
-
-        asyncio.run(send())
+        with self.channel() as channel:
+            channel.basic_publish(exchange, routing_key, json.dumps([[video], {}, {}]), properties, mandatory=True)
         return identity
+
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
+        """A channel of pika's that confirms and reports what is unroutable."""
+        with pika.BlockingConnection(pika.URLParameters(self.address)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            yield channel
 
     def depth(self, queue: str) -> int:
         async def ask() -> int:
@@ -298,19 +306,28 @@ class Witness:
         async with self._stack.connection() as connection:
             for queue in ("came", "waited"):
                 await connection.declare_queue(queue)
-            await connection.bind_queue("came", "video", "video")
+            for key in ("video", WITHOUT_BACK_KEY):
+                await connection.bind_queue("came", "video", key)
             for key in ("video", *(f"video.retry.{wait}" for wait in WAITS)):
                 await connection.bind_queue("waited", "video-retry", key)
 
     def saw(self, queue: str, identity: str) -> list[Delivery]:
+        return self.all(queue)[identity]
+
+    def all(self, queue: str) -> dict[str | None, list[Delivery]]:
+        """What came to the queue, by correlation id. The queue is deleted."""
+
         async def read() -> list[Delivery]:
             async with self._stack.connection() as connection:
                 count = (await connection.queue_info(queue)).messages
                 found = [await take(connection, queue) for _ in range(count)]
                 await connection.delete_queue(queue)
-                return [one for one in found if one.properties.correlation_id == identity]
+                return found
 
-        return asyncio.run(read())
+        found: dict[str | None, list[Delivery]] = defaultdict(list)
+        for one in asyncio.run(read()):
+            found[one.properties.correlation_id].append(one)
+        return found
 
 
 @pytest.fixture
@@ -399,6 +416,31 @@ def what_is_retried_by_hand_waits_as_well(videos: Videos) -> None:
     videos.until(lambda: videos.logged(task, "retry: Retry in 0.3s"))
     (videos.folder / "away").rename(videos.folder / "thumbnails")
     videos.until(lambda: videos.logged(task, "succeeded"))
+
+
+@says("delay", "option 2.1", "option 2.2", "option 2.3", "option 2.4", "backoff 3")
+def test_a_task_that_is_published_into_a_retry_queue_returns_by_whichever_key_it_came(videos: Videos) -> None:
+    """A task without a dead-letter key returns by its own keys: those of its publisher, and those of the header CC."""
+    witness = Witness(videos.stack)
+    ways: list[tuple[str, str, str, dict[str, Any]]] = [
+        *((rung, "", rung, {}) for rung in RUNGS),
+        (WITHOUT_BACK_KEY, "video-retry", "video", {}),
+        (WITHOUT_BACK_KEY, "", "nobody", {"CC": [WITHOUT_BACK_KEY]}),
+    ]
+    film = videos.keep(clips.film(0.2))
+    began = time.monotonic()
+    tasks = {videos.publish(film, *way, **headers): (rung, headers) for rung, *way, headers in ways}
+
+    longest = videos.until(lambda: all(videos.logged(task, "succeeded") for task in tasks) and time.monotonic())
+
+    assert longest - began >= float(WAITS[-1].removesuffix("ms")) / 1000
+    came = witness.all("came")
+    for task, (rung, way) in tasks.items():
+        (copy,) = came[task]  # it comes once, though two bindings lead to the queue
+        assert [(one["queue"], one["reason"]) for one in headers(copy)["x-death"]] == [(rung, "expired")]
+        assert copy.exchange == "video"
+        assert not way or headers(copy)["CC"] == way["CC"]
+    assert videos.depth("video_dlq") == 1  # the one that is no video
 
 
 def test_without_ffmpeg_the_work_is_done_by_python_which_says_so(embedded: Stack, tmp_path: Path) -> None:

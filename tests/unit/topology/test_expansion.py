@@ -224,7 +224,34 @@ def test_video_has_its_names() -> None:
     ]  # fmt: skip
     assert targets(made, "video-retry", "video") == {"video_retry_60s"}
     assert targets(made, "video", "video") == {"video_tasks"}
+    assert targets(made, "video", "video_retry_60s") == {"video_tasks"}  # published by the queue's name
     assert targets(made, "video-dlx", "video.dlq") == {"video_dlq"}
+
+
+def without_back_key(**names: str) -> Definitions:
+    work = Exchange("work", "direct")
+    naming = Naming(**{"retry_exchange": "waits", "back_exchange": "work", "back_key": "", **names})
+    return expand(Topology([work], [Queue("q", work.on("q"), retry=Retry(attempts=3, delay="5s"))], naming=naming), V3)
+
+
+def test_a_rung_without_a_back_key_leads_back_by_its_key_and_by_its_name() -> None:
+    made = without_back_key()
+
+    assert "x-dead-letter-routing-key" not in arguments(made, "q.retry")
+    assert targets(made, "waits", "retry") == {"q.retry"}
+    assert [targets(made, "work", key) for key in ("q", "retry", "q.retry")] == [{"q"}] * 3
+
+
+def test_a_rung_without_a_back_key_that_returns_through_the_default_exchange_is_not_bound_there() -> None:
+    made = without_back_key(back_exchange="", retry_key="{queue}")
+
+    assert {bind.source for bind in made.bindings} == {"work", "waits", "dlq.q"}
+    assert targets(made, "", "q") == {"q"}
+
+
+def test_a_rung_without_a_back_key_on_the_exchange_it_returns_to_is_refused_as_a_cycle() -> None:
+    with pytest.raises(TopologyError, match=r"dead-letter cycle q\.retry → q\.retry"):
+        without_back_key(retry_exchange="work")
 
 
 def test_errorfilter_delays_by_the_key_a_message_had() -> None:
