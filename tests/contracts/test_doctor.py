@@ -355,6 +355,29 @@ async def test_a_queue_for_work_that_drops_what_is_too_old(ward: Ward) -> None:
         assert (await ward.found("ttl-drops")).evidence.startswith("message-ttl 60000 by policy q")
 
 
+@produces("ttl-lost-by-name")
+async def test_a_retry_queue_that_loses_what_is_published_to_it_by_its_name(ward: Ward) -> None:
+    await ward.connection.declare_exchange("work", "direct")
+    await ward.connection.declare_exchange("waits", "direct")
+    await ward.queue("q", CLASSIC, TO_DLQ)
+    await ward.queue("q.dlq", CLASSIC)
+    await ward.queue("q.retry", CLASSIC, {"x-message-ttl": 50, "x-dead-letter-exchange": "work"})
+    await ward.connection.bind_queue("q", "work", "q")
+    await ward.connection.bind_queue("q.retry", "waits", "q")
+
+    finding = await ward.found("ttl-lost-by-name")
+
+    assert finding.fix == "bind q to exchange work with key 'q.retry'"
+    await ward.connection.publish("", "q.retry", b"lost")
+    await ready(ward.connection, "q.retry", 0)
+    await ward.connection.publish("waits", "q", b"returned by its key")
+    await ready(ward.connection, "q", 1)
+    await ward.connection.bind_queue("q", "work", "q.retry")
+    await ward.connection.publish("", "q.retry", b"returned by its name")
+    await ready(ward.connection, "q", 2)
+    await ward.healed()
+
+
 @produces("ttl-consumed")
 async def test_a_consumer_on_a_retry_queue(ward: Ward) -> None:
     await ward.queue("q", CLASSIC, TO_RETRY)

@@ -130,6 +130,17 @@ RULES = (
         Sight.POLICIES,
     ),
     Rule(
+        "ttl-lost-by-name",
+        Severity.WARNING,
+        "messages published to this retry queue by its name vanish when their TTL is over",
+        "Without `x-dead-letter-routing-key` a message returns with the key it was published with. Published to the "
+        "queue directly, through the default exchange, its key is the queue's name, and the dead-letter exchange has "
+        "no queue bound for that key. RabbitMQ drops the message and reports nothing.",
+        "bind the main queue to the dead-letter exchange with the retry queue's name as the key",
+        waiting.ttl_lost_by_name,
+        Sight.BINDINGS,
+    ),
+    Rule(
         "ttl-consumed",
         Severity.WARNING,
         "somebody consumes from a queue in which messages should wait",

@@ -9,6 +9,7 @@ from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
 from redrive.topology.doctor.case import Case
 from redrive.topology.doctor.finding import Symptom
 from redrive.topology.doctor.words import UNKNOWN_QUEUE, counted, told, with_arguments
+from redrive.topology.flows import is_pattern
 
 
 def ttl_consumed(case: Case) -> Iterator[Symptom]:
@@ -44,6 +45,25 @@ def ttl_drops(case: Case) -> Iterator[Symptom]:
             park = {"x-dead-letter-exchange": DEFAULT_EXCHANGE, "x-dead-letter-routing-key": dlq}
             evidence = f"{told(case, queue, 'x-message-ttl')} and no dead-letter exchange"
             yield Symptom(queue.name, evidence, f"declare queue {dlq}; {with_arguments(case, queue, park)}")
+
+
+def ttl_lost_by_name(case: Case) -> Iterator[Symptom]:
+    for queue in case.definitions.queues:
+        exchange, name = queue.dead_letter_exchange, queue.name
+        if exchange is None or queue.dead_letter_key is not None or not case.waits(queue):
+            continue
+        returns = case.dead_letters[name] - {name}
+        by_name = case.flows.reach(exchange, name) - {name}  # RabbitMQ drops what returns to where it expired
+        if returns and not by_name and not any(map(is_pattern, case.flows.arrivals(name))):
+            said = told(case, queue, "x-dead-letter-exchange")
+            evidence = f"{said} without a dead-letter key, and with key {name!r} it reaches no queue"
+            yield Symptom(name, evidence, _returned_by_name(case, queue, exchange, min(returns)))
+
+
+def _returned_by_name(case: Case, queue: QueueDefinition, exchange: str, main: str) -> str:
+    if exchange == DEFAULT_EXCHANGE:
+        return with_arguments(case, queue, {"x-dead-letter-routing-key": main})
+    return f"bind {main} to exchange {exchange} with key {queue.name!r}"
 
 
 def _vanishing(case: Case) -> Iterator[QueueDefinition]:

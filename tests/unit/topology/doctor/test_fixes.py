@@ -56,6 +56,14 @@ SURVEYS = [
     ),
     seen(classic("parked"), classic("q.retry"), policies={"parked": {"message-ttl": 5}, "q.retry": {"message-ttl": 5}}),
     seen(quorum("q", {"x-delivery-limit": -1}), version="3.10"),
+    seen(
+        EVENTS,
+        BindingDefinition("events", "one", "again"),
+        BindingDefinition("later", "one.retry", "again"),
+        ExchangeDefinition("later"),
+        classic("one"),
+        classic("one.retry", {"x-message-ttl": 5, "x-dead-letter-exchange": "events"}),
+    ),
     seen(classic("q"), complete=False),
 ]
 

@@ -48,8 +48,10 @@ def test_over_plain_amqp_it_says_what_it_could_not_judge_and_how_it_could() -> N
 
     assert finding.severity is Severity.INFO
     assert "no policies, bindings, plugins" in finding.evidence
-    judged = {"no-dlq", "at-most-once", "ttl-no-way-back", "ttl-drops", "retry-shared", "mirrored", "delayed-no-plugin"}
-    assert judged == set(finding.evidence.partition("not judged: ")[2].split(", "))
+    assert {
+        "no-dlq", "at-most-once", "ttl-no-way-back", "ttl-drops", "ttl-lost-by-name", "retry-shared", "mirrored",
+        "delayed-no-plugin",
+    } == set(finding.evidence.partition("not judged: ")[2].split(", "))  # fmt: skip
     assert "--management" in finding.fix
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from redrive.topology import Queue, Topology
+from redrive.topology import BindingDefinition, ExchangeDefinition, Queue, Topology
 from unit.topology.doctor.surveys import TO_DLQ, TO_RETRY, classic, only, retry, seen, subjects
 
 # ttl-consumed -------------------------------------------------------------------------------------
@@ -82,3 +82,63 @@ def test_what_may_vanish(rule: str, consumers: int) -> None:
 
 def test_over_plain_amqp_a_policy_may_lead_back() -> None:
     assert subjects(seen(classic("q.retry", {"x-message-ttl": 5}), complete=False), "ttl-no-way-back") == []
+
+
+# ttl-lost-by-name ---------------------------------------------------------------------------------
+
+VIDEO = (
+    ExchangeDefinition("video"),
+    classic("video_tasks", TO_DLQ),
+    classic("video_dlq"),
+    BindingDefinition("video", "video_tasks", "video"),
+    ExchangeDefinition("video-retry"),
+    BindingDefinition("video-retry", "video_retry_60s", "video"),
+)
+WITHOUT_KEY = classic("video_retry_60s", {"x-message-ttl": 60_000, "x-dead-letter-exchange": "video"})
+
+
+def test_a_retry_queue_that_loses_what_is_published_to_it_by_its_name() -> None:
+    finding = only(seen(*VIDEO, WITHOUT_KEY), "ttl-lost-by-name")
+
+    assert finding.subject == "video_retry_60s"
+    assert finding.evidence == (
+        "x-dead-letter-exchange 'video' without a dead-letter key, and with key 'video_retry_60s' it reaches no queue"
+    )
+    assert finding.fix == "bind video_tasks to exchange video with key 'video_retry_60s'"
+
+
+def test_one_that_returns_to_itself_by_the_default_exchange() -> None:
+    waiting = classic("q.retry", {"x-message-ttl": 5, "x-dead-letter-exchange": ""})
+    survey = seen(classic("q"), waiting, ExchangeDefinition("waits"), BindingDefinition("waits", "q.retry", "q"))
+
+    assert only(survey, "ttl-lost-by-name").fix.endswith("""'{"dead-letter-routing-key": "q"}'""")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(BindingDefinition("video", "video_tasks", "video_retry_60s"), id="bound by the queue's name"),
+        pytest.param(ExchangeDefinition("other"), id="a dead-letter key"),
+    ],
+)
+def test_one_that_keeps_what_is_published_to_it_by_its_name(more: BindingDefinition | ExchangeDefinition) -> None:
+    keyed = {**WITHOUT_KEY.arguments, "x-dead-letter-routing-key": "video"}
+    waiting = classic("video_retry_60s", keyed) if isinstance(more, ExchangeDefinition) else WITHOUT_KEY
+
+    assert subjects(seen(*VIDEO, waiting, more), "ttl-lost-by-name") == []
+
+
+def test_what_is_lost_by_every_key_or_for_want_of_the_exchange_has_a_finding_of_its_own() -> None:
+    nowhere = seen(ExchangeDefinition("video"), WITHOUT_KEY)
+
+    assert subjects(nowhere, "dlx-unroutable") == ["video_retry_60s"]
+    assert subjects(seen(WITHOUT_KEY), "dlx-missing") == ["video_retry_60s"]
+    assert subjects(nowhere, "ttl-lost-by-name") == subjects(seen(WITHOUT_KEY), "ttl-lost-by-name") == []
+
+
+@pytest.mark.parametrize(("name", "key"), [("work", "video"), ("video_retry_bits", "#")])
+def test_a_queue_for_work_and_one_whose_keys_are_addresses_are_not_published_to_by_name(name: str, key: str) -> None:
+    queue = classic(name, {"x-message-ttl": 5, "x-dead-letter-exchange": "video"})
+    addresses = [ExchangeDefinition("addresses", "topic"), BindingDefinition("addresses", name, key)]
+
+    assert subjects(seen(*VIDEO, queue, *addresses), "ttl-lost-by-name") == []
