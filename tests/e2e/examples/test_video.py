@@ -7,11 +7,13 @@ import base64
 import hashlib
 import json
 import subprocess
+import sys
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +212,78 @@ def test_rabbitmq_makes_it_all_when_it_starts_and_operators_can_use_its_own_tool
     assert (back.exchange, back.routing_key, back.body) == ("video", "video", b'[["v"], {}, {}]')
 
 
+@dataclass(frozen=True)
+class Operator:
+    """What an operator of the document does with RabbitMQ's own tools, and nothing of ours."""
+
+    node: RabbitMQ
+
+    @property
+    def ui(self) -> httpx.Client:
+        """The HTTP API: what the management UI calls when the operator gets, publishes and purges messages."""
+        address = f"http://127.0.0.1:{self.node.management_port}"
+        return httpx.Client(base_url=address, auth=("rabbit", "rabbitpass"), timeout=30)
+
+    def requeue_by_ui(self, exchange: str, routing_key: str) -> None:
+        with self.ui as ui:
+            take = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+            (dead,) = ui.post("/api/queues/%2F/video_dlq/get", json=take).json()
+            again = {name: dead[name] for name in ("payload", "payload_encoding", "properties")}
+            told = ui.post(f"/api/exchanges/%2F/{exchange}/publish", json={**again, "routing_key": routing_key})
+            assert told.json() == {"routed": True}
+
+    def requeue_by_rabbitmqadmin(self, folder: Path) -> None:
+        with self.ui as ui:
+            script = ui.get("/cli/rabbitmqadmin")
+        if script.status_code == httpx.codes.NOT_FOUND:
+            pytest.skip("this RabbitMQ does not serve rabbitmqadmin")
+        (folder / "rabbitmqadmin").write_text(script.text)
+        (dead,) = json.loads(self.rabbitmqadmin(folder, "get", "queue=video_dlq", "ackmode=ack_requeue_false"))
+        again = (f"payload={dead['payload']}", f"properties={json.dumps(dead['properties'])}")
+        assert "NOT routed" not in self.rabbitmqadmin(folder, "publish", "exchange=video", "routing_key=video", *again)
+
+    def rabbitmqadmin(self, folder: Path, *command: str) -> str:
+        login = ("-P", str(self.node.management_port), "-u", "rabbit", "-p", "rabbitpass", "-f", "raw_json")
+        return subprocess.run(
+            [sys.executable, str(folder / "rabbitmqadmin"), "-H", "127.0.0.1", *login, *command],
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+
+WAYS: dict[str, Callable[[Operator, Path], None]] = {
+    "the UI, to the exchange": lambda operator, _: operator.requeue_by_ui("video", "video"),
+    "the UI, to the queue": lambda operator, _: operator.requeue_by_ui("amq.default", "video_tasks"),
+    "rabbitmqadmin": Operator.requeue_by_rabbitmqadmin,
+}
+
+
+@says("requeue 1", "requeue 3", "inspect")
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("way", WAYS)
+def test_a_dead_task_that_an_operator_publishes_again_is_executed(node: RabbitMQ, tmp_path: Path, way: str) -> None:
+    """The management API returns a null header as the text "undefined", and publishes that text."""
+    operator = Operator(node)
+    stack = Stack(tmp_path, broker=f"amqp://rabbit:rabbitpass@127.0.0.1:{node.port}/")
+    with operator.ui as ui:
+        ui.delete("/api/queues/%2F/video_dlq/contents").raise_for_status()
+    (tmp_path / "film.y4m").write_bytes(b"This was a film once." * 50)
+    command = ("celery", "-A", "examples.video.worker.celery_app", "worker", "--loglevel", "INFO", "--concurrency", "1")
+    with stack.running(*command, VIDEO_DECLARE="0", C_FORCE_ROOT="1") as program:
+        videos = Videos(stack, program)
+        videos.run("examples.video.producer", str(tmp_path / "film.y4m"))
+        task, video = program.wait_for(r"\[([0-9a-f-]{36})\] is parked \(permanent\)")[1], videos.only_original()
+        video.write_bytes(clips.film(0.2))
+
+        WAYS[way](operator, tmp_path)
+
+        videos.until(lambda: videos.logged(task, "succeeded"))
+        videos.until((videos.folder / "thumbnails" / video.name).is_file)  # its chain goes on
+    assert videos.depth("video_dlq") == 0
+
+
 async def reject_one(url: str) -> None:
     properties = Properties(content_type="application/json", delivery_mode=2, headers={"task": TRANSCODE, "id": "t-1"})
     async with Connection(url) as connection:
@@ -255,6 +329,10 @@ class Videos:
         while not (found := condition()):
             assert time.monotonic() < deadline, self.program.output[-3000:]
             time.sleep(0.05)
+        return found
+
+    def only_original(self) -> Path:
+        (found,) = (self.folder / "originals").iterdir()
         return found
 
     def keep(self, content: bytes) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +18,7 @@ from celery.exceptions import NotRegistered
 from celery.worker.consumer import Consumer as CeleryConsumer
 
 from redrive.errors import TopologyError
-from redrive.integrations.celery.messages import body_of, properties_of
+from redrive.integrations.celery.messages import body_of, properties_of, restore_nulls
 from redrive.integrations.celery.places import equipment_of
 from redrive.integrations.celery.sending import budget_of, hand_over
 from redrive.recovery.failure import describe
@@ -78,7 +79,16 @@ def _server_of(channel: Any) -> Server:
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]  # Celery has no types
-    """Celery's, but for messages that are no task of ours."""
+    """Celery's, but for messages that are no task of ours, and for what the management API made of null headers."""
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], Any]:
+        receive: Callable[[Any], Any] = super().create_task_handler(*args, **options)
+
+        def on_task_received(message: Any) -> Any:
+            restore_nulls(message.headers)
+            return receive(message)
+
+        return on_task_received
 
     def on_decode_error(self, message: Any, exc: BaseException) -> None:
         super().on_decode_error(_Parked(self.app, message, exc, self.hostname), exc)

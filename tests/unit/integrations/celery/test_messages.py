@@ -9,7 +9,7 @@ import pytest
 from kombu.compression import compress
 from kombu.message import Message
 
-from redrive.integrations.celery.messages import body_of, plain, properties_of
+from redrive.integrations.celery.messages import body_of, plain, properties_of, restore_nulls
 from redrive.wire.properties import decode_properties
 
 
@@ -56,3 +56,30 @@ def test_values_are_those_that_amqp_knows() -> None:
 
     assert plain({"at": naive, "in": ({1}, bytearray(b"x"))}) == {"at": naive.replace(tzinfo=UTC), "in": [[1], b"x"]}
     assert plain(object) == "<class 'object'>"
+
+
+def test_null_headers_that_the_management_api_returned_as_undefined_are_null_again() -> None:
+    nullable = dict.fromkeys(
+        (
+            "shadow", "eta", "expires", "group", "group_index", "root_id", "parent_id", "ignore_result",
+            "stamped_headers",
+        ),
+        "undefined",
+    )  # fmt: skip
+    headers = {**nullable, "task": "add", "timelimit": ["undefined", 30]}
+
+    restore_nulls(headers)
+
+    assert headers == {**dict.fromkeys(nullable), "task": "add", "timelimit": [None, 30]}
+
+
+def test_headers_that_are_never_null_or_not_celerys_keep_the_text_undefined() -> None:
+    kept = {
+        "task": "undefined", "id": "undefined", "argsrepr": "undefined", "x-tenant": "undefined", "retries": 0,
+        "stamps": {"tenant": "undefined"}, "eta": "2026-11-18T08:00:00+00:00", "timelimit": None, "group": b"undefined",
+    }  # fmt: skip
+    headers = dict(kept)
+
+    restore_nulls(headers)
+
+    assert headers == kept
