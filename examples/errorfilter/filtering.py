@@ -51,7 +51,7 @@ class Decision:
 class RabbitMQConsumerErrorFilter:
     """Errors of `non_retryable` are not retried, and of the others only those of `retryable`.
 
-    With `exponential` retry number n waits min(`ceiling`, `delay` * 2^(n-1)), without it `delay`.
+    Every retry waits `delay`. With `exponential`, retry number n waits min(`ceiling`, `delay` * 2^(n-1)).
     """
 
     non_retryable: Errors = NON_RETRYABLE_ERRORS
@@ -60,7 +60,7 @@ class RabbitMQConsumerErrorFilter:
     header: str = RETRY_COUNT_HEADER
     delay: timedelta = DELAY
     ceiling: timedelta = LONGEST_DELAY
-    exponential: bool = True
+    exponential: bool = False
 
     @property
     def policy(self) -> Retry:

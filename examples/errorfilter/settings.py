@@ -26,10 +26,10 @@ def _errors(name: str, otherwise: Errors) -> Errors:
 
 
 def _backoff() -> bool:
-    """Do the waits grow?"""
-    said = os.environ.get("RETRY_BACKOFF", "exponential")
-    if said not in ("exponential", "fixed"):
-        raise SystemExit(f"RETRY_BACKOFF: {said!r}; there are exponential and fixed")
+    """Return whether the waits grow."""
+    said = os.environ.get("RETRY_BACKOFF", "fixed")
+    if said not in ("fixed", "exponential"):
+        raise SystemExit(f"RETRY_BACKOFF: {said!r}; there are fixed and exponential")
     return said == "exponential"
 
 
