@@ -57,11 +57,11 @@ async def _first(stop: asyncio.Event, worker: asyncio.subprocess.Process) -> Non
 
 def submit_films(stop: asyncio.Event) -> None:
     """Blocks, as Celery does: in a thread."""
-    from examples.video.producer import outcome, submit  # not before it is known where the broker is
+    from examples.video.producer import outcome, submit, task_ids  # not before it is known where the broker is
 
     results = {name: submit(content) for name, content in FILMS.items()}
     for name, result in results.items():
-        click.echo(f"submitted: {name}, task {result.id}")
+        click.echo(f"submitted: {name}, {task_ids(result)}")
     while results and not stop.is_set():
         for name in list(results):
             if (told := outcome(results[name])) is not None:

@@ -25,14 +25,20 @@ def submit(content: bytes) -> AsyncResult:
     return chain(transcode.s(video), thumbnail.s()).apply_async()
 
 
+def task_ids(result: AsyncResult) -> str:
+    """Return the ids of both tasks, in the order in which they are executed. A dead letter has the id of the task that
+    failed, as its correlation id.
+    """
+    return f"transcode {result.parent.id}, then thumbnail {result.id}"
+
+
 def outcome(result: AsyncResult) -> str | None:
-    """In words; None while nobody knows."""
-    while result is not None:
-        if result.state == "FAILURE":
-            return f"kept in video_dlq: {type(result.result).__name__}: {result.result}"
-        if result.state == "SUCCESS" and isinstance(result.result, dict) and "thumbnail" in result.result:
-            return _told(result.result)
-        result = result.parent
+    """Return what became of a video in words; None while neither task has ended it."""
+    for task in (result.parent, result):  # if the first fails, Celery gives the second the same failure
+        if task.state == "FAILURE":
+            return f"task {task.id} is kept in video_dlq: {type(task.result).__name__}: {task.result}"
+    if result.state == "SUCCESS":
+        return _told(result.result)
     return None
 
 
@@ -43,7 +49,7 @@ def _told(done: dict[str, Any]) -> str:
 
 def main() -> None:
     for name in sys.argv[1:]:
-        print(f"{name}: submitted, task {submit(Path(name).read_bytes()).id}")
+        print(f"{name}: submitted, {task_ids(submit(Path(name).read_bytes()))}")
 
 
 if __name__ == "__main__":
