@@ -1,6 +1,6 @@
 """The application: users who signed up, in batches into the database; and what becomes of those it does not take.
 
-POST /api/v1/users ─> raffle_exchange ─> raffle_queue ─> insert ─> users
+POST /api/v1/users ─> raffle_exchange ─> raffle_queue ─> to_row ─> insert_users ─> users
                            ^                 │  │
                            │      it failed, │  │ it failed for the third time, or is no JSON
                    10 s    │     publish and │  │ reject
@@ -12,12 +12,11 @@ raffle_retry_10s ──────────┘             ack │  v
 
 from __future__ import annotations
 
-import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from examples.raffle import settings
-from examples.raffle.users import DatabaseAway, User, insert, metadata
-from redrive import App, Batch, Discard, Naming, Retry
+from examples.raffle.users import DatabaseAway, Row, dead_letter_to_row, insert, metadata, to_row
+from redrive import App, Naming, Retry
 from redrive.recovery.history import HeaderNames
 
 NAMING = Naming(
@@ -54,33 +53,27 @@ def may_have_a_culprit(error: BaseException) -> bool:
     park="reject",
     size=settings.USERS_BATCH_SIZE,
     timeout=f"{settings.USERS_BATCH_TIMEOUT_MS}ms",
+    prepare=to_row,
     processors=settings.USERS_PROC_CONCURRENCY,
     batchers=settings.USERS_BATCH_CONCURRENCY,
     isolate=may_have_a_culprit,
     database_outage="retry",  # as the document counts it: db_error
     call_timeout="1m",  # a commit included
 )
-async def insert_users(users: list[User], session: AsyncSession) -> None:
-    await insert(session, users)
+async def insert_users(rows: list[Row], session: AsyncSession) -> None:
+    await insert(session, rows)
 
 
 @app.dlq_batch_consumer(
     "raffle_queue",
     size=settings.USERS_BATCH_SIZE,
     timeout=f"{settings.USERS_BATCH_TIMEOUT_MS}ms",
+    prepare=dead_letter_to_row,
+    processors=settings.USERS_PROC_CONCURRENCY,
     isolate=may_have_a_culprit,
     database_outage="retry",
     call_timeout="1m",
 )
-async def insert_late(batch: Batch[bytes], session: AsyncSession) -> None:
-    """The last resort. What is no JSON never will be, and goes; what is JSON and no user waits for somebody to look."""
-    users = []
-    for item in batch:
-        try:
-            users.append(msgspec.json.decode(item.body, type=User))
-        except msgspec.ValidationError as error:
-            batch.fail(item, error)
-        except msgspec.DecodeError as error:
-            batch.fail(item, Discard(f"no JSON: {error}"))
-    if users and not batch.failures:  # else they come again, without those that failed
-        await insert(session, users)
+async def insert_late(rows: list[Row], session: AsyncSession) -> None:
+    """The last resort: what fails here goes back to the dead-letter queue."""
+    await insert(session, rows)

@@ -13,7 +13,7 @@ def _number(name: str, default: int, most: int = 1_000_000_000) -> int:
 
 
 RETRY_TTL_MS = _number("RETRY_TTL_MS", 10_000)
-MAX_RETRIES = _number("MAX_RETRIES", 3, most=1000)  # attempts in all, before the dead-letter queue
+MAX_RETRIES = _number("MAX_RETRIES", 3, most=1000)  # attempts in all before the dead-letter queue; README.md says why
 
 # A batch is one INSERT, and SQLite takes 32,766 values in a statement: three for each user.
 USERS_BATCH_SIZE = _number("USERS_BATCH_SIZE", 1000, most=10_000)

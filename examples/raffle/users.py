@@ -1,4 +1,4 @@
-"""A user, as a message and as a row; and the one statement by which many of them become rows.
+"""A user, as a message and as a row: how one message becomes a row, and the one statement that inserts many.
 
 It is safe to repeat: a message may come twice, after a retry or a redelivery, and a user who is there already stays as
 he is. It is one statement in one transaction: all of a batch, or nothing.
@@ -14,15 +14,21 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from redrive import Discard
+
 LONGEST_NAME = 200
 LONGEST_EMAIL = 254
 PATIENCE = 30  # seconds that a database may take for a batch
+
+
+Row = dict[str, Any]
 
 
 class User(Struct):
@@ -54,9 +60,25 @@ class RowRefused(Exception):
     """The database is there, and will not have one of these rows."""
 
 
-async def insert(session: AsyncSession, users: Sequence[User]) -> None:
-    rows = [{"id": user.id, "name": user.name, "email": user.email} for user in users]
-    statement = _INSERT[session.get_bind().dialect.name](USERS).values(rows)
+async def to_row(user: User) -> Row:
+    """Return the row of a message that was read as a user. One that cannot be is rejected before."""
+    return {"id": user.id, "name": user.name, "email": user.email}
+
+
+async def dead_letter_to_row(body: bytes) -> Row:
+    """Return the row of a dead letter. One that is not valid JSON is discarded; one that is valid JSON and not a user
+    goes back to the queue until an operator edits it.
+    """
+    try:
+        return await to_row(msgspec.json.decode(body, type=User))
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        raise Discard(f"no JSON: {error}") from None
+
+
+async def insert(session: AsyncSession, rows: Sequence[Row]) -> None:
+    statement = _INSERT[session.get_bind().dialect.name](USERS).values(list(rows))
     try:
         async with asyncio.timeout(PATIENCE):
             await session.execute(statement.on_conflict_do_nothing(index_elements=[USERS.c.id]))

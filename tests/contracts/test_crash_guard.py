@@ -117,27 +117,38 @@ def check_once(handler: Handler, orders: int, loses_acks: bool) -> None:
     assert not twice or (loses_acks and sum(twice.values()) - len(twice) <= OFTEN), twice
 
 
-def consume(app: App, handler: Handler, batches: bool = False, **options: Any) -> None:
+SHAPES = ["single", "batch", "prepare"]
+
+
+def consume(app: App, handler: Handler, shape: str = "single", **options: Any) -> None:
+    """`shape`: the handler gets one message, or a batch; or it prepares messages for a batch."""
+
     async def handle(order: int) -> None:
         await handler(order)
 
     async def handle_batch(orders: Batch[int]) -> None:
         await handler(*orders.bodies)
 
-    if batches:
-        app.batch_consumer("orders", size=3, timeout="5ms", **options)(handle_batch)
-    else:
-        app.consumer("orders", **options)(handle)
+    async def accept_batch(orders: Batch[None]) -> None: ...
+
+    match shape:
+        case "single":
+            app.consumer("orders", **options)(handle)
+        case "batch":
+            app.batch_consumer("orders", size=3, timeout="5ms", **options)(handle_batch)
+        case "prepare":
+            prepared = app.batch_consumer("orders", size=3, timeout="5ms", prepare=handle, processors=2, **options)
+            prepared(accept_batch)
 
 
 # Stops --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batches", [False, True])
-async def test_fifty_orderly_stops_park_nothing_and_repeat_nothing(app: App, batches: bool, loses_acks: bool) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_fifty_orderly_stops_park_nothing_and_repeat_nothing(app: App, shape: str, loses_acks: bool) -> None:
     handler = Handler()
     orders = OFTEN * 8  # more than are handled while the worker stops
-    consume(app, handler, batches=batches)
+    consume(app, handler, shape)
     async with app.running() as running:
         await publish_orders(running, orders)
         for _ in range(OFTEN):
@@ -209,10 +220,10 @@ async def cut_while_handling(running: Running, handler: Handler) -> None:
     handler.permit(1)
 
 
-@pytest.mark.parametrize("batches", [False, True])
-async def test_fifty_lost_connections_park_nothing(app: App, batches: bool) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_fifty_lost_connections_park_nothing(app: App, shape: str) -> None:
     handler = Handler()
-    consume(app, handler, batches=batches, **({} if batches else {"concurrency": 3}))
+    consume(app, handler, shape, **({"concurrency": 3} if shape == "single" else {}))
     async with quickly_reconnecting(app) as (running, watcher):
         await publish_orders(running)
         for _ in range(OFTEN):

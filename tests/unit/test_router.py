@@ -1,5 +1,8 @@
 """What is declared, before anything is connected."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from redrive import App, Batch, BreakerPolicy, Retry, Router
@@ -50,6 +53,30 @@ def test_without_defaults_there_are_three_attempts_and_no_time_limit() -> None:
 
     assert [spec.queue.retry for spec in app.consumers] == [Retry(), Retry()]
     assert [spec.timeout for spec in app.consumers] == [None, None]
+
+
+async def prepare(order: int) -> int:
+    return order
+
+
+def test_processors_are_those_of_prepare() -> None:
+    app = App("shop")
+    app.batch_consumer("prepared", size=10, prepare=prepare)(handle_many)
+    app.batch_consumer("by many", size=10, prepare=prepare, processors=8)(handle_many)
+    app.batch_consumer("plain", size=10)(handle_many)
+    found = declared(app)
+
+    at_a_time = {name: spec.batch.prepared_at_a_time for name, spec in found.items() if spec.batch is not None}
+    assert at_a_time == {"prepared": 1, "by many": 8, "plain": 0}
+    assert {name: spec.prefetched for name, spec in found.items()} == {"prepared": 21, "by many": 28, "plain": 20}
+
+
+@pytest.mark.parametrize("declare", [App.batch_consumer, App.dlq_batch_consumer], ids=["queue", "dead-letters"])
+def test_processors_without_prepare_are_refused(declare: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"batch processors 8: processors run prepare=, and there is none"):
+        declare(App("shop"), "orders", processors=8)
+    with pytest.raises(ConfigurationError, match="batch processors 0: want at least 1"):
+        declare(App("shop"), "orders", processors=0, prepare=prepare)
 
 
 def test_a_declared_queue_gets_the_defaults_it_says_nothing_about() -> None:

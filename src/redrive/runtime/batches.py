@@ -1,6 +1,7 @@
 """Many messages for one call of a handler, each with a fate of its own.
 
     accept     guard and read each message as it comes; what cannot be read is parked alone
+    prepare    where there is such a function: call it for each message, `processors` at a time
     gather     until there are `size`, or the first has waited for `timeout`
     handle     one call for all of them, `batchers` calls at a time
     settle     ack what went well; what the handler marked as failed, or what it stumbled over, goes its own way
@@ -8,12 +9,21 @@
 When a whole batch raises, somebody in it is to blame, and the others are not: halves are tried until the culprits are
 found. That costs calls, so there is a budget; when it is spent (the database is down: everybody is a culprit) the rest
 fail together. Whoever can tell by the error that nobody is to blame says so (`isolate=`), and they do at once.
+
+A message that cannot be prepared fails as any message does, and its neighbours do not notice. Until its batch is
+settled, nothing of it is: a worker that dies loses what was prepared, and the next worker prepares it again.
+
+    waiting      when the worker stops, given back to the queue
+    preparing    prepared, gathered and handled; cancelled, it goes back to the queue
+    gathered     handled
+    handled      settled
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from redrive.protocol.content import Delivery
@@ -22,22 +32,26 @@ from redrive.recovery.story import ParkReason
 from redrive.runtime.batch import Batch
 from redrive.runtime.codecs import Malformed
 from redrive.runtime.consuming import GIVES_UP, PartlyFailed, Walk, is_cancelled
-from redrive.runtime.message import Message
+from redrive.runtime.handlers import Handler
+from redrive.runtime.message import Message, current_message
 from redrive.runtime.specs import BatchSpec
 from redrive.runtime.transactions import DatabaseUnavailable
 
+_SETTLED = object()  # in place of a body: there is none, and its message has gone its own way
+
 
 class _Gathered(NamedTuple):
-    """What has come for a batch, each message in the same place of both."""
+    """What has come for a batch, each message in the same place of all three."""
 
     bodies: list[Any]
     deliveries: list[Delivery]
+    arrivals: list[int]  # when each was delivered, relative to the others; empty if none was prepared
 
 
 class Batching:
     """Gathers the deliveries of one consumer, and handles them together."""
 
-    def __init__(self, walk: Walk, spec: BatchSpec) -> None:
+    def __init__(self, walk: Walk, spec: BatchSpec, prepare: Handler | None = None) -> None:
         self._walk = walk
         self._spec = spec
         self._timeout = duration(spec.timeout).total_seconds()
@@ -46,17 +60,23 @@ class Batching:
         self._places = asyncio.Semaphore(spec.batchers)
         self._running: set[asyncio.Task[None]] = set()
         self._flushing = False
+        self._reads = walk.handler.read
+        self._preparation = None
+        self._accept: Callable[[Delivery], None] = self._gather
+        if prepare is not None:
+            self._preparation = Preparation(walk, prepare, spec.prepared_at_a_time, self._message_of, self._add)
+            self._accept = self._preparation.add
 
     # Gather -------------------------------------------------------------------------------------------
 
     async def __call__(self, deliveries: Sequence[Delivery]) -> None:
         """As many as have come: each is gathered, or has gone its own way."""
-        walk = self._walk
+        walk, accept = self._walk, self._accept
         waiting = []
         for delivery in deliveries:
             walk.observer.started(walk.queue)
             if not walk.needs_admission(delivery):
-                self._accept(delivery, walk)
+                accept(delivery)
             elif walk.is_gated:
                 await self._admit(delivery)
             else:
@@ -68,41 +88,43 @@ class Batching:
         await self._walk.admit(delivery, self._accept_admitted, self._handle_alone)
 
     async def _accept_admitted(self, delivery: Delivery) -> None:
-        self._accept(delivery, self._walk)
+        self._accept(delivery)
 
     async def _handle_alone(self, delivery: Delivery) -> None:
         """A batch of one."""
-        try:
-            body = self._walk.handler.read(delivery.body, delivery.raw_properties)
+        if self._preparation is not None:
+            body = await self._preparation.prepare(delivery)
+        else:
+            body = _read(delivery, self._walk.handler, self._walk)
+        if body is not _SETTLED:
+            await self._call(Batch([body], [delivery], self._message_of))
+
+    def _gather(self, delivery: Delivery) -> None:
+        try:  # as `_read` does; for every message, a call less
+            body = self._reads(delivery.body, delivery.raw_properties)
         except Malformed as error:
             self._walk.bury(delivery, error, ParkReason.MALFORMED)
             return
-        await self._call(Batch([body], [delivery], self._message_of))
+        self._add(body, delivery)
 
-    def _accept(self, delivery: Delivery, walk: Walk) -> None:
-        try:
-            body = walk.handler.read(delivery.body, delivery.raw_properties)
-        except Malformed as error:
-            walk.bury(delivery, error, ParkReason.MALFORMED)
-            return
+    def _add(self, body: Any, delivery: Delivery, arrival: int | None = None) -> None:
         key = None
         if self._spec.key is not None:
             try:
                 key = self._spec.key(body)
                 hash(key)  # by which it is gathered: what escaped here would give back its neighbours, too
             except Exception as error:
-                walk.failed(delivery, error)
+                self._walk.failed(delivery, error)
                 return
-        self._add(key, body, delivery)
-
-    def _add(self, key: Any, body: Any, delivery: Delivery) -> None:
         gathered = self._gathered.get(key)
         if gathered is None:
-            gathered = self._gathered[key] = _Gathered([], [])
+            gathered = self._gathered[key] = _Gathered([], [], [])
             self._alarms[key] = asyncio.get_running_loop().call_later(self._timeout, self._close, key)
-        bodies, deliveries = gathered
+        bodies, deliveries, arrivals = gathered
         bodies.append(body)
         deliveries.append(delivery)
+        if arrival is not None:
+            arrivals.append(arrival)
         if len(bodies) >= self._spec.size or self._flushing:
             self._close(key)
 
@@ -113,12 +135,16 @@ class Batching:
         gathered = self._gathered.pop(key, None)
         if gathered is not None:
             batch = Batch(gathered.bodies, gathered.deliveries, self._message_of)
+            if gathered.arrivals:
+                batch = batch.part(sorted(range(len(batch)), key=gathered.arrivals.__getitem__))
             task = asyncio.create_task(self._run(batch), name=f"redrive-batch-{self._walk.queue}")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
     async def drained(self) -> None:
-        """Handle what was gathered, wait for what is being handled, and for its settling."""
+        """Handle what is being prepared and what was gathered, wait for what is being handled, and for its settling."""
+        if self._preparation is not None:
+            await self._preparation.finish()
         self._flushing = True
         for key in list(self._gathered):
             self._close(key)
@@ -128,6 +154,8 @@ class Batching:
 
     async def abort(self) -> None:
         """Cancel what is being handled. What is not settled goes back to its queue."""
+        if self._preparation is not None:
+            await self._preparation.abort()
         for alarm in self._alarms.values():
             alarm.cancel()
         for task in self._running:
@@ -136,6 +164,10 @@ class Batching:
         for gathered in self._gathered.values():
             self._walk.release_watched(gathered.deliveries)
         await self._walk.settlement.finish_moves()
+
+    def close(self) -> None:
+        if self._preparation is not None:
+            self._preparation.handler.close()
 
     # Handle and settle --------------------------------------------------------------------------------
 
@@ -224,7 +256,126 @@ class Batching:
 
     def __repr__(self) -> str:
         gathered = sum(len(gathered.bodies) for gathered in self._gathered.values())
-        return f"<Batching {self._walk.queue} gathered={gathered} running={len(self._running)}>"
+        preparation = f" {self._preparation!r}" if self._preparation is not None else ""
+        return f"<Batching {self._walk.queue}{preparation} gathered={gathered} running={len(self._running)}>"
+
+
+class Preparation:
+    """Calls `prepare` for each message of a consumer, and passes on what it returns.
+
+    Processors are tasks that are started when messages come, and end when none waits. A message waits until a processor
+    may run next to the other handlers of the worker: then it has begun, and not before.
+    """
+
+    def __init__(
+        self,
+        walk: Walk,
+        handler: Handler,
+        processors: int,
+        message_of: Callable[[Delivery], Message],
+        prepared: Callable[[Any, Delivery, int], None],
+    ) -> None:
+        """`prepared` gets the new body, the delivery, and its place in the order of arrival."""
+        self.handler = handler
+        self._walk = walk
+        self._processors = processors
+        self._message_of = message_of
+        self._prepared = prepared
+        self._waiting: deque[tuple[int, Delivery]] = deque()
+        self._arrivals = 0
+        self._running: set[asyncio.Task[None]] = set()
+
+    def add(self, delivery: Delivery) -> None:
+        """Prepare a message when a processor is free."""
+        self._arrivals += 1
+        self._waiting.append((self._arrivals, delivery))
+        if len(self._running) < self._processors:
+            task = asyncio.create_task(self._process(), name=f"redrive-prepare-{self._walk.queue}")
+            self._running.add(task)
+
+    async def _process(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            while self._waiting:
+                await self._process_next()
+                await asyncio.sleep(0)  # functions that never wait must not keep the loop
+        finally:
+            self._running.discard(task)  # at once: the next message needs a new task
+
+    async def _process_next(self) -> None:
+        lock = self._walk.lock
+        if lock.contended:
+            await lock.wait()
+        else:
+            lock.running += 1
+        try:
+            if self._waiting:  # another processor may have taken it, or it was given back
+                await self._prepare_for_batch(*self._waiting.popleft())
+        finally:
+            lock.leave()
+
+    async def _prepare_for_batch(self, arrival: int, delivery: Delivery) -> None:
+        try:
+            if (body := await self.prepare(delivery)) is not _SETTLED:
+                self._prepared(body, delivery, arrival)
+        except Exception as bug:
+            self._walk.settlement.give_up([delivery], bug)
+
+    async def prepare(self, delivery: Delivery) -> Any:
+        """Return the new body; or settle the message, if it cannot be prepared."""
+        walk = self._walk
+        if (body := _read(delivery, self.handler, walk)) is _SETTLED:
+            return _SETTLED
+        message = self._message_of(delivery)
+        context = current_message.set(message)
+        began = walk.clock.monotonic()
+        try:
+            return await walk.within_limits(lambda: self._call(body, message), (message,))
+        except GIVES_UP:
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                walk.release_watched([delivery])
+                raise
+            walk.failed(delivery, error, walk.clock.monotonic() - began)
+            return _SETTLED
+        finally:
+            current_message.reset(context)
+
+    async def _call(self, body: Any, message: Message) -> Any:
+        return await self.handler.finish(await self.handler.call(body, message))
+
+    async def finish(self) -> None:
+        """Give back what waits, and prepare the rest."""
+        for delivery in self._take_waiting():
+            self._walk.settlement.give_back(delivery)
+        while self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def abort(self) -> None:
+        """Cancel what is being prepared. What is not settled goes back to its queue."""
+        waiting, running = self._take_waiting(), list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._walk.release_watched(waiting)
+
+    def _take_waiting(self) -> list[Delivery]:
+        waiting, self._waiting = self._waiting, deque()
+        return [delivery for _, delivery in waiting]
+
+    def __repr__(self) -> str:
+        return f"<Preparation waiting={len(self._waiting)} running={len(self._running)}/{self._processors}>"
+
+
+def _read(delivery: Delivery, handler: Handler, walk: Walk) -> Any:
+    """Return the body as a handler wants it; or park the message, if it cannot be read."""
+    try:
+        return handler.read(delivery.body, delivery.raw_properties)
+    except Malformed as error:
+        walk.bury(delivery, error, ParkReason.MALFORMED)
+        return _SETTLED
 
 
 class _Budget:

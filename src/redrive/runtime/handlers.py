@@ -45,9 +45,11 @@ class Handler:
         threads: int,
         processes: int = 0,
         for_batches: bool = False,
+        reads: bool = True,
     ) -> None:
         """`given`: what parameters of these types get. `session_types`: those that get the session of the message's
-        transaction. `threads`: how many calls of a plain function run at once.
+        transaction. `threads`: how many calls of a plain function run at once. `reads`: its bodies are decoded from
+        messages; False if another function makes them, of any type.
         """
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
@@ -63,7 +65,7 @@ class Handler:
         self._session: str | None = None
         self._session_types = session_types
         self._read_signature()
-        self._reader = self._reader_of(codecs)
+        self._reader = self._reader_of(codecs, reads)
         self._workers = 0 if self.is_async else processes or threads
         self._executor: Executor | None = None
         self._processes = processes
@@ -74,10 +76,10 @@ class Handler:
 
     # What it wants ------------------------------------------------------------------------------------
 
-    def _reader_of(self, codecs: Codecs) -> BodyReader | None:
+    def _reader_of(self, codecs: Codecs, reads: bool) -> BodyReader | None:
         if self._for_batches and (self._body is None or self._message is not None):
             raise ConfigurationError(f"{self.name}: a batch handler has no one message: ask for Batch[T] instead")
-        return codecs.reader(self._body[1]) if self._body is not None else None
+        return codecs.reader(self._body[1]) if self._body is not None and reads else None
 
     def _read_signature(self) -> None:
         try:
@@ -152,11 +154,12 @@ class Handler:
     def _run(self, arguments: dict[str, Any]) -> Awaitable[Any]:
         return self.function(**arguments) if self.is_async else self._call_elsewhere(arguments)
 
-    async def finish(self, result: Any) -> None:
-        """What a call gave back: is there anything left to do?"""
+    async def finish(self, result: Any) -> Any:
+        """Return the result of a call, after awaiting what is left to do."""
         while inspect.isawaitable(result):
             result = await result
         _check_result(result)
+        return result
 
     async def _call_elsewhere(self, arguments: dict[str, Any]) -> Any:
         loop = asyncio.get_running_loop()

@@ -27,23 +27,35 @@ NO_RETRY = Retry(attempts=1)
 class BatchSpec:
     """`size` messages, or what came within `timeout` of the first; `batchers` batches at a time.
 
-    `processors` is how many messages are read and checked at a time where that is done by processes. Here it is done as
-    they arrive, which is faster than handing them around: the number is accepted and changes nothing.
+    `prepare` is called with each message before it is gathered, to validate, decode or enrich it. Like a handler it is
+    a plain or an async function of the body and, if it names it, the `Message`. Its return value replaces the body in
+    the batch. If it raises, this one message has failed, and is in no batch.
     """
 
     size: int = 100  # so many messages are a batch
     timeout: Duration = "1s"  # or as many as came within this time of the first
     batchers: int = 1  # so many batches are handled at a time
-    processors: int = 1  # accepted, and changes nothing: messages are read as they arrive
+    prepare: Callable[..., Any] | None = None  # called with each message before it is gathered
+    processors: int | None = None  # so many messages are prepared at a time; None: one, in the order of the queue
     key: Callable[[Any], Any] | None = None  # messages of one batch have one key
     isolate: bool | Errors = True  # when a batch fails (with these errors), find by halves which message it was
 
     def __post_init__(self) -> None:
         for name in ("size", "batchers", "processors"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"batch {name} {getattr(self, name)!r}: want at least 1")
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ConfigurationError(f"batch {name} {number!r}: want at least 1")
+        if self.prepare is None and self.processors is not None:
+            raise ConfigurationError(
+                f"batch processors {self.processors}: processors run prepare=, and there is none. Add prepare=, or "
+                "leave processors out: messages are read as they arrive"
+            )
         if duration(self.timeout, "batch timeout") <= timedelta(0):
             raise ConfigurationError(f"batch timeout {self.timeout!r}: want more than nothing")
+
+    @property
+    def prepared_at_a_time(self) -> int:
+        """The number of processors: 0 without `prepare`."""
+        return (self.processors or 1) if self.prepare is not None else 0
 
     def isolates(self, error: BaseException) -> bool:
         """Can one message be to blame for that, so that the others are worth another call?"""
@@ -141,5 +153,5 @@ class ConsumerSpec:
         if self.prefetch:
             return self.prefetch
         if self.batch is not None:
-            return min(65535, self.batch.size * (self.batch.batchers + 1))
+            return min(65535, self.batch.size * (self.batch.batchers + 1) + self.batch.prepared_at_a_time)
         return min(65535, max(self.concurrency * 2, 50))

@@ -28,7 +28,7 @@ from redrive.runtime.outage import Outage
 from redrive.runtime.ports import Consuming, HandsOver, WorkerBroker
 from redrive.runtime.quarantine import HandlerLock, Quarantine
 from redrive.runtime.settling import Settlement
-from redrive.runtime.specs import ConsumerSpec
+from redrive.runtime.specs import BatchSpec, ConsumerSpec
 from redrive.runtime.transactions import Transactions
 from redrive.topology.declared import Topology
 from redrive.topology.expansion import Expanded
@@ -75,7 +75,9 @@ class Worker:
         self._outage = Outage(around.observer)
         self._walks = {spec.queue.name: self._walk(spec, publishes) for spec in specs}
         self._batches = {
-            name: Batching(walk, walk.spec.batch) for name, walk in self._walks.items() if walk.spec.batch is not None
+            name: Batching(walk, batch, self._prepare_handler(batch))
+            for name, walk in self._walks.items()
+            if (batch := walk.spec.batch) is not None
         }
         self._consuming: dict[str, Consuming] = {}  # by queue
 
@@ -89,6 +91,7 @@ class Worker:
             threads=spec.batch.batchers if spec.batch is not None else spec.concurrency,
             processes=spec.processes,
             for_batches=spec.batch is not None,
+            reads=spec.batch is None or spec.batch.prepare is None,
         )
         names = Expanded(around.topology, spec.queue, around.server)
         settlement = Settlement(
@@ -127,6 +130,12 @@ class Worker:
             outage=self._outage,
             breaker=self._breakers_of(spec),
         )
+
+    def _prepare_handler(self, batch: BatchSpec) -> Handler | None:
+        if batch.prepare is None:
+            return None
+        around = self._around
+        return Handler(batch.prepare, codecs=around.codecs, given=around.given, threads=batch.prepared_at_a_time)
 
     def _breakers_of(self, spec: ConsumerSpec) -> Breakers | None:
         """One for each consumer that wants one, or for each of its dependencies, which several may share."""
@@ -177,6 +186,8 @@ class Worker:
         for walk in self._walks.values():
             await walk.close()
             walk.handler.close()
+        for batching in self._batches.values():
+            batching.close()
         self.state = State.STOPPED
         return finished
 

@@ -433,8 +433,8 @@ def as_many_batches_at_a_time_as_were_said(raffle: Raffle, url: str, batchers: i
             with raffle.stack.looking() as looking:
                 return int(looking.exec_driver_sql(waiting).scalar_one())
 
-        # All that may be here is here: a batch more than there are batchers.
-        raffle.until(lambda: raffle.metric("redrive_unsettled", queue="raffle_queue") == 20 * (batchers + 1))
+        # All that may be here is here: a batch more than there are batchers, and one message for each processor.
+        raffle.until(lambda: raffle.metric("redrive_unsettled", queue="raffle_queue") == 20 * (batchers + 1) + 8)
         raffle.until(lambda: waits() == batchers)
         assert waits() == batchers
     database.engine.dispose()

@@ -237,6 +237,32 @@ async def test_a_batch_is_given_as_a_list_or_as_itself() -> None:
     assert await handler(of_itself, for_batches=True).call_with_batch(batch) == (batch, GIVEN)
 
 
+class Invoice(msgspec.Struct):
+    """Next to an order: of which of the two a body is, no codec can tell."""
+
+    id: int
+
+
+async def test_a_handler_that_reads_nothing_gets_what_another_function_made() -> None:
+    async def handle(made: list[Order | Invoice]) -> Any:
+        return made
+
+    with pytest.raises(ConfigurationError, match="is no type that a body can be read as"):
+        handler(handle, for_batches=True)
+    made = Invoice(1)
+    batch = Batch([made], [message()._delivery], lambda _: message())
+    assert await handler(handle, for_batches=True, reads=False).call_with_batch(batch) == [made]
+
+
+async def test_the_result_of_a_call_is_returned_when_nothing_is_left_to_do() -> None:
+    async def work() -> int:
+        return 7
+
+    found = handler(_fine)
+    assert await found.finish(work()) == 7
+    assert await found.finish(7) == 7
+
+
 async def _yields(order: Order) -> AsyncIterator[int]:
     yield order.id
 
