@@ -1,7 +1,8 @@
 """Messages that kill their worker by `kill -9`, among neighbours, with three workers that are started again.
 
 Only they are parked as crashed. No neighbour is lost, parked, or handled more than once for each death of a worker that
-had begun it.
+had begun it. Where messages are prepared, the first of them is while the next are still on their way to quarantine: a
+worker that dies between the confirm of a copy and the ack of its original leaves two messages.
 """
 
 from __future__ import annotations
@@ -92,27 +93,29 @@ class Workers:
 
 
 @pytest.mark.parametrize(
-    ("queue_type", "batches"),
+    ("queue_type", "shape"),
     [
-        ("classic", False),
-        ("quorum", False),
-        pytest.param("classic", True, marks=pytest.mark.slow),
-        pytest.param("quorum", True, marks=pytest.mark.slow),
+        ("classic", "single"),
+        ("quorum", "single"),
+        ("classic", "prepare"),
+        pytest.param("quorum", "prepare", marks=pytest.mark.slow),
+        pytest.param("classic", "batch", marks=pytest.mark.slow),
+        pytest.param("quorum", "batch", marks=pytest.mark.slow),
     ],
 )
 async def test_only_messages_that_kill_their_worker_are_parked(
-    url: str, tmp_path: Path, queue_type: str, batches: bool
+    url: str, tmp_path: Path, queue_type: str, shape: str
 ) -> None:
     journal, poisons = tmp_path / "journal", (25,)
     numbers = range(NEIGHBOURS + len(poisons))
     healthy = {(QUEUE, number) for number in numbers if number not in poisons}
     healthy |= {(OTHER_QUEUE, number) for number in numbers}
-    app = make_app(url, queue_type, journal, poisons, batches=batches)
+    app = make_app(url, queue_type, journal, poisons, shape=shape)
     async with app, Connection(url) as connection:
         for number in numbers:
             for queue in (QUEUE, OTHER_QUEUE):
                 await connection.publish("", queue, b"%d" % number, Properties(delivery_mode=2))
-        workers = Workers(url, queue_type, journal, poisons, batches)
+        workers = Workers(url, queue_type, journal, poisons, shape)
         try:
             async with asyncio.timeout(150):
                 while not (
@@ -124,7 +127,7 @@ async def test_only_messages_that_kill_their_worker_are_parked(
         finally:
             workers.stop()
         account = Account.read(journal)
-        check_neighbours(account, healthy, workers.dead)
+        check_neighbours(account, healthy, workers.dead, copied=shape == "prepare")
         for poison in poisons:
             assert account.begun[QUEUE, poison].total() <= CRASH_LIMIT + 2
         parked = [await connection.get(f"{QUEUE}.dlq") for _ in poisons]
@@ -187,9 +190,13 @@ def no_quarantine_queue_is_left(node: RabbitMQ) -> None:
     assert ".quarantine." not in node.ctl("list_queues", "name", "--silent")
 
 
-def check_neighbours(account: Account, healthy: set[tuple[str, int]], dead: set[int]) -> None:
+def check_neighbours(account: Account, healthy: set[tuple[str, int]], dead: set[int], *, copied: bool) -> None:
+    """`copied`: a worker that died may have left two of one message."""
     assert account.done.keys() == healthy
     for message in healthy:
         began = account.begun[message]
+        if copied:
+            assert began.total() <= 1 + len(dead), f"{message} was handled more often than workers died"
+            continue
         assert max(began.values()) == 1, f"{message} was handled twice by one worker"
         assert len(began.keys() - dead) <= 1, f"{message} was handled again although no worker had died with it"

@@ -5,7 +5,8 @@ is `programs/dying_worker.py`), and another one takes over. Nothing is lost, att
 duplicates only where `redrive.runtime.settling` states them:
 
     dies before   what has happened              what follows
-    handle        nothing                        handled again
+    prepare       nothing                        prepared again
+    handle        nothing                        handled again, and prepared before that
     publish       nothing                        the attempt is made again
     confirm       the copy may exist             either of its neighbours
     ack           the copy exists                two messages, each of which goes its way to the end

@@ -1,5 +1,6 @@
 """A worker whose side effects are numbered, and which dies by SIGKILL before one of them.
 
+    prepare    what the preparation of a message writes
     handle     what a handler writes, as if it were its database
     publish    a copy leaves the worker
     confirm    the copy has left, and the broker's answer has not been heard
@@ -49,7 +50,8 @@ class Scenario:
     fails: int = 0  # so many attempts at `culprit` fail
     culprit: int = 1
     via: Route = Route.REPUBLISH
-    batch: str = ""  # "marks" its culprit, or "stumbles" over it; "fine" if there is none
+    # "marks" its culprit, or "stumbles" over it; "fine" if there is none. "prepares": it fails while it is prepared
+    batch: str = ""
     poisonous: bool = False  # who handles it dies
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -81,7 +83,12 @@ SCENARIOS = {
         culprit=3,
         batch="stumbles",
     ),
+    "batch, prepared": Scenario("prepare prepare handle ack ack", bodies=FOUR[:2], batch="prepares"),
+    "batch, one cannot be prepared": Scenario(
+        "prepare " + HANDED_OVER + "prepare handle ack", fails=1, batch="prepares"
+    ),
     "crash guard": Scenario(HANDED_OVER * 6, poisonous=True, options=GUARDED),
+    "crash guard, prepared": Scenario(HANDED_OVER * 6, poisonous=True, batch="prepares", options=GUARDED),
     "quorum queue, retry": Scenario(HANDED_OVER * 2 + "handle ack", fails=2, options={"type": "quorum"}),
     "quorum queue, retry by reject": Scenario(
         "reject reject handle ack", fails=2, via=Route.REJECT, options={"type": "quorum"}
@@ -253,7 +260,9 @@ class Play:
         retry = Retry(attempts=scenario.attempts, delay=delay, via=scenario.via)
         # With a prefetch below 8 every ack is written at once, and not with the next ones.
         options: dict[str, Any] = {"retry": retry, "prefetch": 7, **scenario.options}
-        if scenario.batch:
+        if scenario.batch == "prepares":
+            app.batch_consumer(queue, size=2, timeout="50ms", prepare=self.prepare, **options)(self.handle_prepared)
+        elif scenario.batch:
             app.batch_consumer(queue, size=4, timeout="50ms", **options)(self.handle_batch)
         else:
             app.consumer(queue, **options)(self.handle)
@@ -292,6 +301,22 @@ class Play:
         for item in failing:
             batch.fail(item, OSError("busy"))
         if done := [int(item.body["id"]) for item in work if item not in failing]:
+            self._done(*done)
+
+    async def prepare(self, body: dict[str, int | str], message: Message) -> int:
+        """Returns the number of a message, and 0 for a probe."""
+        if "probe" in body:
+            self._touch_probe(body, message)
+            return 0
+        number = int(body["id"])
+        self._called(number, message)
+        self._fate.before("prepare", number)
+        if self._fails(number, message):
+            raise OSError("busy")
+        return number
+
+    async def handle_prepared(self, numbers: list[int]) -> None:
+        if done := [number for number in numbers if number]:
             self._done(*done)
 
     def _called(self, number: int, message: Message) -> None:

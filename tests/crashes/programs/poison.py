@@ -18,7 +18,8 @@ CRASH_LIMIT = 3
 QUEUE, OTHER_QUEUE = "orders", "invoices"
 
 
-def make_app(url: str, queue_type: str, journal: Path, poisons: Iterable[int], *, batches: bool) -> App:
+def make_app(url: str, queue_type: str, journal: Path, poisons: Iterable[int], *, shape: str) -> App:
+    """`shape`: a handler gets one message ("single") or a batch ("batch"), or prepares messages for one ("prepare")."""
     app = App("poisoned", broker=url, queue_type=queue_type)
     file = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
@@ -44,17 +45,22 @@ def make_app(url: str, queue_type: str, journal: Path, poisons: Iterable[int], *
     async def handle_other(number: int) -> None:
         await work(OTHER_QUEUE, [number])
 
-    if batches:
-        app.batch_consumer(QUEUE, size=5, timeout="10ms", **options)(handle_batch)
-    else:
-        app.consumer(QUEUE, concurrency=5, **options)(handle)
+    async def accept_batch(batch: Batch[None]) -> None: ...
+
+    match shape:
+        case "single":
+            app.consumer(QUEUE, concurrency=5, **options)(handle)
+        case "batch":
+            app.batch_consumer(QUEUE, size=5, timeout="10ms", **options)(handle_batch)
+        case "prepare":
+            app.batch_consumer(QUEUE, size=5, timeout="10ms", prepare=handle, processors=5, **options)(accept_batch)
     app.consumer(OTHER_QUEUE, concurrency=2, **options)(handle_other)
     return app
 
 
-def live(url: str, queue_type: str, journal: Path, poisons: tuple[int, ...], batches: bool) -> None:
+def live(url: str, queue_type: str, journal: Path, poisons: tuple[int, ...], shape: str) -> None:
     """Work until SIGTERM."""
-    asyncio.run(_live(make_app(url, queue_type, journal, poisons, batches=batches)))
+    asyncio.run(_live(make_app(url, queue_type, journal, poisons, shape=shape)))
 
 
 async def _live(app: App) -> None:
