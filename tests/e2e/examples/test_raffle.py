@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import runpy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -21,8 +23,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.examples.checklist import Checklist
 from e2e.examples.stacks import ROOT, Program, Stack
+from examples.raffle import settings
+from examples.raffle.users import Row, User, metadata
+from redrive import App
 from redrive.client import Connection, Delivery, Properties
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, PreconditionFailed
+from redrive.runtime.observing import Outcome
 from redrive.store.database import Database
 from redrive.testing import Postgres, RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker
@@ -30,7 +36,7 @@ from redrive.testing.ports import free_port
 from redrive.topology import Server, expand
 from redrive.topology.draw import draw
 from topology_systems import system
-from working import take
+from working import take, working
 
 EXAMPLE = ROOT / "examples" / "raffle"
 PATH = "/api/v1/users"
@@ -39,59 +45,100 @@ REFUSED = "examples.raffle.users.RowRefused"
 
 says = Checklist(
     {
-        # Architecture
-        "rest": "The API takes users at /api/v1/users, and a publisher hands them to RabbitMQ",
-        "exchanges": "raffle_exchange, raffle_retry_exchange and raffle_dlx are direct exchanges",
-        "queues": "raffle_queue (main), raffle_retry_10s (TTL 10 s), raffle_dlq (dead letters)",
-        "consumers": "A consumer of raffle_queue and a consumer of raffle_dlq insert into the table users",
-        "dlx": "raffle_queue dead-letters to raffle_dlx what is rejected",
-        "ttl": "raffle_retry_10s dead-letters to raffle_exchange what has waited",
-        # Flow
-        "post": "POST {name, email}: the API makes a UUID, publishes, and answers 200 {id}",
-        "batch": "The consumer checks the JSON, gathers a batch, and inserts it",
-        "ack": "When the database has it, the message is acknowledged",
-        "retry": "An error of the database, attempts < 3: x-retries grows, published to the retry queue; then acked",
-        "again": "When the TTL of 10 s has expired the message is back in raffle_queue, and all repeats",
-        "reject": "An error of the database, attempts >= 3: rejected, and by the DLX in the DLQ",
-        "dlq": "The DLQ consumer checks the JSON, gathers a batch and inserts it; when that went well it acks",
-        "requeue": "When it fails, the message goes back to the DLQ: reject and requeue",
+        # Overview and architecture
+        "overview": "New users are queued in RabbitMQ, retried automatically, and end in a dead-letter queue (DLQ).",
+        "rest": "The REST API is at /api/v1/users; where the sequence diagram has /users, that is short for it.",
+        "publisher": "A publisher publishes users to raffle_exchange and retries to raffle_retry_exchange. It is not a "
+        "GenServer: each process publishes over its own connection.",
+        "exchanges": "raffle_exchange, raffle_retry_exchange and raffle_dlx are direct exchanges.",
+        "queues": "The queues are raffle_queue (main), raffle_retry_10s (TTL 10 s) and raffle_dlq (dead letters).",
+        "bindings": "raffle_exchange leads to raffle_queue, raffle_retry_exchange to raffle_retry_10s, raffle_dlx to "
+        "raffle_dlq.",
+        "consumer": "A pipeline of processors and batchers consumes raffle_queue. It is a batch consumer instead of a "
+        "Broadway pipeline.",
+        "dlq consumer": "A second pipeline consumes raffle_dlq.",
+        "table": "Both consumers insert into the table users in PostgreSQL; on the embedded stack, in SQLite.",
+        "dlx": "raffle_queue dead-letters rejected messages to raffle_dlx.",
+        "ttl": "raffle_retry_10s dead-letters expired messages to raffle_exchange.",
+        # Flow 1: a user is created
+        "post": "A client posts {name, email}.",
+        "uuid": "The API generates a UUID.",
+        "publish": "The API publishes the user, and it is in raffle_queue.",
+        "answer": "The API answers 200 {id: uuid}.",
+        # Flow 2: normal processing
+        "validate": "The consumer takes a message and validates its JSON.",
+        "batch": "The consumer gathers messages in a batch.",
+        "insert": "The consumer inserts the users of a batch with one INSERT.",
+        "ack": "When the database has them, the messages are acknowledged.",
+        "count": "On a database error with attempts < 3 the consumer increments x-retries.",
+        "retry": "It then publishes the message with attempt + 1 to the retry queue.",
+        "ack original": "It then acknowledges the original.",
+        "back": "When the TTL of 10 s has expired, the message moves to raffle_queue, and the process repeats.",
+        "reject": "On a database error with attempts >= 3 the consumer rejects the message.",
+        "to dlq": "The DLX moves a rejected message to the DLQ.",
+        # Flow 3: dead letters
+        "dlq validate": "The DLQ consumer takes a message from raffle_dlq and validates its JSON.",
+        "dlq insert": "The DLQ consumer gathers a batch and inserts it.",
+        "dlq ack": "When the database has it, the DLQ consumer acknowledges the message.",
+        "requeue": "When that fails, the DLQ consumer requeues the message: after a pause that grows from 200 ms to "
+        "30 s, because the broker would deliver it again at once.",
         # Queues
-        "main arguments": "raffle_queue: x-dead-letter-exchange raffle_dlx, x-dead-letter-routing-key raffle_dlq",
-        "retry arguments": "raffle_retry_10s: x-message-ttl 10000, dead-letters to raffle_exchange, key raffle_queue",
-        "dlq arguments": "raffle_dlq: what was exhausted, handled by hand, rejected and requeued on failure",
+        "main arguments": "raffle_queue has the messages of users, x-dead-letter-exchange raffle_dlx and "
+        "x-dead-letter-routing-key raffle_dlq.",
+        "retry arguments": "raffle_retry_10s has failed messages, x-message-ttl 10000, x-dead-letter-exchange "
+        "raffle_exchange and x-dead-letter-routing-key raffle_queue.",
+        "dlq arguments": "raffle_dlq has exhausted messages, and no arguments.",
+        "by hand": "Messages in raffle_dlq are processed apart from the others: what the document calls manual is the "
+        "DLQ consumer.",
         # States
-        "states": "Published, Processing, Success; Retry while attempt < 3, DLQ from 3 on; DLQ to Success or again",
-        "malformed state": "JSON that is invalid goes from Processing to the DLQ",
+        "state processing": "Published by the API, a message is Processing when the consumer takes it.",
+        "state success": "Processing becomes Success when the database accepts it.",
+        "state retry": "Processing becomes Retry on a database error with attempt < 3.",
+        "state dlq": "Processing becomes DLQ on a database error with attempt >= 3.",
+        "state malformed": "Processing becomes DLQ when the JSON is invalid.",
+        "state waiting": "Retry is Waiting while its TTL of 10 s runs, and Processing when it has expired.",
+        "state dlq success": "DLQ becomes DLQProcessing by the DLQ consumer, and Success when the database accepts it.",
+        "state dlq requeue": "DLQProcessing becomes DLQRequeue on a database error, and DLQProcessing again: without "
+        "an operator, although the diagram calls that a manual retry.",
         # Headers
-        "original": 'The body is {"id": uuid-v4, "name", "email"}, without headers of control',
-        "headers": 'A retry has x-retries: 1 and x-retry-reason: "db_error: ...", and the same body',
+        "original": 'The body of a message is {"id": uuid-v4, "name", "email"}; it has no control headers.',
+        "retry headers": 'A retried message has x-retries: 1 and x-retry-reason: "db_error: " with the reason.',
+        "retry body": "A retried message has the body of the original.",
         # Environment
-        "RETRY_TTL_MS": "RETRY_TTL_MS (10000): the TTL of the retry queue",
-        "MAX_RETRIES": "MAX_RETRIES (3): attempts before the DLQ",
-        "USERS_BATCH_SIZE": "USERS_BATCH_SIZE (1000): the size of a batch",
-        "USERS_BATCH_TIMEOUT_MS": "USERS_BATCH_TIMEOUT_MS (1000): how long a batch is gathered",
-        "USERS_PROC_CONCURRENCY": "USERS_PROC_CONCURRENCY (8): the concurrency of processors",
-        "USERS_BATCH_CONCURRENCY": "USERS_BATCH_CONCURRENCY (2): the concurrency of batchers",
+        "RETRY_TTL_MS": "RETRY_TTL_MS (10000) is the TTL of the retry queue in ms.",
+        "MAX_RETRIES": "MAX_RETRIES (3) is the maximum of attempts before the DLQ. The first attempt counts, so that "
+        "the table and the diagram (attempts < 3: retry) agree: two retries.",
+        "USERS_BATCH_SIZE": "USERS_BATCH_SIZE (1000) is the size of a batch.",
+        "USERS_BATCH_TIMEOUT_MS": "USERS_BATCH_TIMEOUT_MS (1000) is the timeout of a batch in ms.",
+        "USERS_PROC_CONCURRENCY": "USERS_PROC_CONCURRENCY (8) is the concurrency of the processors.",
+        "USERS_BATCH_CONCURRENCY": "USERS_BATCH_CONCURRENCY (2) is the concurrency of the batchers.",
         # Logs and metrics
-        "log publisher": "Logged: failures of connection and of publishing",
-        "log consumer": "Logged: errors of processing, and retries",
-        "log dlq": "Logged: the processing of failed messages",
-        "metric success": "Metric: the rate of success of the main consumer",
-        "metric retry": "Metric: messages in the retry queue",
-        "metric dlq": "Metric: messages in the DLQ",
-        "metric latency": "Metric: the latency of processing",
-        "metric errors": "Metric: the rate of errors by type",
+        "log publisher": "The publisher logs failures to connect and to publish.",
+        "log consumer": "The consumer logs processing errors and retries.",
+        "log dlq": "The DLQ consumer logs how it processes failed messages.",
+        "metric success": "A metric has the success rate of the main consumer.",
+        "metric retry": "A metric has the number of messages in the retry queue.",
+        "metric dlq": "A metric has the number of messages in the DLQ.",
+        "metric latency": "A metric has the latency of processing.",
+        "metric errors": "A metric has the error rate by type.",
         # Failures
-        "failure 1": "Temporary failure of the database: retried with the TTL, 3 attempts, recovers by itself",
-        "failure 2": "Persistent failure of the database: to the DLQ, recovered by the DLQ consumer",
-        "failure 3": "Malformed JSON: rejected straight to the DLQ; the error is logged, the message discarded",
-        "failure 4": "RabbitMQ fails: the publisher tells the API, and the client may try again",
+        "failure 1": "On a temporary database failure, messages are retried automatically after the TTL.",
+        "failure 1 limit": "The limit is 3 attempts.",
+        "failure 1 recovery": "They are processed when the database is back, without an operator.",
+        "failure 2": "On a persistent database failure, messages go to the DLQ.",
+        "failure 2 recovery": "The DLQ consumer processes them.",
+        "failure 3": "Malformed JSON is rejected straight to the DLQ.",
+        "failure 3 recovery": "The error is logged, and the DLQ consumer discards the message.",
+        "failure 4": "When RabbitMQ fails, the publisher returns an error to the API.",
+        "failure 4 recovery": "The client can try again.",
         # Performance
-        "batching": "Batches spare the database transactions",
-        "concurrency": "Concurrency is configured by the environment",
-        "persistent": "Messages survive restarts",
-        "durable": "Queues and exchanges are durable",
-        "pictures": "Pictures are made of the diagrams",
+        "batching": "Batches reduce the overhead of database transactions.",
+        "concurrency": "Concurrency is configured by the environment.",
+        "persistent": "Messages survive restarts.",
+        "durable": "Queues and exchanges are durable.",
+        # Pictures
+        "pictures": "Pictures are generated from the diagrams: not with the Mermaid CLI, its online editor or VS Code, "
+        "but from the topology itself, as Mermaid text and as SVG.",
     }
 )
 
@@ -100,7 +147,8 @@ says = Checklist(
 
 
 @says(
-    "exchanges", "queues", "dlx", "ttl", "main arguments", "retry arguments", "dlq arguments", "durable", "RETRY_TTL_MS"
+    "exchanges", "queues", "bindings", "dlx", "ttl", "main arguments", "retry arguments", "dlq arguments", "durable",
+    "RETRY_TTL_MS",
 )  # fmt: skip
 def test_the_topology_is_that_of_the_text() -> None:
     from examples.raffle.app import app
@@ -186,7 +234,10 @@ def test_the_environment_says_what_it_says_in_the_text(monkeypatch: pytest.Monke
         monkeypatch.delenv(name)
 
 
-@says("USERS_PROC_CONCURRENCY", "USERS_BATCH_CONCURRENCY", "USERS_BATCH_SIZE", "USERS_BATCH_TIMEOUT_MS", "MAX_RETRIES")
+@says(
+    "consumer", "dlq consumer", "USERS_PROC_CONCURRENCY", "USERS_BATCH_CONCURRENCY", "USERS_BATCH_SIZE",
+    "USERS_BATCH_TIMEOUT_MS", "MAX_RETRIES",
+)  # fmt: skip
 def test_the_consumers_are_made_of_the_settings() -> None:
     from examples.raffle.app import app
 
@@ -196,7 +247,60 @@ def test_the_consumers_are_made_of_the_settings() -> None:
     assert main.batch is not None
     assert (main.batch.size, main.batch.timeout, main.batch.processors, main.batch.batchers) == (1000, "1000ms", 8, 2)
     assert dead.batch is not None
-    assert (dead.queue.name, dead.batch.size) == ("raffle_dlq", 1000)
+    assert (dead.queue.name, dead.batch.size, dead.batch.processors) == ("raffle_dlq", 1000, 8)
+
+
+@says("USERS_PROC_CONCURRENCY", "consumer", "validate", "batch", "insert", "concurrency")
+async def test_as_many_messages_are_prepared_at_a_time_as_the_environment_says(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = application(stack, monkeypatch, USERS_PROC_CONCURRENCY=3, USERS_BATCH_TIMEOUT_MS=50)
+    spec = app.consumers[0]
+    assert spec.batch is not None
+    prepare = spec.batch.prepare
+    assert prepare is not None
+    three, inside, most = asyncio.Barrier(3), 0, 0
+
+    async def meet(user: User) -> Row:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await three.wait()  # nobody goes on before three are here
+        inside -= 1
+        row: Row = await prepare(user)
+        return row
+
+    app.consumers[0] = replace(spec, batch=replace(spec.batch, prepare=meet))
+    metadata.create_all(app.database.engine)
+    many = [user() for _ in range(9)]
+    async with working(app) as (connections, watcher):
+        for body in encoded(*many):
+            await connections.publishing.publish("raffle_exchange", "raffle_queue", body)
+        await watcher.seen(Outcome.DONE, 9)
+    await app.database.close()
+    with stack.looking() as connection:
+        inserted = {UUID(str(one)) for one in connection.execute(sa.text("SELECT id FROM users")).scalars()}
+    assert most == 3
+    assert inserted == {UUID(one["id"]) for one in many}
+
+
+def application(stack: Stack, monkeypatch: pytest.MonkeyPatch, **said: int) -> App:
+    """The example's application on a stack, in this process, with other settings."""
+    for name, value in (("REDRIVE_BROKER", stack.broker), ("REDRIVE_DATABASE", stack.database)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+        else:
+            monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(stack.folder)
+    for name, number in said.items():
+        monkeypatch.setattr(settings, name, number)
+    found = spec_from_file_location("raffle_with_other_settings", EXAMPLE / "app.py")
+    assert found is not None
+    assert found.loader is not None
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    app: App = module.app
+    return app
 
 
 # At work ------------------------------------------------------------------------------------------
@@ -331,9 +435,13 @@ def encoded(*bodies: Any) -> list[bytes]:
 
 
 @says(
-    "rest", "consumers", "post", "batch", "ack", "retry", "again", "reject", "requeue", "states", "malformed state",
-    "original", "headers", "RETRY_TTL_MS", "MAX_RETRIES", "USERS_BATCH_SIZE", "USERS_BATCH_TIMEOUT_MS", "log consumer",
-    "log dlq", "metric success", "metric latency", "metric errors", "failure 3", "batching",
+    "overview", "rest", "publisher", "exchanges", "queues", "bindings", "dlx", "ttl", "consumer", "table", "post",
+    "uuid", "publish", "answer", "validate", "batch", "insert", "ack", "count", "retry", "ack original", "back",
+    "reject", "to dlq", "dlq validate", "requeue", "main arguments", "retry arguments", "dlq arguments",
+    "state processing", "state success", "state retry", "state dlq", "state malformed", "state waiting",
+    "state dlq requeue", "original", "retry headers", "retry body", "RETRY_TTL_MS", "MAX_RETRIES", "USERS_BATCH_SIZE",
+    "USERS_BATCH_TIMEOUT_MS", "USERS_BATCH_CONCURRENCY", "log consumer", "log dlq", "metric success", "metric latency",
+    "metric errors", "failure 3", "failure 3 recovery", "batching", "durable",
 )  # fmt: skip
 def test_users_are_inserted_in_batches_and_what_is_wrong_goes_its_own_way(stack: Stack) -> None:
     said = {
@@ -345,6 +453,7 @@ def test_users_are_inserted_in_batches_and_what_is_wrong_goes_its_own_way(stack:
     }
     with running(stack, **said) as raffle:
         witness = Witness(stack)
+        the_broker_has_what_the_text_configures(stack, ttl=300)
         somebody_signs_up(raffle, witness)
         what_makes_no_sense_is_refused(raffle)
         whoever_sends_it_again_is_one_user(raffle, witness)
@@ -359,6 +468,24 @@ def test_users_are_inserted_in_batches_and_what_is_wrong_goes_its_own_way(stack:
         shares(raffle)
     assert raffle.held("raffle_dlq") == 2  # the bad row, and what is no user: given back at the end
     assert raffle.held("raffle_queue") == raffle.held("raffle_retry_10s") == 0
+
+
+def the_broker_has_what_the_text_configures(stack: Stack, ttl: int) -> None:
+    """To declare a thing in another way than it is would be an error."""
+    dead_letters = {"x-dead-letter-exchange": "raffle_dlx", "x-dead-letter-routing-key": "raffle_dlq"}
+    back = {"x-dead-letter-exchange": "raffle_exchange", "x-dead-letter-routing-key": "raffle_queue"}
+
+    async def declare() -> None:
+        async with stack.connection() as connection:
+            for exchange in KEYS:
+                await connection.declare_exchange(exchange, "direct", durable=True)
+            await connection.declare_queue("raffle_queue", durable=True, arguments=dead_letters)
+            await connection.declare_queue("raffle_retry_10s", durable=True, arguments={"x-message-ttl": ttl, **back})
+            await connection.declare_queue("raffle_dlq", durable=True)
+            with pytest.raises(PreconditionFailed):
+                await connection.declare_queue("raffle_dlq", durable=True, arguments=dead_letters)
+
+    asyncio.run(declare())
 
 
 def somebody_signs_up(raffle: Raffle, witness: Witness) -> None:
@@ -583,8 +710,11 @@ def fragile(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Stack, Outa
 
 
 @says(
-    "retry", "again", "reject", "dlq", "requeue", "states", "headers", "MAX_RETRIES", "log consumer", "log dlq",
-    "metric success", "metric retry", "metric dlq", "metric errors", "failure 1", "failure 2",
+    "overview", "publisher", "dlq consumer", "table", "count", "retry", "back", "reject", "to dlq", "dlq insert",
+    "dlq ack", "requeue", "by hand", "state retry", "state waiting", "state dlq", "state dlq success",
+    "state dlq requeue", "retry headers", "retry body", "MAX_RETRIES", "log consumer", "log dlq", "metric success",
+    "metric retry", "metric dlq", "metric errors", "failure 1", "failure 1 limit", "failure 1 recovery", "failure 2",
+    "failure 2 recovery",
 )  # fmt: skip
 def test_a_database_that_fails_for_a_while_and_one_that_fails_for_longer(fragile: tuple[Stack, Outage]) -> None:
     stack, outage = fragile
@@ -647,6 +777,34 @@ def they_end_in_the_dlq(raffle: Raffle, witness: Witness, identities: set[UUID])
     raffle.until(lambda: in_the_dlq() == 3)
 
 
+COUNTS = re.compile(r"^\| (\d) \| (none|\d) \| .*`x-retries: (\d)`", re.MULTILINE)
+
+
+@says("MAX_RETRIES", "count", "retry", "ack original", "back", "reject", "to dlq", "retry headers", "failure 1 limit")
+def test_each_delivery_has_the_x_retries_of_the_readme(fragile: tuple[Stack, Outage]) -> None:
+    stack, outage = fragile
+    with running(stack, RETRY_TTL_MS="300", USERS_BATCH_TIMEOUT_MS="50") as raffle:
+        witness = Witness(stack)
+        outage.begin()
+        identity = raffle.sign_up()
+        raffle.until(lambda: raffle.lines(queue="raffle_queue", outcome="parked"))
+        delivered = witness.saw("raffle_exchange", 3)
+        afterwards = [*witness.saw("raffle_retry_exchange", 2), *witness.saw("raffle_dlx", 1)]
+        assert witness.saw_no_more()
+        assert [raffle.held(queue) for queue in ("raffle_queue", "raffle_retry_10s")] == [0, 0]
+        assert raffle.metric("redrive_unsettled", queue="raffle_queue") == 0
+        outage.end()
+        raffle.until(lambda: raffle.processed("done", "raffle_dlq") == 1)
+        assert raffle.users().keys() == {identity}
+
+    counts = [
+        (str(number), str(headers(before).get("x-retries", "none")), str(headers(after)["x-retries"]))
+        for number, (before, after) in enumerate(zip(delivered, afterwards, strict=True), 1)
+    ]
+    assert counts == COUNTS.findall((EXAMPLE / "README.md").read_text())
+    assert counts == [("1", "none", "1"), ("2", "1", "2"), ("3", "2", "2")]
+
+
 # A broker that fails ------------------------------------------------------------------------------
 
 
@@ -661,7 +819,7 @@ def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sta
         yield Stack(tmp_path, broker.url), broker
 
 
-@says("failure 4", "persistent", "durable", "log publisher", "rest")
+@says("failure 4", "failure 4 recovery", "persistent", "durable", "log publisher", "rest")
 def test_a_broker_that_fails_is_told_to_the_caller_and_what_it_had_is_there_again(
     mortal: tuple[Stack, EmbeddedBroker | RabbitMQ],
 ) -> None:
