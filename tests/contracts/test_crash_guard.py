@@ -199,6 +199,28 @@ async def test_a_worker_that_stops_leaves_no_quarantine_behind(app: App) -> None
         assert await depth(running.publishing, "orders") == 0
 
 
+async def test_a_worker_whose_broker_is_unavailable_stops_all_the_same(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a quarantine queue, and cannot delete it."""
+    monkeypatch.setattr(quarantine, "_LAST_ANSWERS", 0.1)
+    handler = Handler()
+    handler.set_free()
+    consume(app, handler)
+    async with app.running() as running:
+        marked = Properties(delivery_mode=2, headers={HeaderNames.QUARANTINE: "alone"})
+        await running.publishing.publish("", "orders", b"7", marked)
+        worker = running.worker(app.chosen(()))
+        await worker.start()
+        await until_handled(running, handler, 1)
+        async with asyncio.timeout(20):
+            while any(worker.unsettled.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        running.consuming._backoff = Backoff(first=timedelta(hours=1), ceiling=timedelta(hours=1))
+        (await running.consuming.link()).abort(ConnectionLost("cut"))
+        assert await asyncio.wait_for(worker.stop(), 20)
+
+
 # Connections --------------------------------------------------------------------------------------
 
 

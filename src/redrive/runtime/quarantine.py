@@ -35,6 +35,7 @@ from redrive.topology.expansion import Expanded
 log = logging.getLogger("redrive.runtime")
 
 _TTL = timedelta(seconds=5)
+_LAST_ANSWERS = 5.0  # seconds that a worker that stops waits for a broker that may be unavailable
 _POLL = 0.25  # seconds between two looks for a worker
 # A quorum queue younger than about a second can lose confirmed messages if its node is killed.
 _YOUNG_QUORUM_QUEUE = 1.5
@@ -342,9 +343,13 @@ class Quarantine:
             return
         await self._consuming.cancel()
         name = self._names.quarantine_name(self._worker)
-        with suppress(RedriveError):
-            if not (await self._broker.queue_info(name)).messages:
-                await self._broker.delete_queue(name)
+        with suppress(RedriveError, TimeoutError):
+            async with asyncio.timeout(_LAST_ANSWERS):
+                await self._delete_if_empty(name)
+
+    async def _delete_if_empty(self, name: str) -> None:
+        if not (await self._broker.queue_info(name)).messages:
+            await self._broker.delete_queue(name)
 
     def __repr__(self) -> str:
         return f"<Quarantine {self._names.quarantine_name(self._worker)} watched={self.unsettled}>"
