@@ -34,6 +34,12 @@ QUEUE, DLQ = "orders", "orders.dlq"
 ATTEMPTS = 3
 
 
+def is_alive() -> bool:
+    """Whether the process that handles a message has not died."""
+    life = this_life()
+    return life is not None and not life.dead
+
+
 class Working(Scenario):
     """A worker handles numbered orders. Order 0 fails always, order 1 fails once, the others succeed."""
 
@@ -59,13 +65,17 @@ class Working(Scenario):
         return app
 
     def handle(self, number: int, attempt: int) -> None:
-        life = this_life()
-        if life is None or life.dead:
-            return
-        if number == 0 or (number == 1 and attempt == 1):
+        self.fail_if_bad(number, attempt)
+        self.count_done(number)
+
+    def fail_if_bad(self, number: int, attempt: int) -> None:
+        if is_alive() and (number == 0 or (number == 1 and attempt == 1)):
             self.failed[number, attempt] += 1
             raise OSError(f"order {number} failed")
-        self.done[number] += 1
+
+    def count_done(self, number: int) -> None:
+        if is_alive():
+            self.done[number] += 1
 
     async def prepare(self) -> None:
         app = self.app()
@@ -139,6 +149,28 @@ class Batching(Working):
                     self.handle(order["number"], message.attempt)
                 except OSError as error:
                     batch.fail(message, error)
+
+        return app
+
+
+class Preparing(Working):
+    """Orders fail while they are prepared."""
+
+    name = "prepare"
+
+    def app(self) -> App:
+        app = App("simulated", broker=self.world.url, clock=self.world.clock)
+        retry = Retry(attempts=ATTEMPTS, delay="1s")
+
+        async def check(order: dict[str, int], message: Message) -> int:
+            await asyncio.sleep(0.01)
+            self.fail_if_bad(order["number"], message.attempt)
+            return order["number"]
+
+        @app.batch_consumer(QUEUE, size=3, timeout="100ms", retry=retry, prepare=check, processors=2)
+        async def handle(numbers: list[int]) -> None:
+            for number in numbers:
+                self.count_done(number)
 
         return app
 
@@ -370,4 +402,5 @@ SCENARIOS: tuple[type[Scenario], ...] = (
     Relaying,
     Redriving,
     Migrating,
+    Preparing,
 )
