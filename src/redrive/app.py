@@ -39,7 +39,7 @@ from redrive.reach import recognise, survey
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
-from redrive.router import Router
+from redrive.router import F, Router
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.codecs import Codec, Codecs
 from redrive.runtime.observing import ConnectionChanged, Observer, Observers
@@ -126,6 +126,8 @@ class App(Router):
         self._clock = clock or SystemClock()
         self.around_publish: Around = nothing_around
         self._running: Running | None = None
+        self._starters: list[Callable[[], Any]] = []
+        self._preparing = asyncio.Lock()
         self._relay: Relay | None = None
         self.schema = Schema(outbox or OutboxNames(), inbox_table)
         url = database or environment.database()
@@ -151,11 +153,33 @@ class App(Router):
 
     # Running ------------------------------------------------------------------------------------------
 
+    def on_start(self, function: F) -> F:
+        """Call this function once in every process of the application, before anything else happens in it.
+
+        Whichever part starts (a worker, a relay, an API, a program that publishes), it is called before the broker is
+        connected and before a message or a request is taken. If it raises, the process does not start. It is for what
+        the application needs: its tables (`app.database.create_tables(metadata)`, or `require_tables` where migrations
+        create them), a folder, a service that must answer. A plain function runs in a thread.
+        """
+        self._starters.append(function)
+        return function
+
+    async def prepare(self) -> None:
+        """Call the functions of `on_start`, the first time."""
+        async with self._preparing:
+            while self._starters:
+                function = self._starters[0]
+                with self.database.explaining():
+                    await (function() if inspect.iscoroutinefunction(function) else asyncio.to_thread(function))
+                self._starters.pop(0)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Running]:
         """Connected, with the topology in place: made, or found to be there (`declare=False`)."""
+        await self.prepare()
         if any(spec.inbox for spec in self.chosen(())):
-            await self._ready_database(self.inbox.table.name)
+            with self.database.explaining():
+                await self._ready_database(self.inbox.table.name)
         async with AsyncExitStack() as stack:
             connect = await self._reach(stack)
             consuming, settling = await connect("consuming"), await connect("settling")
@@ -354,7 +378,9 @@ class App(Router):
         bring: bool = False,
     ) -> Relay:
         """With `standby` a second relay on SQLite waits until its turn comes; `bring`: nobody has made the topology."""
-        await self.ready_outbox()
+        await self.prepare()
+        with self.database.explaining():
+            await self.ready_outbox()
         async with AsyncExitStack() as stack:
             connect = await self._reach(stack)
             connection = await connect("relay", patience=_RELAY_PATIENCE, window=5000)

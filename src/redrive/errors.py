@@ -20,6 +20,7 @@ The tree says whose fault it is, because that decides what to do next:
     ├── NotDeadLetterQueue            a queue that is not known to hold dead letters, or has consumers; not looked into
     ├── KeyNotFound                   there is no API key of that id or name
     ├── AuditUnavailable              what is to be done cannot be recorded, so it was not done
+    ├── DatabaseUnavailable           nobody's: the database cannot be reached; nothing was started
     ├── ProtocolError                 somebody broke AMQP
     │   ├── LocalProtocolError        yours: the call makes no sense now; nothing was sent
     │   │   ├── EncodingError         a value that AMQP cannot carry
@@ -442,6 +443,19 @@ class AuditUnavailable(RedriveError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.why,)
+
+
+class DatabaseUnavailable(RedriveError):
+    """The database cannot be reached. Nothing was started.
+
+    Whose: nobody's: the database is down, or unreachable from here.
+
+    Why: it is not started, the URL has the wrong host, port, user or password, or a firewall blocks the connection. The
+    message contains the reason that the driver reports.
+
+    Do: start the database or correct its URL (`REDRIVE_DATABASE`), then start again. An outage that begins later ends
+    nothing: consumers wait until the database is back.
+    """
 
 
 # Protocol -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+import uvicorn
 from fastapi import FastAPI, HTTPException
 
 from contracts.observing import eventually
@@ -173,6 +174,34 @@ async def test_an_api_that_publishes_by_the_outbox_alone_needs_no_broker(tmp_pat
         answer = await client.post("/commit", params={"name": "Ada"})
 
     assert (answer.status_code, shop.committed()) == (200, (["Ada"], 1))
+
+
+async def test_such_an_api_does_not_start_without_the_table_of_its_outbox(tmp_path: Path) -> None:
+    app = App("shop", database=f"sqlite:///{tmp_path / 'own.db'}", data=tmp_path)
+    api = FastAPI(lifespan=lifespan(app, connect=False))
+
+    with pytest.raises(ConfigurationError, match=r"there is no table redrive_outbox in .*: make it with"):
+        await api.router.lifespan_context(api).__aenter__()
+
+    app.on_start(app.upgrade_database)
+    async with api.router.lifespan_context(api):
+        pass
+    await app.database.close()
+
+
+async def test_why_an_api_does_not_start_is_one_line_for_uvicorn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "filters", [])
+    app = App("shop", data=tmp_path, database=f"postgresql+psycopg://ana:secret@127.0.0.1:{free_port()}/shop")
+    api = FastAPI(lifespan=lifespan(app, connect=False))
+
+    with pytest.raises(SystemExit):
+        await uvicorn.Server(uvicorn.Config(api, port=0, log_config=None)).serve()
+
+    reason, end = (entry.getMessage() for entry in caplog.records if entry.name == "uvicorn.error")
+    assert ("\n" in reason, "secret" in reason, end) == (False, False, "Application startup failed. Exiting.")
+    assert reason.endswith("Connection refused. Start it, or correct REDRIVE_DATABASE")
 
 
 async def test_with_the_transport_local_it_handles_its_events_all_the_same(tmp_path: Path) -> None:

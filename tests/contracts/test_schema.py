@@ -27,6 +27,17 @@ print("ready", flush=True)
 sys.stdin.readline()
 print(schema.upgrade(database))
 """
+CREATE = """
+import sys
+import sqlalchemy as sa
+from redrive.store.database import Database
+database, metadata = Database(sys.argv[1]), sa.MetaData()
+for number in range(20):
+    sa.Table(f"own_{number}", metadata, sa.Column("id", sa.Integer, primary_key=True))
+print("ready", flush=True)
+sys.stdin.readline()
+print(database.create_tables(metadata))
+"""
 
 
 def tables_of(database: Database) -> set[str]:
@@ -101,9 +112,9 @@ def test_an_up_to_date_database_is_not_kept_waiting_by_a_writer(fresh_database: 
         assert Schema().upgrade(fresh_database) is False
 
 
-def test_processes_that_upgrade_at_the_same_moment_do_it_once(fresh_database: Database) -> None:
-    url = fresh_database.url.render_as_string(hide_password=False)
-    command = [sys.executable, "-c", UPGRADE, url]
+def race(program: str, database: Database) -> list[str]:
+    """Let four processes run a program at the same moment, and return what each prints."""
+    command = [sys.executable, "-c", program, database.url.render_as_string(hide_password=False)]
     racers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(4)
@@ -116,8 +127,32 @@ def test_processes_that_upgrade_at_the_same_moment_do_it_once(fresh_database: Da
         racer.stdin.write("go\n")
         racer.stdin.flush()
     said = [racer.communicate(timeout=120) for racer in racers]
-    assert sorted(out for out, _ in said) == ["False\n", "False\n", "False\n", "True\n"], said
+    assert [racer.returncode for racer in racers] == [0, 0, 0, 0], said
+    return sorted(out.strip() for out, _ in said)
+
+
+def test_processes_that_upgrade_at_the_same_moment_do_it_once(fresh_database: Database) -> None:
+    assert race(UPGRADE, fresh_database) == ["False", "False", "False", "True"]
     assert version_of(fresh_database) == [LATEST]
+
+
+def test_processes_that_create_their_own_tables_at_the_same_moment_all_succeed(fresh_database: Database) -> None:
+    race(CREATE, fresh_database)
+
+    assert tables_of(fresh_database) == {f"own_{number}" for number in range(20)}
+
+
+def test_tables_that_are_required_and_missing_are_one_error_that_names_them_all(fresh_database: Database) -> None:
+    metadata = sa.MetaData()
+    for name in ("orders", "customers", "invoices"):
+        sa.Table(name, metadata, sa.Column("id", sa.Integer, primary_key=True))
+    metadata.tables["orders"].create(fresh_database.engine)
+
+    with pytest.raises(ConfigurationError, match=r"^there is no table customers nor invoices in .*: alembic upgrade"):
+        fresh_database.require_tables(metadata.tables, create="alembic upgrade head")
+
+    fresh_database.create_tables(metadata)
+    fresh_database.require_tables(metadata.tables)
 
 
 async def test_a_new_file_that_another_is_writing_to_is_waited_for(

@@ -45,6 +45,50 @@ def routes_of(connection: Connection) -> list[tuple[str, Route]]:
     return possible
 
 
+# Starting -----------------------------------------------------------------------------------------
+
+
+async def test_what_an_application_needs_is_prepared_once_and_before_a_message_is_taken(app: App) -> None:
+    happened: list[str] = []
+
+    @app.on_start
+    def create_tables() -> None:
+        happened.append("tables")
+
+    @app.on_start
+    async def ask_a_service() -> None:
+        happened.append("service")
+
+    @app.consumer("orders")
+    async def handle(order: Order) -> None:
+        happened.append(f"order {order.id}")
+
+    async with app:
+        await app.publish("", "orders", {"id": 1})
+    async with working(app) as (_, watcher):
+        await watcher.seen(Outcome.DONE, 1)
+
+    assert happened == ["tables", "service", "order 1"]
+
+
+async def test_an_application_that_cannot_be_prepared_connects_to_nothing_and_may_try_again(app: App) -> None:
+    problems = [ConfigurationError("there is no folder")]
+    events = app.exchange("events", "topic")
+    app.queue("orders", bind=events.on("#"))
+
+    @app.on_start
+    def look_for_the_folder() -> None:
+        if problems:
+            raise problems.pop()
+
+    with pytest.raises(ConfigurationError, match="there is no folder"):
+        await app.__aenter__()
+    async with Connection(app.broker or "") as connection:
+        assert not await connection.exchange_exists("events")
+    async with app:
+        await app.publish(events, "order.new", {"id": 1})
+
+
 # Done ---------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
 """The `redrive` command, as its user types it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,25 @@ def test_the_broker_refuses_an_empty_password_file(tmp_path: Path) -> None:
 
     assert told.exit_code == 2
     assert f"{file} is empty" in told.output
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "told"),
+    [
+        ("redrive.errors.ConfigurationError('SHOP_PORT: want a number')", 2, "redrive: SHOP_PORT: want a number\n"),
+        ("sqlalchemy.exc.OperationalError('SELECT', {}, OSError('refused'))", 7, "cannot be reached: refused."),
+        ("ValueError('a defect')", 1, "Traceback"),
+    ],
+    ids=["setting", "database", "defect"],
+)
+def test_an_error_that_is_not_caught_is_explained_where_that_is_wanted(raised: str, code: int, told: str) -> None:
+    program = (
+        "import redrive.errors, sqlalchemy.exc\n"
+        "from redrive.cli.sources import explain_uncaught_errors\n"
+        f"explain_uncaught_errors()\nraise {raised}"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, told in ended.stderr) == (code, True), ended.stderr
+    assert ("Traceback" in ended.stderr) is (code == 1)

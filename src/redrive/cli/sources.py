@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from types import TracebackType
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,6 +25,7 @@ from redrive.client import Connection
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.reach import connect, recognise, survey
 from redrive.recovery.durations import duration
+from redrive.store.outages import explanation, is_outage, reason
 from redrive.topology import Definitions, Topology, expand
 from redrive.topology.definitions_json import DefinitionsFile
 from redrive.topology.files import parse_toml, parse_yaml
@@ -173,18 +175,33 @@ def explains_errors(command: Callable[P, T]) -> Callable[P, T]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return command(*args, **kwargs)
-        except RedriveError as error:
-            fail(error, exit_code(type(error)))
-        except SQLAlchemyError as error:
-            click.echo(f"redrive: {_about_the_database(error)}", err=True)
-            sys.exit(UNREACHABLE)
+        except (RedriveError, SQLAlchemyError) as error:
+            _end(error)
 
     return wrapped
 
 
-def _about_the_database(error: SQLAlchemyError) -> str:
-    """What the database said, in a line; the statement and SQLAlchemy's own words are for programmers."""
-    said = " ".join(str(getattr(error, "orig", None) or error).split())
-    if "no such table" in said or "does not exist" in said:
-        return f"{said}. Make the tables: redrive db upgrade APP"
-    return f"the database: {said}"
+def explain_uncaught_errors() -> None:
+    """Have this process end with a sentence and an exit code, not a traceback, when an error of Redrive is not caught.
+
+    For settings that are read while a module is imported, by uvicorn for example. Other errors are printed as before.
+    """
+    before = sys.excepthook
+
+    def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, RedriveError | SQLAlchemyError):
+            _end(error)
+        before(kind, error, trace)
+
+    sys.excepthook = explain
+
+
+def _end(error: RedriveError | SQLAlchemyError) -> NoReturn:
+    if isinstance(error, RedriveError):
+        fail(error, exit_code(type(error)))
+    if is_outage(error):
+        _end(explanation(error))
+    said = reason(error)
+    hint = ". Make the tables: redrive db upgrade APP" if "no such table" in said or "does not exist" in said else ""
+    click.echo(f"redrive: the database: {said}{hint}", err=True)
+    sys.exit(UNREACHABLE)

@@ -21,8 +21,8 @@ which on a dependency can end with the function that asked for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Annotated, Any, TypeAlias
 
@@ -82,6 +82,9 @@ def lifespan(
     away. `work`: handle its messages in this process, too (those of `queues`, or all); `relay`: publish the outbox's
     rows. With the outbox's transport LOCAL both happen here in any case. `drain` is how long what is under way may take
     when the API ends. `within` is a lifespan of your own, which begins when the application is connected.
+
+    An API that cannot start takes no request: the functions of `App.on_start` and, with `connect=False`, the table of
+    the outbox come first. uvicorn logs the reason in one line.
     """
     limit, some = duration(drain, "drain"), tuple(queues)
     if (some or relay) and not work:
@@ -94,14 +97,42 @@ def lifespan(
         if not any(isinstance(observer, LogObserver) for observer in app.observers):
             app.observers.append(LogObserver(app.name))  # as `redrive worker` does: what fails must not be silent
         async with AsyncExitStack() as stack:
-            if connect:
-                await stack.enter_async_context(app)
-            api.state.redrive = app
-            if (handling := _handling(app, work, relay, some, limit)) is not None:
-                await stack.enter_async_context(handling)
+            with _one_line_in_the_log():
+                await _start(app, stack, connect=connect)
+                api.state.redrive = app
+                if (handling := _handling(app, work, relay, some, limit)) is not None:
+                    await stack.enter_async_context(handling)
             yield await stack.enter_async_context(within(api)) if within is not None else None
 
     return connected
+
+
+async def _start(app: App, stack: AsyncExitStack, *, connect: bool) -> None:
+    if connect:
+        await stack.enter_async_context(app)
+        return
+    await app.prepare()
+    with app.database.explaining():
+        await app.ready_outbox()
+
+
+@contextmanager
+def _one_line_in_the_log() -> Iterator[None]:
+    """Starlette reports a failed start to the server as a traceback, and uvicorn logs that. Have it log the message of
+    Redrive's error instead.
+    """
+    try:
+        yield
+    except RedriveError as error:
+        sentence = str(error)
+
+        def shorten(record: logging.LogRecord) -> bool:
+            if str(record.msg).startswith("Traceback") and sentence in str(record.msg):
+                record.msg, record.args = sentence, ()
+            return True
+
+        logging.getLogger("uvicorn.error").addFilter(shorten)
+        raise
 
 
 def _handling(

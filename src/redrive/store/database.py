@@ -6,6 +6,9 @@ half way. Whoever only looks (`looking`) begins none, and neither waits for a wr
 
 PostgreSQL gives up a transaction in which a statement has failed, and answers its COMMIT with ROLLBACK, which is no
 error. Who caught the statement's error would take for stored what is not: so such a commit is refused here.
+
+A process that starts creates its tables (`create_tables`) or checks that they exist (`require_tables`). Several
+processes may start at once on a new database: `exclusively` lets one at a time change the schema.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import hashlib
 import os
 import socket
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -23,13 +26,13 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import ArgumentError, PendingRollbackError
+from sqlalchemy.exc import ArgumentError, PendingRollbackError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from redrive.errors import ConfigurationError
-from redrive.store.outages import Outages
+from redrive.store.outages import Outages, explanation
 
 _AUTOCOMMIT = "AUTOCOMMIT"
 _BUSY = 30  # seconds that a writer waits for another
@@ -117,6 +120,42 @@ class Database:
         with self.engine.connect().execution_options(isolation_level=_AUTOCOMMIT) as connection:
             yield connection
 
+    # Starting -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def exclusively(self, name: str) -> Iterator[sa.Connection]:
+        """Open a transaction that only one process at a time can be in. `name` is the lock's, on PostgreSQL."""
+        with self.engine.begin() as connection:
+            if self.is_postgresql:  # SQLite's transactions wait for each other anyway
+                lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(name, 0))
+                connection.execute(sa.select(lock))
+            yield connection
+
+    def create_tables(self, metadata: sa.MetaData) -> None:
+        """Create the tables of an application that do not exist. Several processes may do so at the same moment."""
+        with self.exclusively("redrive_create_tables") as connection:
+            metadata.create_all(connection)
+
+    def require_tables(self, tables: Iterable[str], create: str = "run the application's migrations") -> None:
+        """Raise one error that names the tables that do not exist, and says how to `create` them.
+
+        For the start of a process: a message whose handling fails for want of a table is parked in the end, and it is
+        not the message's fault. The tables of a `MetaData` are its keys: `require_tables(metadata.tables)`.
+        """
+        known = sa.inspect(self.engine)
+        if missing := [table for table in tables if not known.has_table(table)]:
+            raise ConfigurationError(f"there is no table {' nor '.join(missing)} in {self}: {create}")
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise errors of the driver as errors that say in a sentence what to do: for the start of a process."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise explanation(error, str(self)) from None
+
+    # Sessions -----------------------------------------------------------------------------------------
+
     def sessions(self) -> sessionmaker[Session]:
         return sessionmaker(self.engine, expire_on_commit=False)
 
@@ -145,9 +184,12 @@ class Database:
 
 def _make_file(path: Path) -> None:
     """For its owner alone: it holds what messages hold, and digests of keys. One that exists stays as it is."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigurationError(f"cannot create the database {path}: {error.strerror}") from None
 
 
 def _set_up_sqlite(engine: sa.Engine) -> None:

@@ -23,8 +23,10 @@ from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from redrive.errors import ConfigurationError, DatabaseUnavailable, RedriveError
 
 _SQLSTATES = ("08", "53", "57P01", "57P02", "57P03", "57P05", "25006", "28", "3D000")  # they begin with
 _ENDS = ("08", "57P")  # after which the server closes the connection
@@ -55,6 +57,22 @@ def is_outage(error: BaseException) -> bool:
     if state is not None:
         return str(state).startswith(_SQLSTATES)
     return isinstance(error, OperationalError | InterfaceError)  # of the connection: a server's errors have a state
+
+
+def reason(error: SQLAlchemyError) -> str:
+    """Return what the driver reports, in one line: without the statement and without SQLAlchemy's own remarks."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+def explanation(error: SQLAlchemyError, database: str = "the database") -> RedriveError:
+    """Return an error that says in a sentence why a database cannot be used, and what to do."""
+    why = reason(error).partition(" Is the server running on")[0].rstrip(".")
+    if not is_outage(error):
+        return ConfigurationError(f"{database} cannot be used: {why}")
+    # A refused connection has no SQLSTATE: that the server lacks the database only its words say.
+    if 'database "' in why and "does not exist" in why:
+        return ConfigurationError(f"{database} cannot be used: {why}. Create it, or correct REDRIVE_DATABASE")
+    return DatabaseUnavailable(f"{database} cannot be reached: {why}. Start it, or correct REDRIVE_DATABASE")
 
 
 class Outages:

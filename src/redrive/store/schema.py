@@ -61,9 +61,7 @@ class Schema:
         from alembic.migration import MigrationContext
         from alembic.operations import Operations
 
-        with database.engine.begin() as connection:
-            if database.is_postgresql:  # SQLite's transactions wait for each other anyway
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(VERSION_TABLE, 0))))
+        with database.exclusively(VERSION_TABLE) as connection:
             steps = _missing(connection)
             if not steps:
                 return False
@@ -76,14 +74,8 @@ class Schema:
         return True
 
     def check(self, database: Database, *tables: str) -> None:
-        """Are these tables there? Asked before work begins: a message whose handling fails for want of a table is
-        parked in the end, and it is not its fault.
-        """
-        known = sa.inspect(database.engine)
-        if missing := [table for table in tables if not known.has_table(table)]:
-            raise ConfigurationError(
-                f"there is no table {' nor '.join(missing)} in {database}: make it with `redrive db upgrade module:app`"
-            )
+        """Raise one error if some of these tables do not exist. Called before work begins."""
+        database.require_tables(tables, create="make it with `redrive db upgrade module:app`")
 
     def sql(self, kind: str) -> str:
         """The same as text, for databases that people change by hand."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from redrive.errors import ConfigurationError, DatabaseUnavailable
 from redrive.store import database as databases
 from redrive.store.database import Database
 
@@ -59,3 +60,20 @@ async def test_an_older_database_of_the_data_folder_is_closed_to_others(tmp_path
     await Database.embedded(tmp_path).close()
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("path", ["/proc/nowhere/shop.db", "/dev/null/shop.db"])
+def test_a_file_that_cannot_be_created_is_named(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot create the database {path}: "):
+        _ = Database(f"sqlite:///{path}").engine
+
+
+def test_an_outage_is_explained_and_so_is_a_statement_that_is_refused(tmp_path: Path) -> None:
+    folder, file = Database(f"sqlite:///{tmp_path}"), Database(f"sqlite:///{tmp_path / 'shop.db'}")
+
+    unreachable = pytest.raises(DatabaseUnavailable, match=r"reached: unable to open database file\. Start it")
+    with unreachable, folder.explaining(), folder.looking():
+        pass
+    refused = pytest.raises(ConfigurationError, match="cannot be used: no such table: orders")
+    with refused, file.explaining(), file.looking() as connection:
+        connection.exec_driver_sql("SELECT * FROM orders")
