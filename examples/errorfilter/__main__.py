@@ -33,11 +33,10 @@ def main(context: click.Context) -> None:
 
 
 def work() -> None:
-    from examples.errorfilter.app import app, prepare
+    from examples.errorfilter.app import app
     from redrive.cli.signals import stop_on_signals
 
     configure_logging(logger="")
-    prepare()
     app.observers.append(LogObserver(app.name))
 
     def ready(running: Running) -> None:

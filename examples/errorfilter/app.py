@@ -51,10 +51,11 @@ gateway = Gateway(settings.GATEWAY_URL or "http://{}:{}".format(*settings.SANDBO
 careful = {"breaker": settings.BREAKER, "depends_on": "gateway", "timeout": 3 * settings.GATEWAY_TIMEOUT}
 
 
+@app.on_start
 def prepare() -> None:
-    """Make the tables: Redrive's, and ours."""
+    """Create the tables, Redrive's and ours, whichever part starts first."""
     app.upgrade_database()
-    metadata.create_all(app.database.engine)
+    app.database.create_tables(metadata)
 
 
 @app.consumer("minha.fila", bind=exchange.on("minha.chave"), concurrency=4, **careful)

@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from redrive.errors import ConfigurationError
+
 _ANSWERS = {
     "tok_bad": (400, "there is no such card"),
     "tok_declined": (422, "the bank declines"),
@@ -45,7 +47,13 @@ class Sandbox:
         class Handler(_Handler):
             at = sandbox
 
-        self.server = ThreadingHTTPServer(address, Handler)
+        try:
+            self.server = ThreadingHTTPServer(address, Handler)
+        except OSError as error:
+            where = "{}, port {}".format(*address)
+            raise ConfigurationError(
+                f"the gateway cannot listen on {where}: {error.strerror}. SANDBOX_PORT names another"
+            ) from None
         self.server.daemon_threads = True
         self.url = f"http://{address[0]}:{self.server.server_port}"
 

@@ -13,15 +13,16 @@ from examples.errorfilter.filtering import (
     Errors,
     RabbitMQConsumerErrorFilter,
 )
+from examples.variables import length, number
 from redrive import BreakerPolicy
-from redrive.recovery.durations import duration
+from redrive.errors import ConfigurationError
 
 
 def _errors(name: str, otherwise: Errors) -> Errors:
     """A list of errors by their names."""
     said = os.environ.get(name, "").replace(",", " ").split()
     if unknown := [one for one in said if one not in BY_NAME]:
-        raise SystemExit(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
+        raise ConfigurationError(f"{name}: unknown {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
     return tuple(BY_NAME[one] for one in said) or otherwise
 
 
@@ -29,28 +30,23 @@ def _backoff() -> bool:
     """Return whether the waits grow."""
     said = os.environ.get("RETRY_BACKOFF", "fixed")
     if said not in ("fixed", "exponential"):
-        raise SystemExit(f"RETRY_BACKOFF: {said!r}; there are fixed and exponential")
+        raise ConfigurationError(f"RETRY_BACKOFF: {said!r}; there are fixed and exponential")
     return said == "exponential"
-
-
-def _length(name: str, otherwise: timedelta) -> timedelta:
-    said = os.environ.get(name)
-    return duration(said, name) if said else otherwise
 
 
 FILTER = RabbitMQConsumerErrorFilter(
     header=os.environ.get("RETRY_COUNT_HEADER", RETRY_COUNT_HEADER),
-    max_retries=int(os.environ.get("MAX_RETRIES", MAX_RETRIES)),
+    max_retries=number("MAX_RETRIES", MAX_RETRIES, least=0, most=1000),
     non_retryable=_errors("NON_RETRYABLE_ERRORS", NON_RETRYABLE_ERRORS),
     retryable=_errors("RETRYABLE_ERRORS", (Exception,)),
-    delay=_length("RETRY_DELAY", DELAY),
-    ceiling=_length("RETRY_CEILING", LONGEST_DELAY),
+    delay=length("RETRY_DELAY", DELAY),
+    ceiling=length("RETRY_CEILING", LONGEST_DELAY),
     exponential=_backoff(),
 )
 
 # When half of the latest calls of the gateway failed, it is left alone for a while.
-BREAKER_CALLS = int(os.environ.get("BREAKER_CALLS", "20"))
-BREAKER_PAUSE = _length("BREAKER_PAUSE", timedelta(seconds=30))
+BREAKER_CALLS = number("BREAKER_CALLS", 20)
+BREAKER_PAUSE = length("BREAKER_PAUSE", timedelta(seconds=30))
 BREAKER = BreakerPolicy(
     failure_rate=0.5,
     minimum_calls=BREAKER_CALLS,
@@ -59,6 +55,6 @@ BREAKER = BreakerPolicy(
     ceiling=10 * BREAKER_PAUSE,
 )
 
-SANDBOX = ("127.0.0.1", 8901)
+SANDBOX = ("127.0.0.1", number("SANDBOX_PORT", 8901, most=65_535))
 GATEWAY_URL = os.environ.get("GATEWAY_URL")  # none: the sandbox, in the same process
-GATEWAY_TIMEOUT = _length("GATEWAY_TIMEOUT", timedelta(seconds=2))
+GATEWAY_TIMEOUT = length("GATEWAY_TIMEOUT", timedelta(seconds=2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import click
 import uvicorn
 
@@ -21,14 +23,13 @@ APP = "examples.nfe.app:app"
 @explains_errors
 def main(only: str | None, host: str, port: int) -> None:
     # The settings are read with the application: what is wrong with them is to be explained.
-    from examples.nfe.app import prepare, settings
+    from examples.nfe.app import settings
 
     if only == "worker" and not settings.worker_enabled:
         raise ConfigurationError(
             "sagnus.nfe.worker.enabled=false: the listener in the API's process makes the XML. With true, here and "
             "there, the worker does"
         )
-    prepare()
     match only:
         case "relay":
             redrive.cli.main(["outbox", "relay", APP])
@@ -43,6 +44,7 @@ def serve(host: str, port: int, *, alone: bool) -> None:
     from examples.nfe.api import listener, make_api
     from examples.nfe.app import app
 
+    asyncio.run(app.prepare())  # fails before the port is open
     click.echo(f"{app!r}")
     click.echo(f"emit:      curl --json @examples/nfe/nota.json http://127.0.0.1:{port}/nfe")
     configure_logging(logger="")

@@ -62,8 +62,9 @@ events = app.exchange(EXCHANGE, "direct")
 storage = XmlStorage(settings.xml_folder or app.data / "nfe")
 
 
+@app.on_start
 def prepare() -> None:
-    """Make the tables, ours and Redrive's, and the folder if it is ours to make."""
+    """Create the tables, ours and Redrive's, and the folder if it is ours, whichever part starts first."""
     migrations.migrate(app.database)
     app.upgrade_database()
     if settings.xml_folder is None:

@@ -7,6 +7,7 @@ several processes that begin at the same moment one applies them.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -29,9 +30,7 @@ def scripts(kind: str) -> dict[int, Path]:
 
 def migrate(database: Database) -> list[str]:
     """Apply what has not been applied, in the order of the numbers. Which scripts those were."""
-    with database.engine.begin() as connection:
-        if database.is_postgresql:  # SQLite's transactions wait for each other anyway
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(HISTORY, 0))))
+    with database.exclusively(HISTORY) as connection:
         connection.exec_driver_sql(
             f"CREATE TABLE IF NOT EXISTS {HISTORY} (version INTEGER PRIMARY KEY, script VARCHAR(255) NOT NULL, "
             "applied_at TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT CURRENT_TIMESTAMP)"
@@ -58,9 +57,9 @@ def _number(path: Path) -> int:
 
 
 def main() -> None:
-    from examples.nfe.app import app, prepare
+    from examples.nfe.app import app
 
-    prepare()
+    asyncio.run(app.prepare())
     click.echo(f"{app.database} is up to date")
 
 

@@ -24,10 +24,13 @@ from typing import Any
 
 import yaml
 
+from redrive.cli.sources import explain_uncaught_errors
 from redrive.errors import ConfigurationError
 from redrive.store.transport import Transport
 
 FILE = Path("application-local.yml")
+
+explain_uncaught_errors()  # of uvicorn and `redrive worker`, who read the settings when they import the application
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,12 @@
 """`python -m examples.raffle`: the API, the consumer and the consumer of dead letters, in one process."""
 
+import asyncio
+
 import click
 import uvicorn
 
 from examples.raffle.api import make_api
-from examples.raffle.app import app, prepare
+from examples.raffle.app import app
 from redrive.integrations.logs import configure_logging
 
 
@@ -13,15 +15,14 @@ from redrive.integrations.logs import configure_logging
 @click.option("--port", default=8000, show_default=True)
 def main(host: str, port: int) -> None:
     configure_logging(logger="")
-    prepare()
+    asyncio.run(app.prepare())  # fails before the port is open
     click.echo(f"{app!r}")
     click.echo(
         f'sign up:   curl --json \'{{"name": "João Silva", "email": "joao@email.com"}}\' '
         f"http://127.0.0.1:{port}/api/v1/users"
     )
     click.echo(f"watch:     http://127.0.0.1:{port}/metrics")
-    config = uvicorn.Config(make_api(work=True), host=host, port=port, log_config=None, log_level="warning")
-    uvicorn.Server(config).run()
+    uvicorn.run(make_api(work=True), host=host, port=port, log_config=None, log_level="warning")
 
 
 if __name__ == "__main__":

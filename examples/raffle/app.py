@@ -35,9 +35,10 @@ app = App("raffle", naming=NAMING, patience="2s")
 exchange = app.exchange("raffle_exchange", "direct")
 
 
+@app.on_start
 def prepare() -> None:
-    """Make the table."""
-    metadata.create_all(app.database.engine)
+    """Create the table, whichever part starts first."""
+    app.database.create_tables(metadata)
 
 
 def may_have_a_culprit(error: BaseException) -> bool:

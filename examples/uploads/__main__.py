@@ -1,10 +1,12 @@
 """`python -m examples.uploads`: the API, the seven consumers, the admin API and the console, in one process."""
 
+import asyncio
+
 import click
 import uvicorn
 
 from examples.uploads.api import make_api
-from examples.uploads.app import app, prepare
+from examples.uploads.app import app
 from redrive.integrations.logs import configure_logging
 
 
@@ -13,12 +15,11 @@ from redrive.integrations.logs import configure_logging
 @click.option("--port", default=8000, show_default=True)
 def main(host: str, port: int) -> None:
     configure_logging(logger="")
-    prepare()
+    asyncio.run(app.prepare())  # fails before the port is open
     click.echo(f"{app!r}")
     click.echo(f"upload:    curl -F file=@picture.png http://127.0.0.1:{port}/files")
     click.echo(f"operate:   http://127.0.0.1:{port}/   with a key: redrive admin keys create me --role admin")
-    config = uvicorn.Config(make_api(work=True), host=host, port=port, log_config=None, log_level="warning")
-    uvicorn.Server(config).run()
+    uvicorn.run(make_api(work=True), host=host, port=port, log_config=None, log_level="warning")
 
 
 if __name__ == "__main__":

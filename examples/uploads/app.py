@@ -35,10 +35,11 @@ again = Retry(attempts=settings.MAX_ATTEMPTS, delay=f"{settings.RETRY_TTL_MS}ms"
 storage = Storage(settings.FOLDER)
 
 
+@app.on_start
 def prepare() -> None:
-    """Make the tables: Redrive's, and ours."""
+    """Create the tables, Redrive's and ours, whichever part starts first."""
     app.upgrade_database()
-    metadata.create_all(app.database.engine)
+    app.database.create_tables(metadata)
 
 
 # Commands -----------------------------------------------------------------------------------------

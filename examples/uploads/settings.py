@@ -3,13 +3,14 @@
 import os
 from pathlib import Path
 
+from examples.variables import number, seconds
 from redrive import environment
 
-RETRY_TTL_MS = int(os.environ.get("RETRY_TTL_MS", "15000"))
+RETRY_TTL_MS = number("RETRY_TTL_MS", 15_000)
 MAX_ATTEMPTS = 3
 FOLDER = Path(os.environ.get("UPLOADS_FOLDER", environment.data() / "uploads"))
 LARGEST_UPLOAD = 20 * 1024 * 1024
 
 # Who wants to hear of a file's fate: an address that is told by POST, and how long it may take to answer.
 NOTIFY_URL = os.environ.get("NOTIFY_URL")
-NOTIFY_TIMEOUT = float(os.environ.get("NOTIFY_TIMEOUT", "2"))
+NOTIFY_TIMEOUT = seconds("NOTIFY_TIMEOUT", 2)

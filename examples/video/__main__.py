@@ -30,6 +30,9 @@ async def show(once: bool) -> None:
             hosted = await stack.enter_async_context(SharedBroker(environment.data()))
             os.environ[environment.BROKER] = hosted.url  # for the application, which is imported below, and the worker
             click.echo(f"broker:    the embedded one, in {environment.data()}")
+        from examples.video.worker.celery_app import prepare  # not before it is known where the broker is
+
+        prepare()
         worker = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "celery", "-A", "examples.video.worker.celery_app", "worker"),
             *("--loglevel", "INFO", "--concurrency", "2"),

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Program:
         self.process = ServerProcess(
             [sys.executable, "-m", *command], environment=stack.environment(**said), log=self.log
         )
-        self._killed = False
+        self._ended = False  # not by `stop`
 
     @property
     def output(self) -> str:
@@ -116,13 +117,22 @@ class Program:
             raise AssertionError(f"no {pattern!r}: {error}\n{tail(self.log)}") from error
         return found[0]
 
+    def wait_for_the_end(self, within: float = WITHIN) -> int:
+        """Return how it ended by itself, for whatever reason."""
+        deadline = time.monotonic() + within
+        while self.process.running:
+            assert time.monotonic() < deadline, f"it did not end\n{tail(self.log)}"
+            time.sleep(0.02)
+        self._ended = True
+        return self.process.join()
+
     def kill(self) -> None:
-        self._killed = True
+        self._ended = True
         self.process.kill()
 
     def stop(self) -> None:
         """By SIGTERM, which it obeys, with nothing to be ashamed of in its log."""
-        if self._killed:
+        if self._ended:
             return
         self.process.stop()
         # uvicorn passes the signal on when it is done, so that whoever waits for the process knows why it ended.

@@ -283,7 +283,7 @@ def test_the_environment_adjusts_it(embedded: Stack) -> None:
     assert ["TimeoutError", "none", "–", "Nack(false)", "–"] in rows
     assert ["ValidationException", "none", "True", "retry()", "7000"] in rows
     assert ["ValidationException", "3", "False", "Nack(false)", "–"] in rows
-    assert (wrong.returncode, "RETRYABLE_ERRORS: unknown Nothing; there are" in wrong.stderr) == (1, True)
+    assert (wrong.returncode, "RETRYABLE_ERRORS: unknown Nothing; there are" in wrong.stderr) == (2, True)
 
 
 # At work ------------------------------------------------------------------------------------------
