@@ -57,6 +57,19 @@ async def test_by_the_retry_exchange_they_wait_first(connection: Connection, ser
     assert await bodies(connection, SOURCE) == orders(0, 1, 2)
 
 
+async def test_a_message_without_headers_goes_to_the_only_queue_that_its_dead_letter_queue_serves(
+    connection: Connection, service: Service
+) -> None:
+    await prepare(connection, 0)
+    await connection.publish("", DLQ, b"from elsewhere")
+
+    plan, over = await sent(service, "own")
+
+    assert [(str(target), target.count) for target in plan.targets] == [(SOURCE, 1)]
+    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 1)
+    assert await bodies(connection, SOURCE) == [b"from elsewhere"]
+
+
 @pytest.mark.parametrize(("keep_counters", "expected"), [(False, (None, 4)), (True, (3, 4))])
 async def test_who_counts_in_a_header_of_his_own_begins_anew(
     connection: Connection, service: Service, keep_counters: bool, expected: tuple[int | None, int]

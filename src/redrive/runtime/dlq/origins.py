@@ -12,6 +12,7 @@ counts on in the rest, x-first-death-* included; from 4.0 on it forgets what a c
        names dead-letters to that one.
     3. Where no death counts, a client published the message to this dead-letter queue, as workers do when they park.
        What it names counts if that queue is known to dead-letter here.
+    4. A message that names no queue at all belongs to the only queue that dead-letters here, if there is exactly one.
 
 Everything else is skipped, with the reason; an operator can name the queue.
 
@@ -51,7 +52,16 @@ def origin_of(letter: Summary, feeders: Feeders, *, restricted: bool) -> Origin:
     found = next((queue for queue in believed if queue is not None and _feeds(queue, at, feeders)), died_in)
     if found is not None:
         return Origin(found)
-    return Origin(None, _foreign(letter) if letter.source else NO_SOURCE)
+    if letter.source:
+        return Origin(None, _foreign(letter))
+    only = _only_source(letter.queue, feeders)
+    return Origin(only, "" if only else NO_SOURCE)
+
+
+def _only_source(queue: str, feeders: Feeders) -> str | None:
+    """Return the queue whose failures end in this one; None if there are several."""
+    found = feeders.behind(queue) - feeders.dead_ends - feeders.waiting
+    return next(iter(found)) if len(found) == 1 else None
 
 
 def _feeds(queue: str, at: str, feeders: Feeders) -> bool:

@@ -69,7 +69,26 @@ def test_anything_else_is_skipped_with_the_reason(restricted: bool) -> None:
     )
     by_death = letter(("payments", "rejected"), queue="orders.dlq")
     assert origin_of(by_death, ORDERS, restricted=restricted).why.startswith("its x-death names payments, which")
-    assert origin_of(letter(queue="orders.dlq"), ORDERS, restricted=restricted) == (None, NO_SOURCE)
+
+
+@pytest.mark.parametrize("restricted", [True, False])
+def test_a_message_that_names_no_queue_belongs_to_the_only_queue_that_feeds_its_dead_letter_queue(
+    restricted: bool,
+) -> None:
+    behind_a_wait = Feeders(
+        {"dead": frozenset({"wait"}), "wait": frozenset({"orders"})}, frozenset({"dead"}), frozenset({"wait"})
+    )
+
+    assert origin(letter(queue="orders.dlq"), ORDERS, restricted=restricted) == "orders"
+    assert origin(letter(queue="graveyard"), GRAVEYARD, restricted=restricted) == "orders"
+    assert origin(letter(), behind_a_wait, restricted=restricted) == "orders"
+
+
+@pytest.mark.parametrize("feeders", [SHARED, WAITING], ids=["shared", "waiting"])
+def test_a_message_that_names_no_queue_is_skipped_if_several_queues_feed_its_dead_letter_queue(
+    feeders: Feeders,
+) -> None:
+    assert origin_of(letter(), feeders, restricted=False) == (None, NO_SOURCE)
 
 
 def test_a_name_in_a_reason_is_fit_to_be_printed() -> None:
