@@ -56,6 +56,49 @@ class Exchange:
         )
 
 
+class Way(StrEnum):
+    """Where re-driven messages go."""
+
+    OWN = "own"  # the queue each failed in, and nowhere else
+    RETRY = "retry"  # the retry exchange of that queue: it waits there first
+    QUEUE = "queue"  # one that is named
+    ORIGINAL = "original"  # the exchange and key of the first publish: everybody bound to it gets it again
+    EXCHANGE = "exchange"  # one that is named, with a key
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    way: Way = Way.OWN
+    name: str = ""
+    key: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Destination:
+        """`own`, `retry`, `original`, `exchange:NAME:KEY`, or the name of a queue (`queue:own` for one called own)."""
+        if text in (Way.OWN, Way.RETRY, Way.ORIGINAL):
+            return cls(Way(text))
+        if text.startswith("exchange:"):
+            name, colon, key = text.removeprefix("exchange:").partition(":")
+            if not name or not colon:
+                raise ConfigurationError(f"destination {text!r}: want exchange:NAME:KEY")
+            return cls(Way.EXCHANGE, name, key)
+        name = text.removeprefix("queue:")
+        if not name:
+            raise ConfigurationError(
+                "destination: want the name of a queue, own, retry, original, or exchange:NAME:KEY"
+            )
+        return cls(Way.QUEUE, name)
+
+    def __str__(self) -> str:
+        match self.way:
+            case Way.QUEUE:
+                return self.name if Destination.parse(self.name) == self else f"queue:{self.name}"
+            case Way.EXCHANGE:
+                return f"exchange:{self.name}:{self.key}"
+            case _:
+                return self.way
+
+
 @dataclass(frozen=True, slots=True)
 class Queue:
     """A queue and what becomes of the messages that fail in it.
@@ -79,18 +122,27 @@ class Queue:
     # at-least-once or at-most-once; quorum queues do the first without a word
     dead_lettering: DeadLettering | None = None
     delivery_limit: int | None = None  # how often a quorum queue delivers a message before it gives it up
+    # where a re-drive of its dead letters goes unless the operator names another destination: own (the default), retry,
+    # original, exchange:NAME:KEY, or the name of a queue
+    redrive_to: str | None = None
     dead_ends: Sequence[str] = ()  # more dead-letter queues, for failures that somebody wants apart
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bind", tuple(self.bind))
         object.__setattr__(self, "dead_ends", tuple(dict.fromkeys(self.dead_ends)))
         _check_dlq(self.name, self.dlq)
+        _check_redrive_to(self.name, self.redrive_to)
         if self.type is not None:
             object.__setattr__(self, "type", queue_type(self.type, f"queue {self.name}"))
         if self.dead_lettering not in (None, "at-least-once", "at-most-once"):
             raise ConfigurationError(
                 f"queue {self.name}: dead_lettering {self.dead_lettering!r}: want 'at-least-once' or 'at-most-once'"
             )
+
+    @property
+    def destination(self) -> Destination:
+        """Return where a re-drive of its dead letters goes by default."""
+        return Destination() if self.redrive_to is None else Destination.parse(self.redrive_to)
 
     def has_dlq(self, default: QueueType) -> bool:
         if self.dlq is not None:
@@ -139,6 +191,14 @@ def _check_dlq(queue: str, dlq: object) -> None:
             Naming(dlq_queue=dlq)
         except ConfigurationError as error:
             raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq: {error}") from None
+
+
+def _check_redrive_to(queue: str, to: str | None) -> None:
+    try:
+        if to is not None:
+            Destination.parse(to)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"queue {queue[:_LONGEST]}: redrive_to: {error}") from None
 
 
 def queue_type(value: str, what: str) -> QueueType:

@@ -32,7 +32,7 @@ from redrive.topology.definitions import (
     QueueDefinition,
 )
 from redrive.topology.naming import RungNames, fill
-from redrive.topology.rules import LONGEST_NAME, problems_of_definitions, problems_of_queue
+from redrive.topology.rules import LONGEST_NAME, problems_of_definitions, problems_of_queue, problems_of_redrive
 from redrive.topology.server import Server
 
 # A message whose handling kills the worker comes back this often before the broker parks it (quorum queues). The same
@@ -58,6 +58,8 @@ def expand(topology: Topology, server: Server) -> Definitions:
         collected.add(definition, by="the topology")
     definitions = collected.definitions()
     problems = [*collected.problems, *problems_of_definitions(definitions)]
+    for part in (Expanded(topology, queue, server) for queue in topology.queues):
+        problems += problems_of_redrive(part.queue, part.dead_letter_queues, part.waiting_queues, definitions)
     if problems:
         raise TopologyError([_cut(problem) for problem in dict.fromkeys(problems)])
     return definitions
@@ -194,6 +196,14 @@ class Expanded:
         if retry is None or retry.via not in (Route.REJECT, Route.REPUBLISH):
             return ()
         return tuple(self.rung(rung).queue for rung in retry.rungs)
+
+    @property
+    def retry_route(self) -> tuple[str, str] | None:
+        """Return the exchange and key of the queue in which a first retry waits; None: it has no such queue."""
+        retry = self.queue.retry
+        if retry is None or not self.waiting_queues:
+            return None
+        return self.retry_exchange, self.rung(retry.rungs[0]).key
 
     def quarantine_name(self, worker: str) -> str:
         """The queue in which a worker keeps the messages of this queue that it watches (`recovery.admission`)."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 
 from redrive.recovery.retry import Retry, Route
 from redrive.topology import ladder
 from redrive.topology.cycles import find_cycles
-from redrive.topology.declared import Queue, QueueType
+from redrive.topology.declared import Queue, QueueType, Way
 from redrive.topology.definitions import TEXTS, WHOLE_NUMBERS, Definitions, QueueDefinition, misfits
-from redrive.topology.routing import dead_letter_targets
+from redrive.topology.routing import dead_letter_targets, targets
 from redrive.topology.server import Server
 from redrive.wire.values import shown
 
@@ -122,6 +122,43 @@ def _quorum_route(retry: Retry, kind: QueueType, server: Server, who: str) -> It
                 f"at retry {number}: use via='republish'"
             )
             return
+
+
+def problems_of_redrive(
+    queue: Queue, dead_letter_queues: Collection[str], retry_queues: Collection[str], definitions: Definitions
+) -> Iterator[str]:
+    """Where a re-drive of its dead letters goes by default must exist, and must not be the dead-letter queue itself."""
+    if queue.redrive_to is None:
+        return
+    to, who = queue.destination, f"queue {queue.name}: redrive_to {shown(queue.redrive_to)}"
+    if not dead_letter_queues:
+        yield f"queue {queue.name}: redrive_to: it has no dead-letter queue: leave redrive_to out"
+    elif to.way is Way.RETRY and not retry_queues:
+        yield f"{who}: it has no retry queue: add one (retry=Retry(...)), or write redrive_to='own'"
+    elif to.way is Way.QUEUE and definitions.queue(to.name) is None:
+        known = {one.name for one in definitions.queues}
+        yield f"{who}: there is no queue {to.name!r}" + _did_you_mean(to.name, known)
+    elif to.way is Way.EXCHANGE and not to.name.startswith("amq."):
+        yield from _unreached(to.name, to.key, who, definitions)
+    reached = {to.name} if to.way is Way.QUEUE else targets(definitions, to.name, to.key)
+    if reached & set(dead_letter_queues):
+        yield f"{who}: that is its own dead-letter queue: name another destination"
+
+
+def _unreached(exchange: str, key: str, who: str, definitions: Definitions) -> Iterator[str]:
+    if definitions.exchange(exchange) is None:
+        yield f"{who}: there is no exchange {exchange!r}" + _did_you_mean(
+            exchange, {one.name for one in definitions.exchanges}
+        )
+    elif targets(definitions, exchange, key):
+        return
+    elif not key:
+        yield f"{who}: the routing key is empty, and no queue is bound to exchange {exchange!r} by that: add the key"
+    else:
+        keys = {bind.routing_key for bind in definitions.bindings_from(exchange)}
+        close = get_close_matches(key, keys, 1)
+        hint = f", did you mean {close[0]!r}?" if close else ": bind one, or name another destination"
+        yield f"{who}: no queue is bound to exchange {exchange!r} by the key {key!r}{hint}"
 
 
 # Definitions, wherever they come from -------------------------------------------------------------

@@ -87,6 +87,16 @@ def test_one_key_needs_no_list_and_bindings_can_have_arguments() -> None:
     assert found.queues[1].bind == (Bind("h", "", {"x-match": "any"}),)
 
 
+@pytest.mark.parametrize("to", ["retry", "exchange:retry.a:retry"])
+def test_a_queue_says_where_its_dead_letters_are_re_driven_to(to: str) -> None:
+    text = f'[[queues]]\nname = "a"\nretry = {{ attempts = 3, delay = "15s" }}\nredrive_to = "{to}"'
+
+    assert parse_toml(text).queues[0].redrive_to == to
+    assert parse_toml(to_toml(parse_toml(text))) == parse_toml(text)
+    with pytest.raises(TopologyError, match="queue a: redrive_to 5: want a text"):
+        parse_toml('[[queues]]\nname = "a"\nredrive_to = 5')
+
+
 def test_everything_wrong_with_a_file_is_told_at_once() -> None:
     with pytest.raises(TopologyError) as caught:
         parse_toml("""

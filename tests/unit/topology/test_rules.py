@@ -2,8 +2,9 @@
 
 import pytest
 
+from redrive.errors import ConfigurationError, TopologyError
 from redrive.recovery.retry import Exponential, Retry, Route
-from redrive.topology import Definitions, Queue, QueueDefinition, QueueType, Server
+from redrive.topology import Definitions, Exchange, Queue, QueueDefinition, QueueType, Server, Topology, expand
 from redrive.topology.rules import expiring_cycles, problems_of_definitions, problems_of_queue
 
 V3, V43 = Server.of("3.10"), Server.of("4.3")
@@ -93,3 +94,85 @@ def test_a_cycle_of_ttls_alone_is_dropped_by_rabbitmq_and_refused_here() -> None
 
 def test_a_cycle_with_a_queue_that_must_reject_is_a_retry_loop() -> None:
     assert expiring_cycles(Definitions.of(queues=[_expiring("main", "retry", None), _expiring("retry", "main")])) == []
+
+
+# Where a re-drive goes by default -----------------------------------------------------------------
+
+EVENTS = Exchange("events", "topic")
+
+
+def problems_of(queue: Queue) -> str:
+    other = Queue("other", EVENTS.on("order.#"))
+    with pytest.raises(TopologyError) as caught:
+        expand(Topology([EVENTS], [queue, other]), V43)
+    return "\n".join(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("queue", "problem"),
+    [
+        (
+            Queue("q", redrive_to="exchange:event:order.new"),
+            "queue q: redrive_to 'exchange:event:order.new': there is no exchange 'event', did you mean 'events'?",
+        ),
+        (
+            Queue("q", redrive_to="exchange:other.people:k"),
+            "queue q: redrive_to 'exchange:other.people:k': there is no exchange 'other.people': declare it",
+        ),
+        (
+            Queue("q", retry=Retry(), redrive_to="exchange:retry.q:"),
+            "queue q: redrive_to 'exchange:retry.q:': the routing key is empty, and no queue is bound to exchange "
+            "'retry.q' by that: add the key",
+        ),
+        (
+            Queue("q", retry=Retry(), redrive_to="exchange:retry.q:rety"),
+            "queue q: redrive_to 'exchange:retry.q:rety': no queue is bound to exchange 'retry.q' by the key 'rety', "
+            "did you mean 'retry'?",
+        ),
+        (
+            Queue("q", redrive_to="othr"),
+            "queue q: redrive_to 'othr': there is no queue 'othr', did you mean 'other'?",
+        ),
+        (
+            Queue("q", redrive_to="q.dlq"),
+            "queue q: redrive_to 'q.dlq': that is its own dead-letter queue: name another destination",
+        ),
+        (
+            Queue("q", redrive_to="exchange:dlq.q:parking"),
+            "queue q: redrive_to 'exchange:dlq.q:parking': that is its own dead-letter queue: name another destination",
+        ),
+        (
+            Queue("q", dlq=False, redrive_to="own"),
+            "queue q: redrive_to: it has no dead-letter queue: leave redrive_to out",
+        ),
+        (
+            Queue("q", redrive_to="retry"),
+            "queue q: redrive_to 'retry': it has no retry queue: add one (retry=Retry(...)), or write redrive_to='own'",
+        ),
+        (
+            Queue("q", retry=Retry(via="delayed"), redrive_to="retry"),
+            "queue q: redrive_to 'retry': it has no retry queue: add one (retry=Retry(...)), or write redrive_to='own'",
+        ),
+    ],
+    ids=lambda value: value.redrive_to if isinstance(value, Queue) else "",
+)
+def test_a_default_destination_that_leads_nowhere_is_explained(queue: Queue, problem: str) -> None:
+    assert problems_of(queue) == problem
+
+
+@pytest.mark.parametrize(
+    "to", ["own", "retry", "original", "other", "queue:other", "exchange:retry.q:retry", "exchange:events:order.new"]
+)
+def test_a_default_destination_that_leads_to_a_queue_is_accepted(to: str) -> None:
+    queue = Queue("q", retry=Retry(), redrive_to=to)
+    plain = Queue("q", retry=Retry())
+    other = Queue("other", EVENTS.on("order.#"))
+
+    # The broker holds none of it: the definitions are the same.
+    assert expand(Topology([EVENTS], [queue, other]), V43) == expand(Topology([EVENTS], [plain, other]), V43)
+
+
+@pytest.mark.parametrize("to", ["", "exchange:", "exchange:events", "queue:"])
+def test_a_default_destination_that_cannot_be_read_is_an_error_of_its_queue(to: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^queue q: redrive_to: destination"):
+        Queue("q", redrive_to=to)

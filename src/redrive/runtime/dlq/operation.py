@@ -34,6 +34,8 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from redrive.errors import ConfigurationError
+from redrive.topology.declared import Destination as Destination
+from redrive.topology.declared import Way as Way
 
 
 class Kind(StrEnum):
@@ -75,49 +77,6 @@ class Outcome(StrEnum):
     FAILED = "failed"
     RETURNED = "returned"
     POSSIBLY_DUPLICATED = "possibly_duplicated"  # sent, and the connection was lost before the confirm
-
-
-class Way(StrEnum):
-    """Where re-driven messages go."""
-
-    OWN = "own"  # the queue each failed in, and nowhere else
-    RETRY = "retry"  # the retry exchange of that queue: it waits there first
-    QUEUE = "queue"  # one that is named
-    ORIGINAL = "original"  # the exchange and key of the first publish: everybody bound to it gets it again
-    EXCHANGE = "exchange"  # one that is named, with a key
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    way: Way = Way.OWN
-    name: str = ""
-    key: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Destination:
-        """`own`, `retry`, `original`, `exchange:NAME:KEY`, or the name of a queue (`queue:own` for one called own)."""
-        if text in (Way.OWN, Way.RETRY, Way.ORIGINAL):
-            return cls(Way(text))
-        if text.startswith("exchange:"):
-            name, colon, key = text.removeprefix("exchange:").partition(":")
-            if not name or not colon:
-                raise ConfigurationError(f"destination {text!r}: want exchange:NAME:KEY")
-            return cls(Way.EXCHANGE, name, key)
-        name = text.removeprefix("queue:")
-        if not name:
-            raise ConfigurationError(
-                "destination: want the name of a queue, own, retry, original, or exchange:NAME:KEY"
-            )
-        return cls(Way.QUEUE, name)
-
-    def __str__(self) -> str:
-        match self.way:
-            case Way.QUEUE:
-                return self.name if Destination.parse(self.name) == self else f"queue:{self.name}"
-            case Way.EXCHANGE:
-                return f"exchange:{self.name}:{self.key}"
-            case _:
-                return self.way
 
 
 @dataclass(frozen=True, slots=True)
