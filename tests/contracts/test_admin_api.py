@@ -23,8 +23,10 @@ from redrive.admin.web.rest import ACTS, router
 from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable
+from redrive.recovery.retry import Retry
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Operation
+from redrive.topology import Queue, Topology
 
 QUEUE = f"/admin/dlq/queues/{DLQ}"
 WAIT = {"Prefer": "wait=20"}
@@ -56,6 +58,75 @@ def problem(response: httpx.Response, status: int, kind: str) -> dict[str, Any]:
     assert told["status"] == status
     assert told["detail"]
     return told
+
+
+# Where a re-drive goes by default ------------------------------------------------------------------
+
+
+async def declare_retry(connection: Connection) -> None:
+    """Declare a retry queue in which messages stay."""
+    await connection.declare_exchange("retry.orders", "direct")
+    await connection.declare_queue("orders.retry")
+    await connection.bind_queue("orders.retry", "retry.orders", "retry")
+
+
+def shop(redrive_to: str) -> Topology:
+    return Topology(queues=[Queue(SOURCE, retry=Retry(), redrive_to=redrive_to), Queue("elsewhere")])
+
+
+@pytest.mark.parametrize("redrive_to", ["retry", "exchange:retry.orders:retry"])
+async def test_a_re_drive_without_a_destination_goes_where_the_topology_says(
+    amqp_url: str, connection: Connection, tmp_path: Path, redrive_to: str
+) -> None:
+    await prepare(connection, 3)
+    await declare_retry(connection)
+    async with asking(an_office(amqp_url, tmp_path, topology=shop(redrive_to))) as client:
+        listed = {one["name"]: one["redrive_to"] for one in (await client.get("/admin/dlq/queues")).json()["items"]}
+        plan = (await client.post(f"{QUEUE}/re-drive/plan", json={"limit": 2})).json()
+        by_plan = await client.post(f"{QUEUE}/re-drive", json={"plan_token": plan["plan_token"]}, headers=WAIT)
+        named = await client.post(f"{QUEUE}/re-drive", json={"to": "own"}, headers=WAIT)
+
+    assert listed[DLQ] == "retry"
+    assert [(one["exchange"], one["routing_key"], one["count"]) for one in plan["targets"]] == [
+        ("retry.orders", "retry", 2)
+    ]
+    assert (by_plan.json()["to"], by_plan.json()["counts"]["moved"]) == ("retry", 2)
+    assert (named.json()["to"], named.json()["counts"]["moved"]) == ("own", 1)
+    assert await bodies(connection, "orders.retry") == orders(0, 1)
+    assert await bodies(connection, SOURCE) == orders(2)
+
+
+async def test_an_edited_message_goes_where_the_topology_says(
+    amqp_url: str, connection: Connection, tmp_path: Path
+) -> None:
+    await prepare(connection, 1)
+    await declare_retry(connection)
+    async with asking(an_office(amqp_url, tmp_path, editing=True, topology=shop("retry"))) as client:
+        path = f"{QUEUE}/messages/m-0/edit-and-re-drive"
+        answer = await client.post(path, json={"body": '{"order": 7}'}, headers=WAIT)
+
+    assert answer.json()["counts"]["moved"] == 1
+    assert await bodies(connection, "orders.retry") == orders(7)
+
+
+@pytest.mark.parametrize(
+    ("redrive_to", "shown"),
+    [("retry", "retry"), ("original", "own"), ("elsewhere", "own"), ("exchange:retry.orders:retry", "retry")],
+)
+async def test_a_restricted_operator_gets_own_where_the_default_leads_out_of_its_queues(
+    amqp_url: str, connection: Connection, tmp_path: Path, redrive_to: str, shown: str
+) -> None:
+    await prepare(connection, 1)
+    await declare_retry(connection)
+    await connection.declare_queue("elsewhere")
+    office = an_office(amqp_url, tmp_path, topology=shop(redrive_to))
+    async with asking(office, "operator", queues=["orders*"]) as client:
+        listed = {one["name"]: one["redrive_to"] for one in (await client.get("/admin/dlq/queues")).json()["items"]}
+        answer = await client.post(f"{QUEUE}/re-drive", json={"limit": 10}, headers=WAIT)
+
+    assert listed[DLQ] == shown
+    assert (answer.json()["to"], answer.json()["counts"]["moved"]) == (shown, 1)
+    assert await bodies(connection, SOURCE if shown == "own" else "orders.retry") == orders(0)
 
 
 # The three that the first system had ----------------------------------------------------------------

@@ -33,10 +33,12 @@ from redrive.broker.dialect import DIALECTS
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable
+from redrive.recovery.retry import Retry
 from redrive.runtime.dlq.operation import Counts, Item, Outcome, State
 from redrive.store.schema import Schema
 from redrive.store.tables import RowState
 from redrive.testing.broker import ThreadedBroker
+from redrive.topology import Queue, Topology
 
 HOSTILE_NAMES = [
     "a/b.dlq",
@@ -433,6 +435,28 @@ async def test_a_discard_takes_nothing_urgent_that_was_not_shown(
 
     assert (await is_over(client, sent_to(begun)))["counts"]["moved"] == 3
     assert await bodies(connection, DLQ) == orders(3)
+
+
+async def test_the_form_of_a_re_drive_has_the_default_destination_of_its_queue(
+    amqp_url: str, connection: Connection, tmp_path: Path
+) -> None:
+    await prepare(connection, 2)
+    await connection.declare_exchange("retry.orders", "direct")
+    await connection.declare_queue("orders.retry")
+    await connection.bind_queue("orders.retry", "retry.orders", "retry")
+    topology = Topology(queues=[Queue(SOURCE, retry=Retry(), redrive_to="retry")])
+    async with asking(an_office(amqp_url, tmp_path, editing=True, topology=topology)) as client:
+        plan = seen(await client.get(f"{QUEUE}/re-drive", params={"form": "1"}))
+        edit = seen(await client.get(f"{QUEUE}/messages/m-0/edit"))
+        move = seen(await client.get(f"{QUEUE}/move"))
+        begun = await client.post(f"{QUEUE}/re-drive", data={**plan.fields, "to": [""]})  # nothing: the default
+        over = await is_over(client, sent_to(begun))
+
+    assert (plan.fields["to"], edit.fields["to"], move.fields["to"]) == (["retry"], ["retry"], [""])
+    assert "Re-drive 2 to retry.orders (retry)" in plan.text
+    assert "Default of this queue: retry" in plan.text
+    assert over["counts"]["moved"] == 2
+    assert await bodies(connection, "orders.retry") == orders(0, 1)
 
 
 @pytest.mark.parametrize("page", ["discard", "move", "re-drive"])

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dead_lettering import DLQ, SOURCE, bodies, dead_letter, handling, orders, prepare, until_depth
+from dead_lettering import DLQ, SOURCE, a_service, bodies, dead_letter, handling, orders, prepare, until_depth
+from redrive import App, Message
 from redrive.admin.place import Place
 from redrive.admin.service import Service
 from redrive.client import Connection
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import Retry
+from redrive.recovery.retry import Retry, Route
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, State
 from redrive.runtime.dlq.planning import Plan
 from redrive.store.audit import Audit
@@ -20,7 +21,7 @@ from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.topology import Exchange, Queue, Topology
-from working import take
+from working import take, working
 
 events = Exchange("events", "topic")
 
@@ -85,6 +86,36 @@ async def test_who_counts_in_a_header_of_his_own_begins_anew(
     assert over.counts.moved == 1
     headers = dict((await take(connection, SOURCE)).properties.headers or {})
     assert (headers.get("x-retry-count"), headers["x-retries"]) == expected  # the other one is somebody else's
+
+
+@pytest.mark.parametrize("to", ["retry", "exchange:retry.orders:retry"])
+@pytest.mark.parametrize("via", [Route.REJECT, Route.REPUBLISH])
+async def test_by_the_default_destination_a_message_has_all_its_attempts_again_and_a_canary_sees_it_fail(
+    connection: Connection, amqp_url: str, tmp_path: Path, via: Route, to: str
+) -> None:
+    app = App("shop", broker=amqp_url, data=tmp_path)
+    seen: list[tuple[int, str]] = []
+
+    @app.consumer(SOURCE, retry=Retry(attempts=2, delay="50ms", via=via), redrive_to=to)
+    async def handle(message: Message) -> None:
+        seen.append((message.attempt, message.routing_key))
+        raise OSError("busy")
+
+    service = a_service(amqp_url, tmp_path, topology=app.topology)
+    async with working(app) as (running, _):
+        for _ in range(3):
+            await running.publishing.publish("", SOURCE, b"{}")
+        await until_depth(connection, DLQ, 3)
+        seen.clear()
+        ramp = Ramp((1,), wait=20)
+        plan = await service.plan(Order(Kind.REDRIVE, DLQ, to=service.place.redrive_to(DLQ), ramp=ramp))
+        over = await service.run(await service.begin(plan.order, planned=plan.eligible))
+
+    assert [str(target) for target in plan.targets] == ["retry.orders (retry)"]
+    assert (over.state, over.counts.moved, over.counts.returned) == (State.STOPPED_BY_GUARD, 1, 1)
+    assert over.note.startswith("1 of 1 came back")
+    assert seen == [(1, SOURCE), (2, SOURCE)]
+    assert (await connection.queue_info(DLQ)).messages == 3
 
 
 async def test_another_queue(connection: Connection, service: Service) -> None:

@@ -319,6 +319,25 @@ def test_dead_letters_are_moved_with_their_failure_records(shell: Shell) -> None
     shell.run("dlq", "move", DLQ, "--to", DLQ, "--yes", code=2)
 
 
+def test_a_re_drive_goes_where_the_topology_says_and_else_to_the_queue_it_failed_in(shell: Shell) -> None:
+    (shell.folder / "shop.toml").write_text(
+        f'[[queues]]\nname = "{SOURCE}"\nretry = {{ attempts = 3, delay = "1h" }}\nredrive_to = "retry"\n'
+    )
+    shell.run("topology", "apply", "shop.toml")
+    shell.publish(dead_letter(0), dead_letter(1), dead_letter(2))
+
+    (listed,) = shell.json("dlq", "ls", "--app", "shop.toml", DLQ)
+    planned = shell.run("dlq", "plan", DLQ, "--app", "shop.toml")[1]
+    shell.run("dlq", "redrive", DLQ, "--app", "shop.toml", "--limit", "1", "--yes")
+    named = shell.run("dlq", "plan", DLQ, "--app", "shop.toml", "--to", "own", code=0)[1]
+    shell.run("dlq", "redrive", DLQ, "--limit", "1", "--yes")  # without the topology
+
+    assert listed["redrive_to"] == "retry"
+    assert "3 → retry.orders (retry)" in planned
+    assert "2 → orders (0 consumers)" in named
+    assert (shell.holds("orders.retry"), shell.holds(SOURCE)) == (orders(0), orders(1))
+
+
 def test_dead_letters_that_should_not_be_there_are_9(shell: Shell) -> None:
     shell.prepare(2)
     out, _ = shell.run("dlq", "check", DLQ, code=9)

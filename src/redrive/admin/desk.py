@@ -33,7 +33,7 @@ from redrive.errors import (
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.letters import Exported
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page
-from redrive.runtime.dlq.operation import Item, Kind, Operation, Order, Outcome, State, Way, Wish
+from redrive.runtime.dlq.operation import Destination, Item, Kind, Operation, Order, Outcome, State, Way, Wish
 from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.spending import NO_RISK, Risk
 from redrive.runtime.dlq.transforming import Transform
@@ -161,8 +161,9 @@ class Desk:
         return list(await asyncio.gather(*map(self._with_age, mine)))
 
     def _named(self, view: QueueView) -> QueueView:
-        """Leave out the name of a queue that this principal does not see."""
-        return view if view.source is None or self.who.sees(view.source) else replace(view, source=None)
+        """Leave out the names of queues that this principal does not see."""
+        source = view.source if view.source is not None and self.who.sees(view.source) else None
+        return replace(view, source=source, redrive_to=str(self.redrive_to(view.name)))
 
     def _with_known_age(self, view: QueueView) -> QueueView:
         seen = self.office.snapshots.known(view.name, "oldest") if view.depth else None
@@ -297,6 +298,24 @@ class Desk:
         return await self._looked(queue, ("message", id), look, filter=f"id:{id}", fresh=fresh, risk=risk)
 
     # Planning and re-driving --------------------------------------------------------------------------
+
+    def redrive_to(self, queue: str) -> Destination:
+        """Return where a re-drive of a dead-letter queue goes by default: as its topology says, or `own` if this
+        principal may not send there.
+        """
+        to = self.office.place.redrive_to(queue)
+        return to if self._may_send_to(to) else Destination()
+
+    def _may_send_to(self, to: Destination) -> bool:
+        match to.way:
+            case Way.QUEUE:
+                return self.who.sees(to.name)
+            case Way.EXCHANGE | Way.ORIGINAL:
+                return self.who.is_unrestricted
+            case Way.OWN | Way.RETRY:
+                return True  # decided for each message
+            case other:
+                assert_never(other)
 
     async def plan(self, order: Order) -> Planned:
         act = Act.DISCARD if order.kind is Kind.DISCARD else Act.PLAN

@@ -22,7 +22,7 @@ from redrive.reach import connect, recognise, survey
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.dlq.canary import Facts
 from redrive.runtime.dlq.choosing import Route
-from redrive.runtime.dlq.operation import Kind, Operation, Order, Way
+from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Way
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
 from redrive.topology.dead_ends import Feeders, dead_letter_queues, declared, feeders, is_called_dead, sources
 from redrive.topology.doctor.policies import effective
@@ -50,6 +50,17 @@ class Place:
             for queue in self.topology.queues
         ]
         return replace(self, topology=replace(self.topology, queues=queues))
+
+    def redrive_to(self, queue: str) -> Destination:
+        """Return where a re-drive of a dead-letter queue goes by default: as the topology says (`redrive_to`), or `own`
+        if it says nothing or does not know the queue.
+        """
+        for part in (Expanded(self.topology, one, Server()) for one in self.topology.queues):
+            if queue in part.dead_letter_queues:
+                to = part.queue.destination
+                is_retry = to.way is Way.EXCHANGE and (to.name, to.key) == part.retry_route
+                return Destination(Way.RETRY) if is_retry else to
+        return Destination()
 
     @asynccontextmanager
     async def looking(self, *queues: str) -> AsyncIterator[View]:  # noqa: ARG002 - it is seen anew each time
@@ -233,9 +244,9 @@ class View:
         topology = self.place.topology
         ways: dict[str, Route] = {}
         for queue in topology.queues:
-            if queue.retry is not None and queue.retry.rungs:
-                part = Expanded(topology, queue, self.server)
-                ways[queue.name] = part.retry_exchange, part.rung(queue.retry.rungs[0]).key
+            route = Expanded(topology, queue, self.server).retry_route
+            if route is not None:
+                ways[queue.name] = route
         for source in sources:
             if source not in ways:
                 exchange = fill(Naming().retry_exchange, source)

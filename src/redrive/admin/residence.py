@@ -22,6 +22,7 @@ from redrive.client.dead_letters import DeadLetterBroker
 from redrive.errors import ConnectionFailed, ConnectionLost, OperationConflict, RedriveError
 from redrive.reach import connect
 from redrive.recovery.history import HeaderNames
+from redrive.runtime.dlq.operation import Destination
 
 _FRESH = 2.0  # seconds
 _PATIENCE = 2.0  # seconds that a look waits for a connection which is being made
@@ -46,6 +47,9 @@ class Residence:
     @property
     def header_names(self) -> Mapping[str, HeaderNames]:
         return self.place.header_names
+
+    def redrive_to(self, queue: str) -> Destination:
+        return self.place.redrive_to(queue)
 
     def moving(self) -> AbstractAsyncContextManager[View]:
         return self.place.moving()

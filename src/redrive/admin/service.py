@@ -55,7 +55,7 @@ from redrive.runtime.dlq.choosing import Chooser, Verdict
 from redrive.runtime.dlq.letters import Exported, encode_letter
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page
 from redrive.runtime.dlq.moving import DEFAULT_WAIT, PORTION, Act, Mover
-from redrive.runtime.dlq.operation import Counts, Item, Kind, Operation, Order, Outcome, State, Way, Wish
+from redrive.runtime.dlq.operation import Counts, Destination, Item, Kind, Operation, Order, Outcome, State, Way, Wish
 from redrive.runtime.dlq.planning import Plan, Tally, Target
 from redrive.runtime.dlq.ports import Moves
 from redrive.runtime.dlq.spending import NO_RISK, Allowance, Risk
@@ -89,6 +89,7 @@ class QueueView:
     peek_note: str
     oldest: datetime | None  # when the first in the queue died; None if it was not looked at, or does not tell
     operation: Operation | None  # that runs on it
+    redrive_to: str = "own"  # where a re-drive goes by default
 
 
 class Where(Protocol):
@@ -99,6 +100,9 @@ class Where(Protocol):
 
     @property
     def header_names(self) -> Mapping[str, HeaderNames]: ...
+
+    def redrive_to(self, queue: str) -> Destination:
+        """Return where a re-drive of a dead-letter queue goes by default."""
 
     def looking(self, *queues: str) -> AbstractAsyncContextManager[View]:
         """`queues`: those that are asked about."""
@@ -190,6 +194,7 @@ class Service:
             cost.why,
             died,
             running,
+            str(self.place.redrive_to(name)),
         )
 
     async def peek(

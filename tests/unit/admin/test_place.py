@@ -34,6 +34,27 @@ async def test_where_the_urgent_come_first_no_order_is_kept(
     assert await view.prefers_urgent("q.dlq") is prefers_urgent
 
 
+@pytest.mark.parametrize(
+    ("redrive_to", "destination"),
+    [
+        (None, "own"),
+        ("own", "own"),
+        ("retry", "retry"),
+        ("exchange:retry.orders:retry", "retry"),  # its own retry exchange, where messages can be followed
+        ("exchange:retry.orders:other", "exchange:retry.orders:other"),
+        ("bills", "bills"),
+    ],
+    ids=str,
+)
+def test_a_re_drive_goes_where_the_topology_says(redrive_to: str | None, destination: str) -> None:
+    orders = Queue("orders", retry=Retry(), redrive_to=redrive_to, dead_ends=["orders.invalid"])
+    place = Place(topology=Topology(queues=[orders, Queue("bills")]))
+
+    assert str(place.redrive_to("orders.dlq")) == str(place.redrive_to("orders.invalid")) == destination
+    assert str(place.redrive_to("bills.dlq")) == "own"
+    assert str(place.redrive_to("unknown.dlq")) == "own"
+
+
 def test_a_place_can_be_sent_to_another_process_though_functions_judge_errors() -> None:
     class Refused(Exception):
         """Known here alone."""

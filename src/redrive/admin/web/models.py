@@ -70,6 +70,9 @@ class QueueOut(Told):
     peek_safety: str = Field(description="What a look costs: `safe`, or why not.")
     peek_note: str
     operation: str | None = Field(description="The operation that runs on it.")
+    redrive_to: str = Field(
+        description="Where a re-drive goes that does not say `to`: as the application's topology says, or `own`."
+    )
 
     @classmethod
     def of(cls, view: QueueView) -> Self:
@@ -83,6 +86,7 @@ class QueueOut(Told):
             peek_safety=view.peek_safety,
             peek_note=view.peek_note,
             operation=view.operation.id if view.operation is not None else None,
+            redrive_to=visible(view.redrive_to),
         )
 
 
@@ -256,11 +260,12 @@ class StopIf(Asked):
 
 
 class OrderIn(SelectionIn):
-    to: str = Field(
-        "own",
+    to: str | None = Field(
+        None,
         min_length=1,
         max_length=600,
-        description="`own`: the queue each failed in; `retry`; `original`; `exchange:NAME:KEY`; or a queue.",
+        description="`own`: the queue each failed in; `retry`: its retry exchange; `original`; `exchange:NAME:KEY`; or "
+        "a queue. Default: the queue's `redrive_to`.",
     )
     rate: float | None = Field(None, gt=0, le=1e6, description="Messages a second.")
     ramp: list[Annotated[int, Field(ge=1, le=2**31 - 1)]] | None = Field(
@@ -271,7 +276,8 @@ class OrderIn(SelectionIn):
     most_redrives: int | None = Field(3, ge=1, le=2**31 - 1, description="Re-driven so often: skipped.")
     keep_counters: bool = Field(False, description="Go on counting attempts instead of starting anew.")
 
-    def order(self, queue: str) -> Order:
+    def order(self, queue: str, default: Destination) -> Order:
+        """Return what is asked for. `default`: where messages go if `to` is not given."""
         ramp = None
         if self.ramp is not None:
             wait = duration(self.step_wait, "step_wait").total_seconds() if self.step_wait is not None else None
@@ -280,7 +286,7 @@ class OrderIn(SelectionIn):
             Kind.REDRIVE,
             queue,
             self.selection(),
-            Destination.parse(self.to),
+            Destination.parse(self.to) if self.to is not None else default,
             self.rate,
             ramp,
             reason=self.reason,
@@ -334,7 +340,7 @@ class EditIn(Asked):
     set_headers: dict[str, str] = Field(default_factory=dict, max_length=100, description="Give it these headers.")
     remove_headers: list[str] = Field(default_factory=list, max_length=100, description="Take these headers out.")
     force: bool = Field(False, description="Also a body that is called JSON and is none.")
-    to: str = Field("own", min_length=1, max_length=600, description="Where to: as in a re-drive.")
+    to: str | None = Field(None, min_length=1, max_length=600, description="Where to: as in a re-drive.")
     reason: str = Field("", max_length=1000, description="For the audit and the message's lineage.")
     dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
 

@@ -298,7 +298,7 @@ def decoded(file: IO[bytes]) -> Iterator[tuple[int, Exported]]:
     tags=["dead letters"],
 )
 async def plan(at: At, queue: Named, asked: m.OrderIn) -> m.PlanOut:
-    return m.PlanOut.of(await at.plan(asked.order(queue)))
+    return m.PlanOut.of(await at.plan(asked.order(queue, at.redrive_to(queue))))
 
 
 @router.post(
@@ -319,9 +319,9 @@ async def redrive(
     prefer: Prefer = None,
 ) -> Response:
     if asked.dry_run:
-        return _json(m.PlanOut.of(await at.plan(asked.order(queue))))
+        return _json(m.PlanOut.of(await at.plan(asked.order(queue, at.redrive_to(queue)))))
     if asked.plan_token is None:
-        return await _accepted(at, request, await at.redrive(asked.order(queue)), prefer)
+        return await _accepted(at, request, await at.redrive(asked.order(queue, at.redrive_to(queue))), prefer)
 
     def changed(order: Order) -> Order:
         said = asked.model_fields_set
@@ -398,7 +398,7 @@ async def edit(
         Kind.REDRIVE,
         queue,
         Selection(ids=(found.letter.id,), limit=1),
-        Destination.parse(asked.to),
+        Destination.parse(asked.to) if asked.to is not None else at.redrive_to(queue),
         reason=asked.reason,
     )
     transform = _transform(asked)

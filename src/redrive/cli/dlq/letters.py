@@ -163,7 +163,7 @@ def edit(
     if change.is_nothing:
         raise ConfigurationError("nothing would change: say --body, --editor, --set-header or --remove-header")
     said |= {"query": "", "ids": (found.letter.id,), "group": "", "limit": 1}
-    _changed(where, service, make_order(queue, **said), ByHand(change), manner)
+    _changed(where, service, make_order(service, queue, **said), ByHand(change), manner)
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -203,7 +203,8 @@ def transform(where: Where, manner: Manner, queue: str, patch: str | None, funct
     if (patch is None) == (function is None):
         raise click.UsageError("say --patch or --function")
     how = from_patch(_text(patch)) if patch is not None else from_function(import_object(str(function)), str(function))
-    _changed(where, where.service(), make_order(queue, **said), how, manner)
+    service = where.service()
+    _changed(where, service, make_order(service, queue, **said), how, manner)
 
 
 def _text(patch: str) -> str:

@@ -43,10 +43,10 @@ def redrive_options(command: F) -> F:
     options = [
         click.option(
             "--to",
-            default="own",
             metavar="WHERE",
             help="own: the queue each failed in. retry: its retry exchange. original: the exchange it was published "
-            "to, and everybody bound there. exchange:NAME:KEY. Or the name of a queue.  [default: own]",
+            "to, and everybody bound there. exchange:NAME:KEY. Or the name of a queue.  [default: redrive_to of the "
+            "queue, if --app says one; else own]",
         ),
         click.option("--rate", type=float, metavar="N", help="At most N messages a second."),
         click.option("--ramp", metavar="1,5,20,100", help="A canary: so many first, then the rest, if all goes well."),
@@ -64,7 +64,7 @@ def redrive_options(command: F) -> F:
     return command
 
 
-def make_order(queue: str, **said: Any) -> Order:
+def make_order(service: Service, queue: str, **said: Any) -> Order:
     ramp = None
     if said["ramp"]:
         wait = duration(said["step_wait"], "--step-wait").total_seconds() if said["step_wait"] else None
@@ -73,7 +73,7 @@ def make_order(queue: str, **said: Any) -> Order:
         Kind.REDRIVE,
         queue,
         make_selection(**said),
-        Destination.parse(said["to"]),
+        Destination.parse(said["to"]) if said["to"] is not None else service.place.redrive_to(queue),
         said["rate"],
         ramp,
         reason=said["reason"],
@@ -112,7 +112,8 @@ def plan(where: Where, queue: str, json: bool, **said: Any) -> None:
     redrive dlq plan orders.dlq --group 3fa9
     redrive dlq plan orders.dlq -q 'error:Timeout' --to original
     """
-    made = run(where.service().plan, make_order(queue, **said))
+    service = where.service()
+    made = run(service.plan, make_order(service, queue, **said))
     if json:
         as_json(plan_row(made))
     else:
@@ -162,7 +163,7 @@ def redrive(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, 
     elsewhere: redrive ops.
     """
     service = where.service()
-    made = _planned(service, make_order(queue, **said), "re-drive", dry_run=dry_run, json=json)
+    made = _planned(service, make_order(service, queue, **said), "re-drive", dry_run=dry_run, json=json)
     where_to = safe(str(made.targets[0])) if len(made.targets) == 1 else f"{len(made.targets)} destinations"
     confirm(f"Re-drive {counted(made.eligible, 'message')} to {where_to}?", yes, no_input)
     finish(run(carry_out, service, made), json)

@@ -47,10 +47,11 @@ class Form:
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     @classmethod
-    def of(cls, typed: Typed) -> Form:
+    def of(cls, typed: Typed, destination: Destination) -> Form:
+        """Return the form with what was typed. `destination`: where the message goes if no other is typed."""
         patch, set_headers, remove_headers, to, reason = (text_of(typed, name) for name in _TEXTS)
         body, force = typed.get("body", ""), "force" in typed
-        return cls(body, patch, set_headers, remove_headers, to or "own", reason, force)
+        return cls(body, patch, set_headers, remove_headers, to or str(destination), reason, force)
 
     def transform(self, was: str | None) -> Transform:
         """`was`: the body as the form showed it, or None if it could not."""
@@ -105,7 +106,7 @@ def text_in(body: bytes) -> str | None:
 async def edit_form(request: Request, at: At, queue: Named, id: Named) -> Response:
     await at.need_editing(queue)
     found = (await at.message(queue, id, reveal=True)).value
-    return _form_page(request, at, queue, found, Form(text_in(found.body) or ""))
+    return _form_page(request, at, queue, found, Form(text_in(found.body) or "", to=str(at.redrive_to(queue))))
 
 
 def _form_page(
@@ -136,7 +137,7 @@ async def edit(request: Request, at: At, queue: Named, id: Named) -> Response:
     token = typed.get("token")
     if token is not None and (done := await at.carried_out(queue, token)):
         return seen(to("operations", done, said="once"))
-    form, found = Form.of(typed), (await at.message(queue, id, reveal=True)).value
+    form, found = Form.of(typed, at.redrive_to(queue)), (await at.message(queue, id, reveal=True)).value
     notice = ""
     try:
         order, transform = form.order(queue, found), form.transform(text_in(found.body))

@@ -26,13 +26,12 @@ from redrive.admin.web.console.pages import NOTICES, page, seen
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
 from redrive.errors import ConfigurationError, PeekUnsafe
-from redrive.runtime.dlq.operation import Order
+from redrive.runtime.dlq.operation import Destination, Order
 
 router = APIRouter()
 
 RAMP = "1,5,20,100"
 _STOP = "10"
-_OWN = "own"
 _SELECTING = ("q", "group", "limit")
 _FIELDS = (*_SELECTING, "to", "ramp", "stop", "step_wait", "most_redrives", "rate", "reason")
 _NAMES = {"stop_if": "stop", "destination": "to", "wait": "step_wait"}  # of the API, as they are called in the form
@@ -50,18 +49,19 @@ class Form:
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     @classmethod
-    def of(cls, typed: Typed | Mapping[str, str], ids: list[str]) -> Form:
+    def of(cls, typed: Typed | Mapping[str, str], ids: list[str], to: str = "") -> Form:
+        """Return the form with what was typed. `to`: the destination if none was."""
         first = "form" not in typed  # then a canary is what one should begin with
         text = {name: text_of(typed, name) for name in _FIELDS}
         if first:
             text |= {"most_redrives": "3"}
-        text |= {"to": text["to"] or _OWN, "ramp": text["ramp"] or RAMP, "stop": text["stop"] or _STOP}
+        text |= {"to": text["to"] or to, "ramp": text["ramp"] or RAMP, "stop": text["stop"] or _STOP}
         chosen = tuple(dict.fromkeys(filter(None, ids)))
         return cls(text, chosen, not chosen if first else "canary" in typed, first=first)
 
     @classmethod
-    def posted(cls, typed: Typed) -> Form:
-        form = cls.of(typed, typed.getlist("ids"))
+    def posted(cls, typed: Typed, to: str = "") -> Form:
+        form = cls.of(typed, typed.getlist("ids"), to)
         form.spend = "spend" in typed
         return form
 
@@ -77,7 +77,7 @@ class Form:
     def order(self, queue: str) -> Order | None:
         """None: it cannot be meant so."""
         try:
-            return m.OrderIn.model_validate(self._asked()).order(queue)
+            return m.OrderIn.model_validate(self._asked()).order(queue, Destination())
         except (ValidationError, ConfigurationError) as error:
             self.mistakes.add(error, _NAMES)
             return None
@@ -92,7 +92,7 @@ class Form:
 
     def moving(self, queue: str) -> Order | None:
         """None: it cannot be meant so, or its destination is not given yet."""
-        if self.text["to"] == _OWN:
+        if not self.text["to"]:
             if not self.first:
                 self.mistakes.fields["to"] = "Enter the name of another dead-letter queue."
             return None
@@ -132,7 +132,7 @@ Shown: TypeAlias = "tuple[str, Callable[[Request, Desk, str, Form, str], Awaitab
 @router.get("/queues/{queue:path}/re-drive")
 async def plan(request: Request, at: At, queue: Named) -> Response:
     await at.need(Act.PLAN, queue)
-    form = Form.of(request.query_params, request.query_params.getlist("ids"))
+    form = Form.of(request.query_params, request.query_params.getlist("ids"), str(at.redrive_to(queue)))
     return await _planned_page(request, at, queue, form)
 
 
@@ -178,7 +178,7 @@ async def _planned(at: Desk, order: Order, form: Form) -> Planned | None:
 async def redrive(request: Request, at: At, queue: Named) -> Response:
     await at.need(Act.REDRIVE, queue)
     typed = await form_of(request)
-    form = Form.posted(typed)
+    form = Form.posted(typed, str(at.redrive_to(queue)))
     order = form.order(queue)
     if order is None:
         return await _planned_page(request, at, queue, form)
@@ -221,7 +221,7 @@ async def move_plan(request: Request, at: At, queue: Named) -> Response:
 
 async def _move_page(request: Request, at: Desk, queue: str, form: Form, notice: str = "") -> Response:
     shown = {
-        "destination": "" if form["to"] == _OWN else form["to"],
+        "destination": form["to"],
         "others": [one.name for one in await at.queues(calm=True) if one.name != queue],
     }
     return await _page(request, at, queue, form, "move.html", form.moving(queue), notice=notice, **shown)
