@@ -22,7 +22,7 @@ from redrive.admin.office import Office
 from redrive.admin.web.rest import ACTS, router
 from redrive.client import Connection
 from redrive.client.publisher import Publish
-from redrive.errors import AuditUnavailable
+from redrive.errors import AuditUnavailable, ConfigurationError
 from redrive.recovery.retry import Retry
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Operation
@@ -205,6 +205,35 @@ async def test_a_viewer_looks_and_may_not_act(
         (True, "peek"),
     ]
     assert (await connection.queue_info(DLQ)).messages == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/admin/dlq/queues"), ("GET", f"{QUEUE}/messages?limit=20"), ("POST", f"{QUEUE}/re-drive")],
+)
+async def test_a_server_can_require_a_role_of_everybody(
+    amqp_url: str, connection: Connection, tmp_path: Path, method: str, path: str
+) -> None:
+    await prepare(connection, 3)
+    asked = {"json": {"limit": 10}} if method == "POST" else {}
+    office = an_office(amqp_url, tmp_path, least_role="admin")
+    async with asking(office) as client:
+        viewer = await client.request(method, path, headers=bearing("viewer", "bob"), **asked)
+        operator = await client.request(method, path, headers=bearing("operator", "eve"), **asked)
+        admin = await client.request(method, path, **asked)
+
+    assert problem(viewer, 403, "not-allowed")["detail"] == (
+        "bob has the role viewer, and this server needs the role admin"
+    )
+    problem(operator, 403, "not-allowed")
+    assert admin.status_code in (200, 202)
+    refused = [(entry.by, entry.allowed) for _, entry in office.service.audit.listed() if not entry.allowed]
+    assert refused == [("eve", False), ("bob", False)]
+
+
+def test_a_role_that_does_not_exist_is_an_error(amqp_url: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="least_role 'adm': want one of viewer, operator, admin"):
+        an_office(amqp_url, tmp_path, least_role="adm")
 
 
 async def test_every_operation_needs_the_role_that_its_document_says(

@@ -437,6 +437,21 @@ async def test_a_discard_takes_nothing_urgent_that_was_not_shown(
     assert await bodies(connection, DLQ) == orders(3)
 
 
+async def test_who_has_less_than_the_least_role_does_not_sign_in(amqp_url: str, tmp_path: Path) -> None:
+    office = an_office(amqp_url, tmp_path, least_role="admin")
+    admin = Admin(office)
+    transport = httpx.ASGITransport(app=admin)
+    async with admin.lifespan(), httpx.AsyncClient(transport=transport, base_url=HOST, headers=ORIGIN) as browser:
+        refused = await browser.post("/sign-in", data={"key": a_key(office, Role.OPERATOR)})
+        let_in = await browser.post("/sign-in", data={"key": a_key(office)})
+
+    assert "ada-operator has the role operator, and this server needs the role admin" in seen(refused, 403).text
+    assert "set-cookie" not in refused.headers
+    assert sent_to(let_in) == "/"
+    entries = [(entry.by, entry.allowed) for _, entry in office.service.audit.listed(action="sign in")]
+    assert entries == [("ada-admin", True), ("ada-operator", False)]
+
+
 async def test_the_form_of_a_re_drive_has_the_default_destination_of_its_queue(
     amqp_url: str, connection: Connection, tmp_path: Path
 ) -> None:

@@ -204,6 +204,13 @@ def test_it_is_closed_unless_somebody_opens_it(tmp_path: Path) -> None:
         assert httpx.get(f"{server.address}/admin/dlq/queues").status_code == 401
 
 
+def test_it_can_require_a_role_of_everybody(tmp_path: Path) -> None:
+    with serving(tmp_path, None, "--least-role", "operator") as server:
+        listed = f"{server.address}/admin/dlq/queues"
+        answers = [httpx.get(listed, headers=bearing(role)).status_code for role in ("viewer", "operator", "admin")]
+    assert answers == [403, 200, 200]
+
+
 def test_a_key_of_another_data_folder_is_answered_with_where_to_look(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from redrive import environment
 from redrive.admin.access.gate import Gate
+from redrive.admin.access.roles import Role
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.apart import Apart, Task
 from redrive.admin.place import Place
@@ -23,7 +24,7 @@ from redrive.admin.running import Crew, Inside, Runner, server_mark
 from redrive.admin.service import Service
 from redrive.admin.snapshots import Snapshots
 from redrive.app import App
-from redrive.errors import RedriveError
+from redrive.errors import ConfigurationError, RedriveError
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq.operation import Operation
 from redrive.store.audit import Audit
@@ -56,6 +57,13 @@ class Trends:
         return tuple(self.depths.get(queue, ()))
 
 
+def _role(name: str) -> Role:
+    try:
+        return Role(name)
+    except ValueError:
+        raise ConfigurationError(f"least_role {name!r}: want one of {', '.join(Role)}") from None
+
+
 class Office:
     def __init__(
         self,
@@ -67,15 +75,19 @@ class Office:
         archives: Path | None = None,
         name: str = "",
         apart: bool = True,
+        least_role: Role | str | None = None,
         clock: Clock | None = None,
     ) -> None:
         """`app`: whose outbox is shown. `archives`: where what is discarded is written to first. `apart`: operations
-        have a process of their own, so that nobody waits for them.
+        have a process of their own, so that nobody waits for them. `least_role`: principals with a lower role are
+        refused, whatever they ask for; without it, that of `access`.
         """
         self.clock = clock or SystemClock()
         self.place = place
         self.database = database
         self.settings = access or AccessSettings.from_environment()
+        if least_role is not None:
+            self.settings = replace(self.settings, least_role=_role(least_role))
         self.app = app
         self.name = name or (app.name if app is not None else "redrive")
         self.archives = archives or (place.data or environment.data()) / "archive"

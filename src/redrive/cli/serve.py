@@ -40,6 +40,13 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     metavar="CIDR",
     help=f"Read X-Forwarded-For and -Proto of proxies in this network. [env: {environment.ADMIN_TRUST_PROXY}]",
 )
+@click.option(
+    "--least-role",
+    type=click.Choice([str(role) for role in Role]),
+    default=str(Role.VIEWER),
+    show_default=True,
+    help="Refuse principals with a lower role, whatever they ask for.",
+)
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="A certificate, with its chain (PEM).")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
 @click.option("--dev", is_flag=True, help="On this machine alone: print a link by which to sign in, once, as admin.")
@@ -53,6 +60,7 @@ def serve(
     port: int,
     root_path: str,
     trust_proxy: tuple[str, ...],
+    least_role: str,
     tls_cert: str | None,
     tls_key: str | None,
     dev: bool,
@@ -88,7 +96,7 @@ def serve(
     access = AccessSettings.from_environment()
     if trust_proxy:
         access = replace(access, proxies=networks(trust_proxy))
-    office = replace(where, app=app_ or where.app).office(access=access)
+    office = replace(where, app=app_ or where.app).office(access=access, least_role=least_role)
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     config = uvicorn.Config(
         Admin(office),

@@ -21,8 +21,8 @@ from contextlib import nullcontext
 from typing import TypeVar
 
 from redrive.admin.access.keys import PREFIX, Keys
-from redrive.admin.access.refusals import Refused, TooManyAttempts
-from redrive.admin.access.roles import BY_SESSION, Principal
+from redrive.admin.access.refusals import Refused, RoleTooLow, TooManyAttempts
+from redrive.admin.access.roles import BY_SESSION, Principal, Role
 from redrive.admin.access.sessions import Sessions
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.throttle import Throttle
@@ -38,36 +38,42 @@ _SUSPECTS = 2
 
 class Gate:
     def __init__(
-        self, keys: Keys, sessions: Sessions, tokens: Tokens | None, clock: Clock, throttle: Throttle | None = None
+        self,
+        keys: Keys,
+        sessions: Sessions,
+        tokens: Tokens | None,
+        clock: Clock,
+        throttle: Throttle | None = None,
+        least_role: Role = Role.VIEWER,
     ) -> None:
+        """`least_role`: principals with a lower role are refused."""
         self.keys = keys
         self.sessions = sessions
         self.tokens = tokens
         self.throttle = throttle or Throttle()
         self._suspects = asyncio.Semaphore(_SUSPECTS)
         self._clock = clock
+        self._least_role = least_role
 
     @classmethod
     def of(cls, database: Database, settings: AccessSettings, clock: Clock | None = None) -> Gate:
         clock = clock or SystemClock()
         tokens = Tokens(settings.tokens, clock) if settings.tokens is not None else None
-        return cls(Keys(database, clock), Sessions(database, clock), tokens, clock)
+        return cls(Keys(database, clock), Sessions(database, clock), tokens, clock, least_role=settings.least_role)
 
     async def admit(self, *, authorization: str | None, cookie: str | None, address: str) -> Principal | None:
         """None: nothing was shown. Raises Refused, NoRole or TooManyAttempts."""
         shown = _shown(authorization)
         if shown is not None:
             return await self._attempt(self._judge, shown, address)
-        if cookie:
-            return await asyncio.to_thread(self.sessions.find, cookie)
-        return None
+        return await self._find_session(cookie) if cookie else None
 
     async def check_again(self, *, authorization: str | None, cookie: str | None) -> Principal | None:
         """Return who a credential belongs to that was admitted before. It is not a guess, whatever became of it."""
         shown = _shown(authorization)
         if shown is not None:
             return await self._judge(shown)
-        return await asyncio.to_thread(self.sessions.find, cookie) if cookie else None
+        return await self._find_session(cookie) if cookie else None
 
     async def sign_in(self, key: str, address: str) -> tuple[Principal, str]:
         """A new session for who shows a key, and its cookie."""
@@ -86,13 +92,24 @@ class Gate:
 
     async def _judge(self, shown: str) -> Principal:
         if shown.startswith(PREFIX):
-            return await asyncio.to_thread(self.keys.verify, shown)
+            return self._check_role(await asyncio.to_thread(self.keys.verify, shown))
         if self.tokens is None:
             raise Refused("this is no key, and tokens are not accepted here", "a token; none are accepted")
-        return await self.tokens.verify(shown)
+        return self._check_role(await self.tokens.verify(shown))
+
+    async def _find_session(self, cookie: str) -> Principal | None:
+        found = await asyncio.to_thread(self.sessions.find, cookie)
+        return self._check_role(found) if found is not None else None
+
+    def _check_role(self, who: Principal) -> Principal:
+        """Return the principal, or raise RoleTooLow."""
+        if who.role < self._least_role:
+            raise RoleTooLow(who.name, who.role, self._least_role)
+        return who
 
     async def _open(self, text: str) -> tuple[Principal, str]:
         key = await asyncio.to_thread(self.keys.checked, text)
+        self._check_role(key.principal)
         cookie = await asyncio.to_thread(self.sessions.open, key.principal, key.id)
         return Principal(key.name, key.role, key.queues, BY_SESSION), cookie
 

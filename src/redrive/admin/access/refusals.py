@@ -50,14 +50,31 @@ class NoRole(RedriveError):
     claim that is read.
     """
 
-    def __init__(self, name: str, detail: str = "") -> None:
-        self.why = f"{name} has no role here: viewer, operator or admin"
+    def __init__(self, name: str, detail: str = "", *, why: str = "") -> None:
+        self.why = why or f"{name} has no role here: viewer, operator or admin"
         super().__init__(self.why)
         self.name = name
         self.detail = detail or self.why
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.detail)
+
+
+class RoleTooLow(NoRole):
+    """The role of this principal is lower than the least role of this server (HTTP: 403).
+
+    Whose: the server's settings, or whoever gives out roles.
+
+    Do: use a key or token with that role. The least role is set by `redrive serve --least-role`, or by
+    `redrive.admin.router(app, least_role=...)`.
+    """
+
+    def __init__(self, name: str, role: str, needed: str) -> None:
+        super().__init__(name, why=f"{name} has the role {role}, and this server needs the role {needed}")
+        self.role, self.needed = role, needed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.role, self.needed)
 
 
 class TooManyAttempts(RedriveError):

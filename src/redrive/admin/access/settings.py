@@ -8,6 +8,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TypeAlias
 
 from redrive import environment
+from redrive.admin.access.roles import Role
 from redrive.admin.access.tokens import TokenPolicy
 from redrive.errors import ConfigurationError
 
@@ -19,6 +20,7 @@ class AccessSettings:
     tokens: TokenPolicy | None = None  # None: only keys are accepted
     editing: bool = False  # may messages be edited before they are re-driven?
     proxies: tuple[Network, ...] = ()  # whose X-Forwarded-For and X-Forwarded-Proto are read
+    least_role: Role = Role.VIEWER  # principals with a lower role are refused, whatever they ask for
 
     @classmethod
     def from_environment(cls) -> AccessSettings:

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from hand_clock import NOON, HandClock
 from redrive.admin.access.gate import Gate
 from redrive.admin.access.keys import Key
-from redrive.admin.access.refusals import CannotTell, NoRole, Refused, TooManyAttempts
+from redrive.admin.access.refusals import CannotTell, NoRole, Refused, RoleTooLow, TooManyAttempts
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.secret import new_secret
 from redrive.admin.access.settings import AccessSettings
@@ -106,6 +107,27 @@ async def test_who_is_known_and_has_no_role_is_told_so_and_has_not_guessed(gate:
     for _ in range(FREE + 1):
         with pytest.raises(NoRole, match="ann has no role here"):
             await admit(gate, token(roles=["guest"]))
+
+
+async def test_who_has_less_than_the_least_role_is_told_so_and_has_not_guessed(
+    database: Database, clock: HandClock, gate: Gate
+) -> None:
+    strict = Gate.of(database, replace(WITH_TOKENS, least_role=Role.ADMIN), clock)
+    key = strict.keys.create("bob", Role.OPERATOR)[1]
+    _, cookie = await gate.sign_in(key, HERE)  # at another server of the same database
+
+    for _ in range(FREE + 1):
+        with pytest.raises(RoleTooLow, match="ann has the role viewer, and this server needs the role admin"):
+            await admit(strict, token())
+        with pytest.raises(RoleTooLow, match="bob has the role operator"):
+            await admit(strict, f"Bearer {key}")
+        with pytest.raises(RoleTooLow):
+            await admit(strict, cookie=cookie)
+        with pytest.raises(RoleTooLow):
+            await strict.check_again(authorization=None, cookie=cookie)
+        with pytest.raises(RoleTooLow):
+            await strict.sign_in(key, HERE)
+    assert (await admit(strict, token(roles=["admin"]))).role is Role.ADMIN
 
 
 async def test_without_a_policy_tokens_are_not_accepted(database: Database, clock: HandClock) -> None:
@@ -269,6 +291,7 @@ async def test_a_crowd_of_guessers_does_not_lock_out_who_works_here(gate: Gate) 
         Refused("why", "detail", is_guess=False),
         CannotTell("why", "detail"),
         NoRole("ann", "roles"),
+        RoleTooLow("ann", "viewer", "admin"),
         TooManyAttempts(2.5),
     ],
 )

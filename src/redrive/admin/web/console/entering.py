@@ -71,7 +71,10 @@ async def sign_in(request: Request) -> Response:
     wanted = typed.get("next", "")
     try:
         who, cookie = await office_of(request).gate.sign_in(text_of(typed, "key"), address_of(request))
-    except (Refused, NoRole) as error:
+    except NoRole as error:
+        await _record(request, error.name, allowed=False, detail=error.detail)
+        return await _form(request, wanted, f"{error}.", 403)
+    except Refused as error:
         await _record(request, f"somebody at {address_of(request)}", allowed=False, detail=error.detail)
         return await _form(request, wanted, f"{error}. A key looks like rdk_… and is shown once, when it is made.", 401)
     except TooManyAttempts as error:
