@@ -129,6 +129,102 @@ async def test_a_restricted_operator_gets_own_where_the_default_leads_out_of_its
     assert await bodies(connection, SOURCE if shown == "own" else "orders.retry") == orders(0)
 
 
+# Only the application's own dead-letter queues ------------------------------------------------------
+
+_OWN = Topology(queues=[Queue(SOURCE, retry=Retry(), dead_ends=["orders.invalid"]), Queue("bills")])
+_REQUESTS = [
+    ("GET", "", None),
+    ("GET", "/messages", None),
+    ("POST", "/messages", {"any_queue": True}),
+    ("GET", "/messages/m-0", None),
+    ("GET", "/messages/m-0?reveal=true", None),
+    ("GET", "/groups", None),
+    ("GET", "/export", None),
+    ("POST", "/import", {}),
+    ("POST", "/re-drive", {"limit": 10}),
+    ("POST", "/re-drive", {"limit": 10, "any_queue": True}),
+    ("POST", "/re-drive/plan", {}),
+    ("POST", "/move", {"to": DLQ}),
+    ("POST", "/discard", {"confirm": "x"}),
+    ("POST", "/messages/m-0/edit-and-re-drive", {"body": "{}"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("queue", "why"),
+    [
+        (SOURCE, "orders is a queue for work"),
+        ("orders.retry", "orders.retry is a retry queue of orders"),
+        ("theirs.dlq", "theirs.dlq is not a queue of this application"),
+        ("unknown.dlq", "unknown.dlq is not a queue of this application"),
+    ],
+    ids=["work", "retry", "foreign", "unknown"],
+)
+async def test_a_server_can_accept_only_the_dead_letter_queues_of_its_application(
+    amqp_url: str, connection: Connection, tmp_path: Path, queue: str, why: str
+) -> None:
+    await prepare(connection, 1)
+    await declare_retry(connection)
+    await connection.declare_queue("theirs.dlq")
+    office = an_office(amqp_url, tmp_path, editing=True, topology=_OWN, name="shop", own_queues_only=True)
+    accepted = "this server accepts only the dead-letter queues of shop: bills.dlq, orders.dlq, orders.invalid"
+    async with asking(office) as client:
+        for method, path, asked in _REQUESTS:
+            body = {"json": asked} if asked is not None else {}
+            told = problem(await client.request(method, f"/admin/dlq/queues/{queue}{path}", **body), 404, "not-found")
+            assert (told["detail"], told["error"]) == (f"{why}; {accepted}", "queue-not-accepted"), path
+
+
+async def test_a_server_that_accepts_only_its_own_queues_lists_and_serves_them(
+    amqp_url: str, connection: Connection, tmp_path: Path
+) -> None:
+    await prepare(connection, 2)
+    await connection.declare_queue("theirs.dlq")
+    async with asking(an_office(amqp_url, tmp_path, topology=_OWN)) as client:
+        everything = (await client.get("/admin/dlq/queues")).json()["items"]
+        theirs = await client.get("/admin/dlq/queues/theirs.dlq/messages")
+        operation = (await client.post(f"{QUEUE}/re-drive", json={"limit": 1}, headers=WAIT)).json()["id"]
+    only = an_office(amqp_url, tmp_path, topology=_OWN, own_queues_only=True)
+    async with asking(only) as client:
+        listed = (await client.get("/admin/dlq/queues")).json()["items"]
+        page = await client.get(f"{QUEUE}/messages")
+        redriven = await client.post(f"{QUEUE}/re-drive", json={"to": "theirs.dlq"}, headers=WAIT)
+        operations = (await client.get("/admin/operations")).json()["items"]
+    bills = an_office(amqp_url, tmp_path, topology=Topology(queues=[Queue("bills")]), own_queues_only=True)
+    async with asking(bills) as client:
+        none = (await client.get("/admin/operations")).json()["items"]
+        hidden = await client.get(f"/admin/operations/{operation}")
+
+    assert theirs.status_code == 200
+    assert {one["name"] for one in everything} >= {DLQ}
+    assert [one["name"] for one in listed] == [DLQ]
+    assert [one["message_id"] for one in page.json()["items"]] == ["m-1"]
+    assert redriven.json()["counts"]["moved"] == 1  # a destination may be any queue
+    assert len(operations) == 2
+    assert none == []
+    problem(hidden, 404, "not-found")
+
+
+async def test_who_may_not_ask_is_not_told_which_queues_are_accepted(
+    amqp_url: str,
+    tmp_path: Path,
+    cleanliness: None,  # noqa: ARG001
+) -> None:
+    office = an_office(amqp_url, tmp_path, topology=_OWN, name="shop", own_queues_only=True)
+    async with asking(office, "operator", queues=["orders*"]) as client:
+        problem(await client.get("/admin/dlq/queues/theirs.dlq/messages"), 403, "not-allowed")
+        told = problem(await client.get("/admin/dlq/queues/orders/messages"), 404, "not-found")
+        viewer = bearing("viewer")
+        problem(await client.post("/admin/dlq/queues/orders/re-drive", json={}, headers=viewer), 403, "not-allowed")
+
+    assert told["detail"].endswith("of shop: orders.dlq, orders.invalid")
+
+
+def test_only_the_own_queues_of_nothing_is_an_error(amqp_url: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="own_queues_only needs an application or a topology file"):
+        an_office(amqp_url, tmp_path, own_queues_only=True)
+
+
 # The three that the first system had ----------------------------------------------------------------
 
 

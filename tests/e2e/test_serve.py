@@ -188,6 +188,7 @@ def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedPr
         (("--dev", "--host", "0.0.0.0"), "--dev is for this machine alone"),
         (("nonsense",), "want module:app"),
         (("--tls-cert", "/etc/hostname"), "go together"),
+        (("--own-queues-only",), "own_queues_only needs an application or a topology file"),
         (("--database", "mysql://x/y"), "Redrive knows sqlite and postgresql"),
     ],
 )
@@ -202,6 +203,12 @@ def test_it_is_closed_unless_somebody_opens_it(tmp_path: Path) -> None:
         assert "nobody can sign in yet. Make a key: redrive admin keys create" in server.log.read_text()
         assert httpx.get(f"{server.address}/admin/dlq/queues", headers=bearing()).status_code == 401
         assert httpx.get(f"{server.address}/admin/dlq/queues").status_code == 401
+
+
+def test_it_can_accept_the_queues_of_its_application_only(tmp_path: Path) -> None:
+    with serving(tmp_path, None, UPLOADS, "--own-queues-only") as server:
+        listed = httpx.get(f"{server.address}/admin/dlq/queues/q.validator", headers=bearing())
+    assert (listed.status_code, listed.json()["error"]) == (404, "queue-not-accepted")
 
 
 def test_it_can_require_a_role_of_everybody(tmp_path: Path) -> None:

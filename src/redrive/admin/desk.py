@@ -14,7 +14,15 @@ from typing import Any, Generic, NoReturn, TypeVar, assert_never
 from sqlalchemy.exc import SQLAlchemyError
 
 from redrive.admin.access.roles import Act, Principal
-from redrive.admin.errors import NoOutbox, NotAllowed, NotEditable, PlanDiffers, PlanExpired, TargetUnroutable
+from redrive.admin.errors import (
+    NoOutbox,
+    NotAllowed,
+    NotEditable,
+    PlanDiffers,
+    PlanExpired,
+    QueueNotAccepted,
+    TargetUnroutable,
+)
 from redrive.admin.jobs import Change, Discard, GoOn, Redrive
 from redrive.admin.office import Office
 from redrive.admin.running import Crew
@@ -93,8 +101,22 @@ class Desk:
         return self.who.may(act, queue)
 
     async def need(self, act: Act, queue: str | None = None) -> None:
+        """Raise what is against it: a permission that is missing, or a queue that this server does not accept."""
+        await self._need_permission(act, queue)
+        if queue is not None and not self._accepts(queue):
+            accepted = sorted(filter(self.sees, self.office.accepted or ()))
+            raise QueueNotAccepted(queue, self.office.place.role_of(queue), self.office.name, accepted)
+
+    async def _need_permission(self, act: Act, queue: str | None) -> None:
         if not self.may(act, queue):
             await self._refuse(NotAllowed(act, self.who, queue), queue or "")
+
+    def _accepts(self, queue: str) -> bool:
+        return self.office.accepted is None or queue in self.office.accepted
+
+    def sees(self, queue: str) -> bool:
+        """Return whether what concerns this dead-letter queue is shown."""
+        return self.who.sees(queue) and self._accepts(queue)
 
     async def _refuse(self, refused: NotAllowed, queue: str) -> NoReturn:
         entry = AuditEntry(
@@ -119,7 +141,7 @@ class Desk:
         """
         match order.to.way:
             case Way.QUEUE:
-                await self.need(act, order.to.name)
+                await self._need_permission(act, order.to.name)
             case Way.EXCHANGE | Way.ORIGINAL:
                 if not self.who.is_unrestricted:
                     await self._refuse(NotAllowed(act, self.who, "*"), order.queue)
@@ -142,7 +164,7 @@ class Desk:
         if self.who.is_unrestricted or order.kind is Kind.DISCARD or set(order.allowed) <= set(self.who.queues):
             return
         if order.to.way is Way.QUEUE:
-            await self.need(Act.STEER, order.to.name)
+            await self._need_permission(Act.STEER, order.to.name)
         else:
             await self._refuse(NotAllowed(Act.STEER, self.who, "*"), order.queue)
 
@@ -155,7 +177,7 @@ class Desk:
         await self.need(Act.LOOK)
         service, snapshots = self.office.service, self.office.snapshots
         views = (await snapshots.get(_ALL, "depths", lambda: service.queues(oldest=False), kept=_DEPTHS)).value
-        mine = [self._named(view) for view in views if self.who.sees(view.name)]
+        mine = [self._named(view) for view in views if self.sees(view.name)]
         if calm:
             return [self._with_known_age(view) for view in mine]
         return list(await asyncio.gather(*map(self._with_age, mine)))
@@ -495,13 +517,13 @@ class Desk:
         await self.need(Act.LOOK, queue)
         found = await asyncio.to_thread(self.service.store.listed, queue, states, limit + 1, before)
         page = found[:limit]
-        mine = tuple(one for one in page if self.who.sees(one.order.queue))
+        mine = tuple(one for one in page if self.sees(one.order.queue))
         return Listed(mine, page[-1].id if len(found) > limit else None)
 
     async def operation(self, id: str) -> Operation:
         await self.need(Act.LOOK)
         found = await self.service.operation(id)
-        if not self.who.sees(found.order.queue):
+        if not self.sees(found.order.queue):
             raise OperationNotFound(id)
         return found
 
@@ -510,7 +532,7 @@ class Desk:
         seen = await self.office.snapshots.get(
             _ALL, ("operation", id), lambda: self.service.operation(id), fresh=False, kept=_WATCHED
         )
-        if not self.who.sees(seen.value.order.queue):
+        if not self.sees(seen.value.order.queue):
             raise OperationNotFound(id)
         return seen.value
 
@@ -592,7 +614,7 @@ class Desk:
         before: int | None = None,
     ) -> Listed[tuple[int, AuditEntry]]:
         """The newest first, each with its number. What is about no queue is for those who see all of them."""
-        await self.need(Act.READ_AUDIT, queue)
+        await self._need_permission(Act.READ_AUDIT, queue)
         found = await asyncio.to_thread(self.service.audit.listed, queue, by, action, limit + 1, before)
         page = found[:limit]
         mine = tuple((number, entry) for number, entry in page if self._sees_entry(entry))

@@ -4,6 +4,7 @@ A branch of the tree in `redrive.errors`, with who may come in (`access/refusals
 
     RedriveError
     ├── NotAllowed            this person may not
+    ├── QueueNotAccepted      this server accepts the dead-letter queues of its application, and no other queue
     ├── NotEditable           nobody may: changing messages is switched off
     ├── CrossSite             a browser that another site sent
     ├── PlanExpired           a plan that was carried out, or is too old
@@ -14,8 +15,12 @@ A branch of the tree in `redrive.errors`, with who may come in (`access/refusals
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from redrive.admin.access.roles import Act, Principal
 from redrive.errors import RedriveError
+
+_MOST_SHOWN = 20  # names of queues in a message
 
 
 class NotAllowed(RedriveError):
@@ -33,6 +38,23 @@ class NotAllowed(RedriveError):
             why = f"that needs the role {act.needs}, and {who.name} is {who.role}"
         super().__init__(f"not allowed: {why}")
         self.act = act
+
+
+class QueueNotAccepted(RedriveError):
+    """This server accepts only the dead-letter queues of its application, and this queue is none of them.
+
+    Whose: whoever asks, or the server's settings.
+
+    Do: ask for one of the queues that the message lists. `own_queues_only` is what limits the server to them; `redrive
+    dlq` is not limited.
+    """
+
+    def __init__(self, queue: str, role: str, app: str, accepted: Sequence[str]) -> None:
+        """`role`: what the queue is instead. `accepted`: those dead-letter queues that the principal sees."""
+        shown = ", ".join(accepted[:_MOST_SHOWN]) + (", ..." if len(accepted) > _MOST_SHOWN else "")
+        super().__init__(
+            f"{queue} is {role}; this server accepts only the dead-letter queues of {app}: {shown or 'none'}"
+        )
 
 
 class PlanExpired(RedriveError):

@@ -76,11 +76,13 @@ class Office:
         name: str = "",
         apart: bool = True,
         least_role: Role | str | None = None,
+        own_queues_only: bool = False,
         clock: Clock | None = None,
     ) -> None:
         """`app`: whose outbox is shown. `archives`: where what is discarded is written to first. `apart`: operations
         have a process of their own, so that nobody waits for them. `least_role`: principals with a lower role are
-        refused, whatever they ask for; without it, that of `access`.
+        refused, whatever they ask for; without it, that of `access`. `own_queues_only`: the dead-letter queues that
+        the topology declares are the only ones to be listed, looked into and operated on.
         """
         self.clock = clock or SystemClock()
         self.place = place
@@ -88,6 +90,9 @@ class Office:
         self.settings = access or AccessSettings.from_environment()
         if least_role is not None:
             self.settings = replace(self.settings, least_role=_role(least_role))
+        self.accepted = place.own_dead_letter_queues() if own_queues_only else None  # None: all dead-letter queues
+        if own_queues_only and not self.accepted:
+            raise ConfigurationError("own_queues_only needs an application or a topology file with dead-letter queues")
         self.app = app
         self.name = name or (app.name if app is not None else "redrive")
         self.archives = archives or (place.data or environment.data()) / "archive"

@@ -51,6 +51,19 @@ class Place:
         ]
         return replace(self, topology=replace(self.topology, queues=queues))
 
+    def own_dead_letter_queues(self) -> frozenset[str]:
+        """Return the names of the dead-letter queues that the topology declares."""
+        return frozenset(declared(self.topology, Server()))
+
+    def role_of(self, queue: str) -> str:
+        """Return what a queue that is not a dead-letter queue is in the topology, to be said after its name."""
+        for part in (Expanded(self.topology, one, Server()) for one in self.topology.queues):
+            if queue == part.queue.name:
+                return "a queue for work"
+            if queue in part.waiting_queues:
+                return f"a retry queue of {part.queue.name}"
+        return "not a queue of this application"
+
     def redrive_to(self, queue: str) -> Destination:
         """Return where a re-drive of a dead-letter queue goes by default: as the topology says (`redrive_to`), or `own`
         if it says nothing or does not know the queue.

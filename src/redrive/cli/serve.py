@@ -47,6 +47,11 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     show_default=True,
     help="Refuse principals with a lower role, whatever they ask for.",
 )
+@click.option(
+    "--own-queues-only",
+    is_flag=True,
+    help="List, look into and operate on the dead-letter queues of APP, and no others.",
+)
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="A certificate, with its chain (PEM).")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
 @click.option("--dev", is_flag=True, help="On this machine alone: print a link by which to sign in, once, as admin.")
@@ -61,6 +66,7 @@ def serve(
     root_path: str,
     trust_proxy: tuple[str, ...],
     least_role: str,
+    own_queues_only: bool,
     tls_cert: str | None,
     tls_key: str | None,
     dev: bool,
@@ -96,7 +102,8 @@ def serve(
     access = AccessSettings.from_environment()
     if trust_proxy:
         access = replace(access, proxies=networks(trust_proxy))
-    office = replace(where, app=app_ or where.app).office(access=access, least_role=least_role)
+    options = {"access": access, "least_role": least_role, "own_queues_only": own_queues_only}
+    office = replace(where, app=app_ or where.app).office(**options)
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     config = uvicorn.Config(
         Admin(office),

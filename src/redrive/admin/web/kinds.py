@@ -44,7 +44,7 @@ KINDS = {
         ProblemKind(
             "not-found",
             (404,),
-            "no such page, queue, message or operation",
+            "no such page, queue, message or operation, or a queue that this server does not accept",
             "Ask for the list it was in: it may have been moved meanwhile.",
         ),
         ProblemKind(

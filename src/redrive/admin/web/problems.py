@@ -18,7 +18,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from redrive.admin.access.refusals import CannotTell, NoRole, Refused, TooManyAttempts
-from redrive.admin.errors import CrossSite, NoOutbox, NotAllowed, NotEditable, PlanExpired, TargetUnroutable
+from redrive.admin.errors import (
+    CrossSite,
+    NoOutbox,
+    NotAllowed,
+    NotEditable,
+    PlanExpired,
+    QueueNotAccepted,
+    TargetUnroutable,
+)
 from redrive.admin.web.kinds import TYPE
 from redrive.errors import (
     AuditUnavailable,
@@ -89,7 +97,7 @@ def _problem_of(error: Exception) -> Problem | None:
             return Problem(403, "cross-site", str(error))
         case NotEditable() | EditRefused() | TransformFailed():
             return Problem(403 if isinstance(error, NotEditable) else 422, "not-editable", str(error))
-        case NotFound() | LetterNotFound() | OperationNotFound() | NoOutbox():
+        case NotFound() | LetterNotFound() | OperationNotFound() | NoOutbox() | QueueNotAccepted():
             return Problem(404, "not-found", str(error))
         case PeekUnsafe():
             return Problem(409, "peek-unsafe", str(error), more={"why": error.why, "fix": error.fix})
