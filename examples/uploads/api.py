@@ -25,7 +25,7 @@ FileId = Annotated[uuid.UUID, InPath(alias="file")]
 
 
 def make_api(*, work: bool = False) -> FastAPI:
-    admin = redrive.admin.router(app)
+    admin = redrive.admin.router(app, least_role="admin", own_queues_only=True)
     api = FastAPI(title="Uploads", lifespan=lifespan(app, work=work, within=admin.lifespan))
     explain_errors(api)
     api.post("/files", status_code=202)(upload)

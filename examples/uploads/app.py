@@ -8,7 +8,7 @@
               # ─> q.projection, q.audit
 
 What fails waits 15 s and comes back to the queue it failed in and to no other; after three attempts it is parked in
-that queue's dead-letter queue.
+that queue's dead-letter queue. A re-drive publishes it to the retry exchange of that queue (`redrive_to`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from examples.uploads.records import AUDIT, FILES, NOTIFICATIONS, metadata, once
 from examples.uploads.storage import Storage
 from redrive import App, Message, Park, Retry
 
-app = App("uploads", patience="5s")
+app = App("uploads", patience="5s", defaults={"redrive_to": "retry"})
 events = app.exchange("domain.events", "topic")
 commands = app.exchange("domain.commands", "topic")
 again = Retry(attempts=settings.MAX_ATTEMPTS, delay=f"{settings.RETRY_TTL_MS}ms", via="reject")
