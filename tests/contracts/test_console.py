@@ -463,6 +463,8 @@ async def test_the_form_of_a_re_drive_has_the_default_destination_of_its_queue(
     async with asking(an_office(amqp_url, tmp_path, editing=True, topology=topology)) as client:
         plan = seen(await client.get(f"{QUEUE}/re-drive", params={"form": "1"}))
         edit = seen(await client.get(f"{QUEUE}/messages/m-0/edit"))
+        changed = {**edit.fields, "body": ['{"order": 9}']}
+        difference = seen(await client.post(f"{QUEUE}/messages/m-0/edit", data=changed))
         move = seen(await client.get(f"{QUEUE}/move"))
         begun = await client.post(f"{QUEUE}/re-drive", data={**plan.fields, "to": [""]})  # nothing: the default
         over = await is_over(client, sent_to(begun))
@@ -470,6 +472,7 @@ async def test_the_form_of_a_re_drive_has_the_default_destination_of_its_queue(
     assert (plan.fields["to"], edit.fields["to"], move.fields["to"]) == (["retry"], ["retry"], [""])
     assert "Re-drive 2 to retry.orders (retry)" in plan.text
     assert "Default of this queue: retry" in plan.text
+    assert "Re-drive the changed message to its retry exchange" in difference.text
     assert over["counts"]["moved"] == 2
     assert await bodies(connection, "orders.retry") == orders(0, 1)
 

@@ -105,7 +105,7 @@ class Desk:
         await self._need_permission(act, queue)
         if queue is not None and not self._accepts(queue):
             accepted = sorted(filter(self.sees, self.office.accepted or ()))
-            raise QueueNotAccepted(queue, self.office.place.role_of(queue), self.office.name, accepted)
+            raise QueueNotAccepted(queue, self.office.place.describe_queue(queue), self.office.name, accepted)
 
     async def _need_permission(self, act: Act, queue: str | None) -> None:
         if not self.may(act, queue):

@@ -49,11 +49,11 @@ class QueueNotAccepted(RedriveError):
     dlq` is not limited.
     """
 
-    def __init__(self, queue: str, role: str, app: str, accepted: Sequence[str]) -> None:
-        """`role`: what the queue is instead. `accepted`: those dead-letter queues that the principal sees."""
+    def __init__(self, queue: str, description: str, app: str, accepted: Sequence[str]) -> None:
+        """`description`: what the queue is instead. `accepted`: those dead-letter queues that the principal sees."""
         shown = ", ".join(accepted[:_MOST_SHOWN]) + (", ..." if len(accepted) > _MOST_SHOWN else "")
         super().__init__(
-            f"{queue} is {role}; this server accepts only the dead-letter queues of {app}: {shown or 'none'}"
+            f"{queue} is {description}; this server accepts only the dead-letter queues of {app}: {shown or 'none'}"
         )
 
 

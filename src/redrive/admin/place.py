@@ -55,7 +55,7 @@ class Place:
         """Return the names of the dead-letter queues that the topology declares."""
         return frozenset(declared(self.topology, Server()))
 
-    def role_of(self, queue: str) -> str:
+    def describe_queue(self, queue: str) -> str:
         """Return what a queue that is not a dead-letter queue is in the topology, to be said after its name."""
         for part in (Expanded(self.topology, one, Server()) for one in self.topology.queues):
             if queue == part.queue.name:
