@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import Enum, auto
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from redrive.broker.inventory import INVENTORY, take_inventory
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Queue
 from redrive.broker.refusal import Refusal, access_refused, not_found, not_implemented, precondition
+from redrive.broker.settings import not_an_integer
 from redrive.errors import ReplyCode
 from redrive.protocol.content import Publication
 from redrive.wire.frames import ack_frame, deliver_frame, nack_frame
@@ -95,7 +97,7 @@ class ChannelConsumer:
         self.tag = tag
         self.number = next(channel.consumer_numbers)
         self.no_ack = no_ack
-        self.prefetch = prefetch
+        self.prefetch = 0 if no_ack else prefetch
         self.priority = priority
         self.unacked = 0
         self.active = False  # not before the client knows its tag
@@ -105,11 +107,9 @@ class ChannelConsumer:
         channel = self.channel
         if not (self.active and channel.flowing and channel.session.writable):
             return False
-        if self.no_ack:
-            return True
-        return not (self.prefetch and self.unacked >= self.prefetch) and not (
-            channel.prefetch and channel.outstanding >= channel.prefetch
-        )
+        if self.prefetch and self.unacked >= self.prefetch:
+            return False
+        return not (channel.prefetch and channel.outstanding >= channel.prefetch)
 
     def deliver(self, queue: Queue, entry: Entry) -> None:
         channel = self.channel
@@ -147,6 +147,14 @@ def outgoing_properties(queue: Queue, entry: Entry, *, got: bool = False) -> byt
     if (acquired := entry.acquired or entry.delivery_count) and dialect.writes_acquired_count:
         counts[b"x-acquired-count"] = raw_long(acquired)
     return patch_properties(raw, set_headers=counts, sort_headers=True) if counts else raw
+
+
+_LINE_ENDS = str.maketrans("", "", "\r\n")
+
+
+def _without_line_ends(name: str) -> str:
+    """A name as RabbitMQ reads it where something is declared, bound or deleted; elsewhere it does not strip."""
+    return name.translate(_LINE_ENDS)
 
 
 Unacked = tuple[Queue, Entry, ChannelConsumer | None]
@@ -262,21 +270,22 @@ class Channel:
     # Exchanges and bindings ---------------------------------------------------------------------------
 
     def _exchange_declare(self, method: ExchangeDeclare) -> None:
-        self.vhost.declare_exchange(method)
+        self.vhost.declare_exchange(replace(method, exchange=_without_line_ends(method.exchange)))
         self._changed(ExchangeDeclareOk(), unless=method.no_wait)
 
     def _exchange_delete(self, method: ExchangeDelete) -> None:
-        self.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
+        self.vhost.delete_exchange(_without_line_ends(method.exchange), if_unused=method.if_unused)
         self._changed(ExchangeDeleteOk(), unless=method.no_wait)
 
     def _exchange_bind(self, method: ExchangeBind) -> None:
-        source = self.vhost.bindable(method.source)
-        self.vhost.bind(source, self.vhost.bindable(method.destination), method.routing_key, method.arguments)
+        source = self.vhost.bindable(_without_line_ends(method.source))
+        destination = self.vhost.bindable(_without_line_ends(method.destination))
+        self.vhost.bind(source, destination, method.routing_key, method.arguments)
         self._changed(ExchangeBindOk(), unless=method.no_wait)
 
     def _exchange_unbind(self, method: ExchangeUnbind) -> None:
-        destination = self.vhost.exchanges.get(method.destination)
-        self.vhost.unbind(method.source, destination, method.routing_key, method.arguments)
+        destination = self.vhost.exchanges.get(_without_line_ends(method.destination))
+        self.vhost.unbind(_without_line_ends(method.source), destination, method.routing_key, method.arguments)
         self._changed(ExchangeUnbindOk(), unless=method.no_wait)
 
     # Queues -------------------------------------------------------------------------------------------
@@ -294,6 +303,7 @@ class Channel:
         if method.queue.startswith(replies.REPLY_TO):
             self._declare_replies(method)
             return
+        method = replace(method, queue=_without_line_ends(method.queue))
         queue = self.vhost.declare_queue(method, self.session)
         self._last_queue = queue.name
         answer = QueueDeclareOk(queue=queue.name, message_count=len(queue), consumer_count=queue.consumers)
@@ -306,25 +316,29 @@ class Channel:
         self._reply(QueueDeclareOk(queue=method.queue, consumer_count=1), unless=method.no_wait)
 
     def _queue_bind(self, method: QueueBind) -> None:
-        source = self.vhost.bindable(method.exchange)
-        queue = self._queue(method.queue)
+        source = self.vhost.bindable(_without_line_ends(method.exchange))
+        queue = self.vhost.queue(_without_line_ends(self._named(method.queue)), self.session)
         key = method.routing_key or (queue.name if not method.queue else "")
         self.vhost.bind(source, queue, key, method.arguments)
         self._changed(QueueBindOk(), unless=method.no_wait)
 
     def _queue_unbind(self, method: QueueUnbind) -> None:
-        name = self._named(method.queue)
-        queue = self._queue(name) if name in self.vhost.queues else None
-        self.vhost.unbind(method.exchange, queue, method.routing_key, method.arguments)
+        name = _without_line_ends(self._named(method.queue))
+        queue = self.vhost.queue(name, self.session) if name in self.vhost.queues else None
+        self.vhost.unbind(_without_line_ends(method.exchange), queue, method.routing_key, method.arguments)
         self._changed(QueueUnbindOk())
 
     def _queue_purge(self, method: QueuePurge) -> None:
         self._reply(QueuePurgeOk(message_count=self._queue(method.queue).purge()), unless=method.no_wait)
 
     def _queue_delete(self, method: QueueDelete) -> None:
-        name = self._named(method.queue)
-        count = self.vhost.delete_queue(name, self.session, if_unused=method.if_unused, if_empty=method.if_empty)
-        self._changed(QueueDeleteOk(message_count=count), unless=method.no_wait)
+        """Reply before the consumers of this channel are cancelled: some clients wait for that order."""
+        name = _without_line_ends(self._named(method.queue))
+        queue = self.vhost.deletable_queue(name, self.session, if_unused=method.if_unused, if_empty=method.if_empty)
+        self._reply(QueueDeleteOk(message_count=0 if queue is None else len(queue)), unless=method.no_wait)
+        if queue is not None:
+            self.vhost.remove_queue(queue)
+        self.session.hold()
 
     # Publishing ---------------------------------------------------------------------------------------
 
@@ -402,6 +416,9 @@ class Channel:
             self._consume_replies(method, tag)
             return
         queue = self._queue(method.queue)
+        if self.prefetch and queue.settings.quorum:
+            text = f"queue '{queue.name}' in vhost '{self.vhost.name}' does not support global qos"
+            raise not_implemented(text)
         self._check_tag(tag)
         exclusive = method.exclusive and not queue.settings.quorum  # such a queue does not look at it
         alone = exclusive and (queue.consumers or queue.settings.single_active_consumer)
@@ -409,7 +426,8 @@ class Channel:
             raise access_refused(f"queue '{queue.name}' in vhost '{self.vhost.name}' in exclusive use")
         priority = method.arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
-            raise precondition(f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{self.vhost.name}'")
+            where = f"for queue '{queue.name}' in vhost '{self.vhost.name}'"
+            raise precondition(f"invalid arg 'x-priority' {where}: {not_an_integer(priority)}")
         consumer = ChannelConsumer(
             self, queue, tag, no_ack=method.no_ack, prefetch=self._consumer_prefetch, priority=priority
         )
@@ -484,10 +502,9 @@ class Channel:
         self.session.send(self.number, got, properties, take_inventory(self.vhost))
 
     def _flow(self, method: ChannelFlow) -> None:
-        self.flowing = method.active
-        self._reply(ChannelFlowOk(active=method.active))
-        if method.active:
-            self._dispatch(consumer.queue for consumer in self.consumers.values())
+        if not method.active:
+            raise not_implemented("active=false")
+        self._reply(ChannelFlowOk(active=True))
 
     # Settling -----------------------------------------------------------------------------------------
 
@@ -581,12 +598,20 @@ class Channel:
             queue.put_back(entries, counts=fate is Fate.RETURNED, by_client=by_client)
 
     def _dispatch(self, queues: Iterable[Queue]) -> None:
+        if self.prefetch:  # room on the channel is room for all of its consumers
+            self._take_turns()
         for queue in list(queues):
             if not queue.deleted:
                 queue.dispatch()
-        if self.prefetch:  # room on the channel is room for all of its consumers
-            for consumer in list(self.consumers.values()):
-                consumer.queue.dispatch()
+
+    def _take_turns(self) -> None:
+        """Have the queues fill the room on the channel. One that could goes to the end, so that none starves."""
+        for queue in list(dict.fromkeys(consumer.queue for consumer in self.consumers.values())):
+            ready = len(queue)
+            queue.dispatch()
+            if len(queue) < ready:
+                for tag in [tag for tag, consumer in self.consumers.items() if consumer.queue is queue]:
+                    self.consumers[tag] = self.consumers.pop(tag)
 
     # Transactions -------------------------------------------------------------------------------------
 

@@ -77,16 +77,24 @@ class Dialect:
     # A queue that is declared again with another type: one that does not say its type says "classic". Where False, it
     # says nothing, in the words of the refusal.
     names_default_queue_type: bool = True
+    # An exchange type that nobody knows is PRECONDITION_FAILED, which ends the channel. Where False it is
+    # COMMAND_INVALID, which ends the connection.
+    unknown_type_ends_channel: bool = True
+    # x-queue-mode may be anything. Where True it is `default` or `lazy`.
+    checks_queue_mode: bool = False
     # What a refusal to get from a quorum queue with a single active consumer calls its type.
     quorum_in_words: str = '<<"quorum">>'
 
     # Limits and the rest ------------------------------------------------------------------------------
 
+    # Bytes of a frame: the least that a client may settle on, and the most that it may send before it has.
+    smallest_frame_max: int = 8192
     # Bytes of body; more is PRECONDITION_FAILED.
     max_message_size: int = 16 * 1024 * 1024
     # A delivery mode other than 1 and 2 is PRECONDITION_FAILED. Where False it is taken for 1.
     refuses_unknown_delivery_modes: bool = False
-    # basic.qos(global) limits the channel. Where False it is taken for a limit per consumer.
+    # basic.qos(global) limits the channel, which then cannot consume from a quorum queue. Where False it is taken for a
+    # limit per consumer.
     allows_global_qos: bool = False
     # Headers are delivered sorted by name, whether or not the message ever died. Where False, only after a death.
     sorts_headers: bool = True
@@ -115,7 +123,10 @@ DIALECTS = {
         counts_properties=False,
         writes_acquired_count=False,
         names_default_queue_type=False,
+        unknown_type_ends_channel=False,
+        checks_queue_mode=True,
         quorum_in_words="quorum",
+        smallest_frame_max=4096,
         max_message_size=128 * 1024 * 1024,
         refuses_unknown_delivery_modes=True,
         allows_global_qos=True,
@@ -131,6 +142,8 @@ DIALECTS = {
         expires_by_priority=False,
         counts_properties=False,
         writes_acquired_count=False,
+        checks_queue_mode=True,
+        smallest_frame_max=4096,
         allows_global_qos=True,
     ),
     "4.3": Dialect(version="4.3.6"),

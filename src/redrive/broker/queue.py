@@ -367,7 +367,7 @@ class Queue:
                 return
             self.touch()
 
-    def delete(self) -> int:
+    def delete(self) -> None:
         """The end. Consumers are told; what is with them is forgotten when they settle it."""
         self.deleted = True
         entries = list(self._ready)
@@ -380,7 +380,6 @@ class Queue:
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
             consumer.cancelled_by_broker()
-        return len(entries)
 
     # Expiry of the queue itself -----------------------------------------------------------------------
 

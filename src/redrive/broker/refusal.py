@@ -48,5 +48,9 @@ def access_refused(text: str) -> Refusal:
     return Refusal(ReplyCode.ACCESS_REFUSED, text)
 
 
+def command_invalid(text: str) -> Refusal:
+    return Refusal(ReplyCode.COMMAND_INVALID, text)
+
+
 def not_implemented(text: str) -> Refusal:
     return Refusal(ReplyCode.NOT_IMPLEMENTED, text)

@@ -6,6 +6,9 @@ in their queues meanwhile. Replies about durable things leave when the journal h
 
 Whoever is not read from, be it for that or because of an alarm, seems to be silent. So before a client is given up as
 dead while that lasts, it is listened to for a moment (`_overhear`): a heartbeat that waits in the socket saves it.
+
+When a client has closed the connection, it closes the socket, too. The broker waits for that (`_linger`), and reads and
+ignores what the client had still to write: some clients do not expect an error there.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.broker")
 
+LINGER_WITHIN = 30  # seconds for a client to close the socket after connection.close; its heartbeat if that is shorter
+LINGER_AT_MOST = 16 * 1024 * 1024  # bytes that are read and ignored meanwhile
 HANDSHAKE_WITHIN = 10.0  # seconds; whoever connects and says nothing is shown out
 WRITE_HIGH_WATER = 256 * 1024
 FRAMES = 128  # about what the frames of a message weigh, without its body
@@ -65,7 +70,10 @@ class Session(asyncio.Protocol):
         self.writable = True
         self.channels: dict[int, Channel] = {}
         self.conversation = Conversation(
-            Sender.SERVER, largest_message=broker.dialect.max_message_size, offer=broker.tuning
+            Sender.SERVER,
+            largest_message=broker.dialect.max_message_size,
+            offer=broker.tuning,
+            smallest_frame_max=broker.dialect.smallest_frame_max,
         )
         self._loop = asyncio.get_running_loop()
         self._vhost: VirtualHost | None = None
@@ -83,6 +91,7 @@ class Session(asyncio.Protocol):
         self._unconfirmed: dict[Channel, None] = {}
         self._published = False  # has it ever? then an alarm concerns it
         self._tells_blocked = False
+        self._ignored: int | None = None  # bytes since the client closed the connection
         self._ended = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
@@ -100,6 +109,9 @@ class Session(asyncio.Protocol):
         self.broker.sessions.add(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._ignored is not None:
+            self._ignore(data)
+            return
         self._heartbeat.last_received = self._loop.time()
         greeted = self.conversation.state is not ConnectionState.IDLE
         events = self.conversation.receive(data)
@@ -337,7 +349,9 @@ class Session(asyncio.Protocol):
                 pass  # the conversation has noted it
             case ConnectionOpen():
                 self._open(method)
-            case ConnectionClose() | ConnectionCloseOk():
+            case ConnectionClose():
+                self._linger()
+            case ConnectionCloseOk():
                 self._finish()
             case ConnectionUpdateSecret():
                 self.send(0, ConnectionUpdateSecretOk())
@@ -352,17 +366,28 @@ class Session(asyncio.Protocol):
 
     def _authenticate(self, answer: ConnectionStartOk) -> None:
         credentials = _credentials(answer)
-        if credentials is None or not self.broker.accepts(credentials):
-            raise access_refused(
-                f"Login was refused using authentication mechanism {answer.mechanism}. "
-                "For details see the broker logfile."
-            )
-        self.user = credentials.username
         capabilities = answer.client_properties.get("capabilities")
-        self._tells_blocked = isinstance(capabilities, dict) and capabilities.get("connection.blocked") is True
+        if not isinstance(capabilities, dict):
+            capabilities = {}
+        if credentials is None or not self.broker.accepts(credentials):
+            self._refuse_login(answer.mechanism, told=capabilities.get("authentication_failure_close") is True)
+            return
+        self.user = credentials.username
+        self._tells_blocked = capabilities.get("connection.blocked") is True
         tuning = self.broker.tuning
         tune = ConnectionTune(channel_max=tuning.channel_max, frame_max=tuning.frame_max, heartbeat=tuning.heartbeat)
         self.send(0, tune)
+
+    def _refuse_login(self, mechanism: str, *, told: bool) -> None:
+        """Only a client that announced it can read connection.close here; to others a closed socket means this."""
+        refusal = access_refused(
+            f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+        )
+        log.warning("%r: %s", self, refusal)
+        if told:
+            self.close(refusal.code, str(refusal))
+        else:
+            self._finish()
 
     def _open(self, method: ConnectionOpen) -> None:
         vhost = self.broker.vhosts.get(method.virtual_host)
@@ -411,7 +436,7 @@ class Session(asyncio.Protocol):
 
     def _refuse(self, number: int, refusal: Refusal, method_id: tuple[int, int]) -> None:
         # It may quote what the client sent, which need not be text.
-        text = str(refusal).encode(errors="surrogateescape")[:255].decode(errors="ignore")
+        text = str(refusal).encode(errors="surrogateescape").decode(errors="ignore")
         if number and not refusal.ends_connection:
             self._drop_channel(number)
             if self.conversation.channel_state(number) is ChannelState.OPEN:
@@ -447,6 +472,23 @@ class Session(asyncio.Protocol):
         self._drop_channels()
         self._finish()
 
+    def _linger(self) -> None:
+        """The client has closed the connection, and closes the socket next. Nothing of the connection waits for it."""
+        self._release_all()
+        self._ignored = 0
+        self._published = False  # no alarm concerns it any more, or nobody would see the socket close
+        self._write_now()
+        if self._timer is not None:
+            self._timer.cancel()
+        within = min(self.conversation.tuning.heartbeat or LINGER_WITHIN, LINGER_WITHIN)
+        self._timer = self._loop.call_later(within, self.abort)
+
+    def _ignore(self, data: bytes) -> None:
+        assert self._ignored is not None
+        self._ignored += len(data)
+        if self._ignored > LINGER_AT_MOST:
+            self.abort()
+
     def _finish(self) -> None:
         """Everything is said: write it and close the socket."""
         self._drop_channels()
@@ -474,12 +516,16 @@ class Session(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         try:
-            self._drop_channels()
-            if self._vhost is not None:
-                self._vhost.forget_owner(self)
+            self._release_all()
         finally:
             self.broker.sessions.discard(self)
             self.ended.set_result(None)
+
+    def _release_all(self) -> None:
+        """Give back what the connection has: messages to their queues; its exclusive queues end."""
+        self._drop_channels()
+        if self._vhost is not None:
+            self._vhost.forget_owner(self)
 
     def __repr__(self) -> str:
         return (

@@ -10,7 +10,9 @@ from redrive.broker.exchanges.terms import type_name
 from redrive.broker.refusal import Refusal, precondition
 from redrive.wire.values import FieldValue, Table
 
-# RabbitMQ's timers are Erlang's: 2^32 - 1 milliseconds is the longest.
+# The longest life of a queue and of its messages is ten years, in milliseconds.
+LONGEST_LIFE = 10 * 365 * 24 * 3600 * 1000
+# RabbitMQ's timers are Erlang's: 2^32 - 1 milliseconds is the longest delay.
 LONGEST_TTL = (1 << 32) - 1
 _MOST = (1 << 63) - 1
 
@@ -44,23 +46,31 @@ def _is_integer(value: FieldValue) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _whole(low: int, high: int) -> _Argument:
+def _whole(low: int, high: int, beyond: str = "{{value_too_large,{}}}") -> _Argument:
+    """An integer within these bounds. `beyond`: how RabbitMQ refuses a larger one."""
+
     def check(value: FieldValue) -> str | None:
         if not _is_integer(value):
-            return f"{{unacceptable_type,{type_name(value)}}}"
+            return not_an_integer(value)
         assert isinstance(value, int)
         if value < low:
             return f"{{value_negative,{value}}}" if value < 0 else f"{{value_zero,{value}}}"
-        return f"{{value_too_large,{value}}}" if value > high else None
+        return beyond.format(value) if value > high else None
 
     return _Argument(check)
 
 
-def _text(*among: str) -> _Argument:
+def not_an_integer(value: FieldValue) -> str:
+    return f'"expected integer, got {type_name(value)}"'
+
+
+def _text(*among: str, otherwise: str = "") -> _Argument:
+    """A text, one of `among` if any are given. `otherwise`: how RabbitMQ refuses another."""
+
     def check(value: FieldValue) -> str | None:
         if not isinstance(value, str):
             return f"{{unacceptable_type,{type_name(value)}}}"
-        return f"invalid_{value}" if among and value not in among else None
+        return otherwise.format(value) if among and value not in among else None
 
     return _Argument(check)
 
@@ -70,19 +80,18 @@ def _flag() -> _Argument:
 
 
 _ARGUMENTS: Mapping[str, _Argument] = {
-    "x-expires": _whole(1, LONGEST_TTL),
-    "x-message-ttl": _whole(0, LONGEST_TTL),
-    "x-dead-letter-exchange": _text(),
+    "x-expires": _whole(1, LONGEST_LIFE),
+    "x-message-ttl": _whole(0, LONGEST_LIFE),
     "x-dead-letter-routing-key": _text(),
-    "x-dead-letter-strategy": _text("at-most-once", "at-least-once"),
+    "x-dead-letter-strategy": _text("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),
     "x-max-length": _whole(0, _MOST),
     "x-max-length-bytes": _whole(0, _MOST),
-    "x-max-priority": _whole(0, 255),
-    "x-overflow": _text("drop-head", "reject-publish", "reject-publish-dlx"),
-    "x-queue-mode": _text("default", "lazy"),
-    "x-queue-version": _whole(1, 2),
+    "x-max-priority": _whole(0, 255, "{{max_value_exceeded,{}}}"),
+    "x-overflow": _text("drop-head", "reject-publish", "reject-publish-dlx", otherwise="invalid_overflow"),
+    "x-queue-mode": _text("default", "lazy", otherwise="\"unsupported queue mode '{}'\""),
+    "x-queue-version": _whole(1, 2, "\"unsupported queue version '{}'\""),
     "x-single-active-consumer": _flag(),
-    "x-queue-type": _text("classic", "quorum"),
+    "x-queue-type": _text("classic", "quorum", otherwise="\"unsupported queue type '{}'\""),
     "x-delivery-limit": _whole(-1, _MOST),
 }
 # What RabbitMQ compares when a queue is declared again, in this order: the first that differs is named.
@@ -118,7 +127,10 @@ _CLASSIC_REFUSES = ("x-delivery-limit", "x-dead-letter-strategy")
 
 
 def read_settings(queue: str, vhost: str, arguments: Table, dialect: Dialect) -> QueueSettings:
+    check_exchange_name("x-dead-letter-exchange", "queue", queue, vhost, arguments)
     for name, value in arguments.items():
+        if name == "x-queue-mode" and not dialect.checks_queue_mode:
+            continue
         if (argument := _ARGUMENTS.get(name)) is not None and (wrong := argument.check(value)) is not None:
             raise _invalid(name, queue, vhost, wrong)
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
@@ -167,8 +179,20 @@ def check_equivalent(queue: str, vhost: str, received: Table, current: Table, di
                 continue
             if dialect.names_default_queue_type:
                 wanted, has = wanted or "classic", has or "classic"
-        if wanted != has:
+        if not is_equivalent(wanted, has):
             raise inequivalent(name, "queue", queue, vhost, wanted, has)
+
+
+def is_equivalent(one: FieldValue, other: FieldValue) -> bool:
+    """Equal, and of one kind: 1 is neither 1.0 nor true. How many bytes an integer has does not matter."""
+    return type(one) is type(other) and one == other
+
+
+def check_exchange_name(argument: str, what: str, name: str, vhost: str, arguments: Table) -> None:
+    """Refuse an argument that is to name an exchange and is not a text."""
+    if argument in arguments and not isinstance(value := arguments[argument], str):
+        text = f"invalid type '{type_name(value)}' for arg '{argument}' in {what} '{name}' in vhost '{vhost}'"
+        raise precondition(text)
 
 
 def inequivalent(argument: str, what: str, name: str, vhost: str, received: FieldValue, current: FieldValue) -> Refusal:

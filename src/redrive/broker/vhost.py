@@ -10,6 +10,7 @@ import base64
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 from redrive.broker.clock import Clock
@@ -22,8 +23,8 @@ from redrive.broker.memory import Memory
 from redrive.broker.message import Entry, Facts, Message, read_facts
 from redrive.broker.queue import Publisher, Queue
 from redrive.broker.quorum import QuorumQueue
-from redrive.broker.refusal import Refusal, access_refused, not_found, precondition
-from redrive.broker.settings import check_equivalent, inequivalent, read_settings
+from redrive.broker.refusal import Refusal, access_refused, command_invalid, not_found, precondition
+from redrive.broker.settings import check_equivalent, check_exchange_name, inequivalent, read_settings
 from redrive.broker.storage.journal import Definition, Journal, StoredMessage
 from redrive.errors import ReplyCode
 from redrive.protocol.content import Publication, route_exchange, route_key
@@ -117,18 +118,21 @@ class VirtualHost:
         if not declare.exchange:
             raise access_refused("operation not permitted on the default exchange")
         existing = self.exchanges.get(declare.exchange)
-        if existing is None:
-            if declare.passive:
+        if declare.passive:
+            if existing is None:
                 raise not_found("exchange", declare.exchange, self.name)
-            self._create_exchange(declare)
-        elif not declare.passive:
+            return
+        kind = self._kind(declare)
+        if existing is None:
+            self._create_exchange(declare, kind)
+        else:
             self._check_exchange(existing, declare)
 
-    def _create_exchange(self, declare: ExchangeDeclare) -> None:
+    def _create_exchange(self, declare: ExchangeDeclare, kind: str) -> None:
         name = declare.exchange
         if name.startswith("amq."):
             raise access_refused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        kind = self._kind(declare)
+        check_exchange_name("alternate-exchange", "exchange", name, self.name, declare.arguments)
         exchange = Exchange(
             name=name,
             type=declare.type,
@@ -152,7 +156,8 @@ class VirtualHost:
                 raise precondition("Invalid argument, 'x-delayed-type' must be an existing exchange type")
             return str(inner)
         if kind not in MATCHERS:
-            raise Refusal(ReplyCode.COMMAND_INVALID, f"unknown exchange type '{kind}'")
+            text = f"unknown exchange type '{kind}'"
+            raise precondition(text) if self.dialect.unknown_type_ends_channel else command_invalid(text)
         return kind
 
     def _add_exchange(self, exchange: Exchange) -> None:
@@ -281,19 +286,18 @@ class VirtualHost:
             raise precondition(f"invalid property '{property}' for queue '{name}' in vhost '{self.name}'")
 
     def _check_queue(self, existing: Queue, declare: QueueDeclare) -> None:
-        pairs = (
-            ("durable", declare.durable, existing.durable),
-            ("auto_delete", declare.auto_delete, existing.auto_delete),
-        )
-        for name, received, current in pairs:
+        """An exclusive queue does not survive a restart, so whether it is durable makes no difference."""
+        for name in ("durable",) * (existing.owner is None) + ("auto_delete",):
+            received, current = getattr(declare, name), getattr(existing, name)
             if received != current:
                 raise inequivalent(name, "queue", existing.name, self.name, received, current)
         check_equivalent(existing.name, self.name, declare.arguments, existing.arguments, self.dialect)
 
-    def delete_queue(self, name: str, session: object, *, if_unused: bool, if_empty: bool) -> int:
+    def deletable_queue(self, name: str, session: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
+        """The queue of this name, if it exists and the conditions hold. Refuses to delete it otherwise."""
         queue = self.queues.get(name)
         if queue is None:
-            return 0
+            return None
         self._check_owner(queue, session)
         if queue.settings.quorum and (if_unused or if_empty):
             option = "if-unused" if if_unused else "if-empty"
@@ -305,9 +309,9 @@ class VirtualHost:
             raise precondition(f"queue '{name}' in vhost '{self.name}' not empty")
         if if_unused and queue.consumers:
             raise precondition(f"queue '{name}' in vhost '{self.name}' in use")
-        return self.remove_queue(queue)
+        return queue
 
-    def remove_queue(self, queue: Queue) -> int:
+    def remove_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]
         self._routes.clear()
         if queue.survives:
@@ -317,7 +321,7 @@ class VirtualHost:
         for exchange in list(self.exchanges.values()):
             if exchange.matcher.drop(queue):
                 self._auto_delete(exchange)
-        return queue.delete()
+        queue.delete()
 
     # Bindings -----------------------------------------------------------------------------------------
 
@@ -373,7 +377,7 @@ class VirtualHost:
 
     def _find(self, name: str, key: str, route: bytes, raw_properties: bytes) -> tuple[Queue, ...]:
         walk = _Walk(self, raw_properties)
-        walk.visit(name, key)
+        walk.visit(name, (key,))
         found = tuple(walk.queues)
         if walk.remember:
             if len(self._routes) >= _ROUTES_REMEMBERED:
@@ -384,8 +388,7 @@ class VirtualHost:
     def targets_for_keys(self, name: str, keys: tuple[str, ...], raw_properties: bytes) -> tuple[Queue, ...]:
         """The queues for a message with several routing keys (CC, BCC), each once."""
         walk = _Walk(self, raw_properties)
-        for key in keys:
-            walk.visit(name, key)
+        walk.visit(name, keys)
         return tuple(walk.queues)
 
     def publish(self, publication: Publication, user: str, by: Publisher) -> tuple[bool, bool]:
@@ -555,28 +558,29 @@ class _Walk:
             self._headers = decode_properties(self._raw_properties).headers or {}
         return self._headers
 
-    def visit(self, name: str, key: str) -> None:
+    def visit(self, name: str, keys: tuple[str, ...]) -> None:
+        """Collect the queues that these keys lead to. Each exchange on the way matches all of them."""
         if not name:
-            queue = self._vhost.queues.get(key)
-            if queue is not None:
-                self.queues[queue] = None
+            known = self._vhost.queues
+            self.queues.update((known[key], None) for key in keys if key in known)
             return
         waiting, seen = [name], {name}
         while waiting:
             exchange = self._vhost.exchanges.get(waiting.pop(0))
             if exchange is None:
                 continue
-            for after in self._step(exchange, key):
+            for after in self._step(exchange, keys):
                 if after not in seen:
                     seen.add(after)
                     waiting.append(after)
 
-    def _step(self, exchange: Exchange, key: str) -> Iterator[str]:
+    def _step(self, exchange: Exchange, keys: tuple[str, ...]) -> Iterator[str]:
         """Collect the queues bound here, and say which exchanges come next."""
         needs_headers = exchange.matcher.needs_headers
         self.remember = self.remember and not needs_headers and exchange.delays is None
         matched = False
-        for destination in exchange.matcher.match(key, self.headers if needs_headers else {}):
+        headers = self.headers if needs_headers else {}
+        for destination in chain.from_iterable(exchange.matcher.match(key, headers) for key in keys):
             matched = True
             if isinstance(destination, Queue):
                 self.queues[destination] = None

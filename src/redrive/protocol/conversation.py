@@ -35,17 +35,20 @@ from redrive.wire.frames import (
     BODY,
     CONTENT_HEAD,
     END_OCTET,
+    GREETINGS,
     HEAD,
     HEADER,
     HEADER_FRAME,
     HEARTBEAT,
     METHOD,
+    MIN_FRAME_MAX,
     OVERHEAD,
     PROTOCOL_HEADER,
 )
 from redrive.wire.method import METHODS, Method, Sender, decode_method
-from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk
+from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelOpen
 from redrive.wire.methods.connection import ConnectionClose, ConnectionCloseOk, ConnectionTune, ConnectionTuneOk
+from redrive.wire.values import malformed
 
 DELIVER = b"\x00\x3c\x00\x3c"
 PUBLISH = b"\x00\x3c\x00\x28"
@@ -97,14 +100,25 @@ class _Channel:
 
 
 class Conversation:
-    def __init__(self, side: Sender, *, largest_message: int = LARGEST_MESSAGE, offer: Tuning | None = None) -> None:
-        """`offer` is what a server proposes; it also bounds what is read before the tuning."""
+    def __init__(
+        self,
+        side: Sender,
+        *,
+        largest_message: int = LARGEST_MESSAGE,
+        offer: Tuning | None = None,
+        smallest_frame_max: int = MIN_FRAME_MAX,
+    ) -> None:
+        """`offer` is what a server proposes. `smallest_frame_max` is the least that a client may settle on, and what a
+        server reads before it has.
+        """
         self.side = side
         self.state = ConnectionState.IDLE
         self.tuning = offer or Tuning()
         self.largest_message = largest_message
         self.outgoing: list[bytes] = []
         self._is_client = side is Sender.CLIENT
+        self._smallest_frame_max = smallest_frame_max
+        self._largest_payload = self.tuning.frame_max - OVERHEAD if self._is_client else smallest_frame_max
         self._offered = ConnectionTune()
         self._channels: dict[int, _Channel] = {}
         self._haunted: dict[int, None] = {}  # numbers that a broker closed, longest ago first
@@ -198,7 +212,7 @@ class Conversation:
             raise LocalProtocolError(f"{key.lstrip('>')} on {self!r}")
         channel = self._channels.get(number) or _Channel(number)
         after = lifecycle.CHANNEL[channel.state].get(key)
-        if after is None or not 0 < number <= self.tuning.channel_max:
+        if after is None or number <= 0 or (self._is_client and number > self.tuning.channel_max):
             raise LocalProtocolError(f"{key.lstrip('>')} on channel {number}, which is {channel.state.name}")
         self._move(channel, after)
 
@@ -231,7 +245,16 @@ class Conversation:
             case ConnectionTune():
                 self._offered = method
             case ConnectionTuneOk():
-                self.tuning = settled(method)
+                self._tune(settled(method))
+
+    def _tune(self, tuning: Tuning) -> None:
+        """Apply the limits of the connection.
+
+        A server reads frames with a payload of `frame_max` bytes: RabbitMQ forgives clients that forget the eight
+        bytes of the frame itself.
+        """
+        self.tuning = tuning
+        self._largest_payload = tuning.frame_max - OVERHEAD * self._is_client
 
     # Receiving ----------------------------------------------------------------------------------------
 
@@ -255,7 +278,7 @@ class Conversation:
         pos, end = 0, len(data)
         if self.state is ConnectionState.IDLE:
             pos = self._read_greeting(data)
-        limit = self.tuning.frame_max - OVERHEAD
+        limit = self._largest_payload
         while end - pos >= OVERHEAD and self.state is not ConnectionState.CLOSED:
             kind, number, size = HEAD.unpack_from(data, pos)
             stop = pos + 7 + size
@@ -273,7 +296,7 @@ class Conversation:
                     pos = after
                     continue
                 self._read_method(number, data[pos + 7 : stop], events)
-                limit = self.tuning.frame_max - OVERHEAD
+                limit = self._largest_payload
             else:
                 self._read_other(kind, number, data[pos + 7 : stop], events)
             pos = stop + 1
@@ -293,7 +316,7 @@ class Conversation:
 
     def _read_greeting(self, data: bytes) -> int:
         """A client's first eight bytes. Whatever else it sends, it is told what is spoken here (section 4.2.2)."""
-        if not PROTOCOL_HEADER.startswith(data[: len(PROTOCOL_HEADER)]):
+        if not any(greeting.startswith(data[: len(greeting)]) for greeting in GREETINGS):
             raise RemoteProtocolError(ReplyCode.NOT_IMPLEMENTED, f"not a greeting of AMQP 0-9-1: {data[:8]!r}")
         if len(data) < len(PROTOCOL_HEADER):
             return 0
@@ -310,7 +333,7 @@ class Conversation:
         if self.state is ConnectionState.GREETED and data[pos : pos + 4] == b"AMQP":
             version = ".".join(map(str, data[pos + 4 : pos + 8]))
             raise RemoteProtocolError(ReplyCode.NOT_IMPLEMENTED, f"the broker refuses AMQP 0-9-1, it speaks {version}")
-        text = f"a frame of {size} bytes, and {self.tuning.frame_max - OVERHEAD} were agreed on"
+        text = f"a frame with {size} bytes of payload; at most {self._largest_payload} are allowed"
         raise RemoteProtocolError(ReplyCode.FRAME_ERROR, text)
 
     def _whole_content(self, data: bytes, number: int, stop: int, end: int) -> tuple[bytes, bytes, int] | None:
@@ -324,10 +347,10 @@ class Conversation:
         start = stop + 1
         if end - start < 22 or self.state is not ConnectionState.OPEN:
             return None
-        limit = self.tuning.frame_max - OVERHEAD
-        kind, on, size, class_id, _, body_size = HEADER_FRAME.unpack_from(data, start)
+        limit = self._largest_payload
+        kind, on, size, class_id, weight, body_size = HEADER_FRAME.unpack_from(data, start)
         stop = start + 7 + size
-        if kind != HEADER or on != number or class_id != 60 or not 14 <= size <= limit:
+        if kind != HEADER or on != number or class_id != 60 or weight or not 14 <= size <= limit:
             return None
         if stop >= end or data[stop] != END_OCTET:
             return None
@@ -368,7 +391,7 @@ class Conversation:
             raise RemoteProtocolError(ReplyCode.COMMAND_INVALID, f"{cls.name} in state {self.state.name}")
         method = decode_method(payload)
         if isinstance(method, ConnectionTuneOk):
-            self.tuning = check_tune_ok(self._offered, method)
+            self._tune(check_tune_ok(self._offered, method, self._smallest_frame_max))
         self._enter(after)
         if isinstance(method, ConnectionClose):
             self.send(0, ConnectionCloseOk())
@@ -409,8 +432,11 @@ class Conversation:
             if channel.state in _LEAVING:
                 return  # an open-ok that crossed our close
             raise RemoteProtocolError(ReplyCode.CHANNEL_ERROR, f"{cls.name} on {channel!r}")
-        if channel.number > self.tuning.channel_max:
-            text = f"channel {channel.number}, and {self.tuning.channel_max} were agreed on"
+        if cls is ChannelOpen and len(self._channels) >= self.tuning.channel_max:
+            text = (
+                f"number of channels opened ({len(self._channels)}) has reached the negotiated channel_max "
+                f"({self.tuning.channel_max})"
+            )
             raise RemoteProtocolError(ReplyCode.NOT_ALLOWED, text)
         method = decode_method(payload)
         self._move(channel, after)
@@ -424,8 +450,10 @@ class Conversation:
 
     def _read_other(self, kind: int, number: int, payload: bytes, events: list[Event]) -> None:
         if kind == HEARTBEAT:
-            if number != 0 or payload:
-                raise RemoteProtocolError(ReplyCode.FRAME_ERROR, "a heartbeat is empty and on channel 0")
+            if payload:
+                raise RemoteProtocolError(ReplyCode.FRAME_ERROR, "a heartbeat with a payload")
+            if number != 0:
+                raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, f"a heartbeat on channel {number}, not 0")
             return
         if kind not in (HEADER, BODY):
             raise RemoteProtocolError(ReplyCode.FRAME_ERROR, f"unknown frame type {kind}")
@@ -445,10 +473,11 @@ class Conversation:
         if assembly.raw_properties is not None:
             raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, "a second content header")
         if len(payload) < CONTENT_HEAD.size + 2:
-            raise RemoteProtocolError(ReplyCode.SYNTAX_ERROR, "a content header is cut short")
-        class_id, _, body_size = CONTENT_HEAD.unpack_from(payload)
-        if class_id != frames.BASIC_CLASS:
-            raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, f"a content header of class {class_id}, not 60")
+            raise malformed("a content header is cut short")
+        class_id, weight, body_size = CONTENT_HEAD.unpack_from(payload)
+        if class_id != frames.BASIC_CLASS or weight:
+            text = f"a content header of class {class_id} and weight {weight}, not 60 and 0"
+            raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, text)
         if body_size > self.largest_message:
             self._refuse_message(channel, assembly, body_size, events)
             return

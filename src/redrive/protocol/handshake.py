@@ -91,15 +91,17 @@ def negotiate(offer: ConnectionTune, wish: Tuning) -> Tuning:
     )
 
 
-def check_tune_ok(offer: ConnectionTune, answer: ConnectionTuneOk) -> Tuning:
+def check_tune_ok(offer: ConnectionTune, answer: ConnectionTuneOk, smallest_frame_max: int = MIN_FRAME_MAX) -> Tuning:
     """What a broker makes of a client's answer: it may lower limits, not raise them."""
     for name in ("channel_max", "frame_max"):
         limit, wanted = getattr(offer, name), getattr(answer, name)
         if limit and (wanted == 0 or wanted > limit):
             text = f"negotiated {name} = {wanted} is higher than the maximum allowed value ({limit})"
             raise RemoteProtocolError(ReplyCode.NOT_ALLOWED, text)
-    if 0 < answer.frame_max < MIN_FRAME_MAX:
-        text = f"negotiated frame_max = {answer.frame_max} is lower than the minimum allowed value ({MIN_FRAME_MAX})"
+    if 0 < answer.frame_max < smallest_frame_max:
+        text = (
+            f"negotiated frame_max = {answer.frame_max} is lower than the minimum allowed value ({smallest_frame_max})"
+        )
         raise RemoteProtocolError(ReplyCode.NOT_ALLOWED, text)
     return settled(answer)
 

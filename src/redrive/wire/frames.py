@@ -18,6 +18,8 @@ from redrive.wire.method import Method
 from redrive.wire.values import encode_short_string
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+# What a broker accepts: the header of AMQP 0-9 means 0-9-1 to RabbitMQ.
+GREETINGS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")
 
 METHOD = 1
 HEADER = 2

@@ -9,7 +9,7 @@
         no_wait: Bit = False
 
 Consecutive bits share octets, low bit first (section 4.2.5.2). What follows the last field is a
-SYNTAX_ERROR, as in RabbitMQ: a method that is longer than it should be was not understood.
+FRAME_ERROR, as in RabbitMQ: a method that is longer than it should be was not understood.
 """
 
 from __future__ import annotations

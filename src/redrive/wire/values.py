@@ -8,7 +8,7 @@ Encoding picks the type that RabbitMQ itself would write; decoding understands e
 Everything in a table was written by whoever published the message, so reading is lenient where a mistake
 harms nobody and strict where it could: text that is not UTF-8 becomes bytes, a name that is not UTF-8 keeps
 its bytes as surrogate escapes (and gets them back when encoded), a timestamp outside the calendar stays a
-number. A length that lies, an unknown type or a table nested deeper than `MAX_DEPTH` is a SYNTAX_ERROR.
+number. A length that lies, an unknown type or a table nested deeper than `MAX_DEPTH` is a FRAME_ERROR.
 
 Writing is strict where RabbitMQ (3.10 to 4.3) would end the whole connection for it: a float that is infinite or
 not a number is answered with INTERNAL_ERROR, a name of one's own that is not UTF-8 with FRAME_ERROR.
@@ -50,7 +50,7 @@ _LAST_SECOND = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _SECOND
 
 
 def malformed(text: str) -> RemoteProtocolError:
-    return RemoteProtocolError(ReplyCode.SYNTAX_ERROR, text)
+    return RemoteProtocolError(ReplyCode.FRAME_ERROR, text)
 
 
 def shown(value: object) -> str:

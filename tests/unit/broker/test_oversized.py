@@ -46,7 +46,7 @@ class SmallClient:
 @asynccontextmanager
 async def small_client(server: BrokerServer) -> AsyncIterator[SmallClient]:
     reader, writer = await asyncio.open_connection(server.host, server.port)
-    for said in (PROTOCOL_HEADER, START_OK, tune_ok(frame_max=4096) + OPEN, method_frame(1, ChannelOpen())):
+    for said in (PROTOCOL_HEADER, START_OK, tune_ok(frame_max=8192) + OPEN, method_frame(1, ChannelOpen())):
         writer.write(said)
         await reader.read(65536)
     try:

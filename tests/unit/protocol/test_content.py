@@ -74,7 +74,7 @@ def test_properties_that_are_nonsense_harm_only_who_looks_at_them() -> None:
     assert delivery.body == b"body"
     with pytest.raises(RemoteProtocolError) as refusal:
         _ = delivery.properties
-    assert refusal.value.code is ReplyCode.SYNTAX_ERROR
+    assert refusal.value.code is ReplyCode.FRAME_ERROR
 
 
 def test_a_message_that_was_fetched_is_a_delivery_without_a_consumer() -> None:
@@ -94,7 +94,7 @@ def test_a_delivery_that_is_cut_short_is_a_syntax_error(cut: int) -> None:
     with pytest.raises(RemoteProtocolError) as refusal:
         Delivery(1, payload[:cut], b"\x00\x00", b"")
 
-    assert refusal.value.code is ReplyCode.SYNTAX_ERROR
+    assert refusal.value.code is ReplyCode.FRAME_ERROR
 
 
 def test_a_delivery_with_something_behind_its_routing_key_is_a_syntax_error() -> None:
@@ -215,7 +215,7 @@ def test_a_publication_that_is_cut_short_is_a_syntax_error(cut: int) -> None:
     with pytest.raises(RemoteProtocolError) as refusal:
         Publication(1, payload[:cut], b"\x00\x00", b"")
 
-    assert refusal.value.code is ReplyCode.SYNTAX_ERROR
+    assert refusal.value.code is ReplyCode.FRAME_ERROR
 
 
 def test_a_publication_introduces_itself() -> None:

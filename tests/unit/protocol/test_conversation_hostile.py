@@ -72,7 +72,7 @@ def assert_violation(events: list[Event], code: ReplyCode) -> Violation:
 
 
 @pytest.mark.parametrize(
-    "greeting", [b"AMQP\x00\x01\x00\x00", b"AMQP\x01\x01\x00\x09", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01"]
+    "greeting", [b"AMQP\x00\x01\x00\x00", b"AMQP\x01\x01\x08\x00", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01"]
 )
 def test_who_greets_in_another_language_is_told_what_is_spoken_here(split: Split, greeting: bytes) -> None:
     pair = ConnectionPair(split=split)
@@ -142,13 +142,14 @@ ODD_UTF8 = b"\x02\xc3\x28"
 
 FROM_EITHER = {
     ReplyCode.FRAME_ERROR: {
-        "a frame larger than agreed": frame(METHOD, 1, b"", size=131072 - 7, end=b"\x00"),
+        "a frame larger than agreed": frame(METHOD, 1, b"", size=131072 + 1, end=b"\x00"),
         "a frame of four gigabytes": frame(BODY, 1, b"", size=0xFFFFFFFF, end=b"\x00"),
         "a wrong end octet": frame(METHOD, 1, ChannelFlow().encode(), end=b"\xcd"),
         "a length that ends too early": frame(METHOD, 1, ChannelFlow().encode(), size=3),
         "an unknown frame type": frame(4, 1, b""),
-        "a heartbeat on a channel": frame(HEARTBEAT, 1, b""),
         "a heartbeat with something in it": frame(HEARTBEAT, 0, b"!"),
+        "bytes after a method": frame(METHOD, 1, ChannelFlow().encode() + b"!"),
+        "a method that is cut short": frame(METHOD, 1, ChannelFlow().encode()[:4]),
     },
     ReplyCode.NOT_IMPLEMENTED: {
         "an unknown method": frame(METHOD, 1, b"\x00\x3c\x00\x63"),
@@ -156,6 +157,7 @@ FROM_EITHER = {
         "a method without a name": frame(METHOD, 1, b"\x00"),
     },
     ReplyCode.UNEXPECTED_FRAME: {
+        "a heartbeat on a channel": frame(HEARTBEAT, 1, b""),
         "a header without a method": frame(HEADER, 1, header(0)),
         "a body without a method": frame(BODY, 1, b"x"),
         "content on channel 0": frame(HEADER, 0, header(0)),
@@ -170,14 +172,14 @@ FROM_EITHER = {
         "a method on a closed channel": method(ChannelFlow(), channel=9),
         "an answer to no close": method(ChannelCloseOk()),
     },
-    ReplyCode.SYNTAX_ERROR: {
-        "bytes after a method": frame(METHOD, 1, ChannelFlow().encode() + b"!"),
-        "a method that is cut short": frame(METHOD, 1, ChannelFlow().encode()[:4]),
-    },
 }
 
 FROM_CLIENT = {
-    ReplyCode.SYNTAX_ERROR: {
+    ReplyCode.FRAME_ERROR: {
+        "a header that ends wrong": PUBLISH + frame(HEADER, 1, header(0), end=b"\x00"),
+        "a header larger than agreed": PUBLISH + frame(HEADER, 1, header(0), size=131073),
+        "a body that ends wrong": PUBLISH + ONE_BYTE + frame(BODY, 1, b"x", end=b"\x00"),
+        "a body larger than agreed": PUBLISH + frame(HEADER, 1, header(200_000)) + frame(BODY, 1, b"", size=200_000),
         "a queue name that is not UTF-8": declare(queue=ODD_UTF8),
         "a queue name whose length lies": declare(queue=b"\xffq"),
         "tables nested a hundred deep": declare(arguments=nested_tables(100)),
@@ -199,7 +201,9 @@ FROM_CLIENT = {
         "a handshake that begins again": method(ConnectionStartOk(), channel=0),
     },
     ReplyCode.CHANNEL_ERROR: {"a channel opened twice": method(ChannelOpen())},
-    ReplyCode.NOT_ALLOWED: {"a channel number beyond what was agreed": method(ChannelOpen(), channel=2048)},
+    ReplyCode.NOT_ALLOWED: {
+        "more channels than agreed": b"".join(method(ChannelOpen(), channel=65535 - n) for n in range(2047)),
+    },
     ReplyCode.UNEXPECTED_FRAME: {
         "a method instead of the header": PUBLISH + method(BasicGet()),
         "a method instead of the body": PUBLISH + ONE_BYTE + method(BasicGet()),
@@ -207,21 +211,16 @@ FROM_CLIENT = {
         "a body instead of the header": PUBLISH + frame(BODY, 1, b"x"),
         "a second header": PUBLISH + ONE_BYTE + ONE_BYTE,
         "a header of another class": PUBLISH + frame(HEADER, 1, header(0, class_id=50)),
+        "a header with a weight": PUBLISH + frame(HEADER, 1, b"\x00\x3c\x00\x01" + header(0)[4:]),
         "a header on another channel": PUBLISH + frame(HEADER, 2, header(0)),
         "a body on another channel": PUBLISH + ONE_BYTE + frame(BODY, 2, b"x"),
         "a body longer than announced": PUBLISH + ONE_BYTE + frame(BODY, 1, b"xy"),
         "a body after the whole message": PUBLISH + EMPTY + frame(BODY, 1, b""),
     },
-    ReplyCode.FRAME_ERROR: {
-        "a header that ends wrong": PUBLISH + frame(HEADER, 1, header(0), end=b"\x00"),
-        "a header larger than agreed": PUBLISH + frame(HEADER, 1, header(0), size=131072),
-        "a body that ends wrong": PUBLISH + ONE_BYTE + frame(BODY, 1, b"x", end=b"\x00"),
-        "a body larger than agreed": PUBLISH + frame(HEADER, 1, header(200_000)) + frame(BODY, 1, b"", size=200_000),
-    },
 }
 
 FROM_SERVER = {
-    ReplyCode.SYNTAX_ERROR: {
+    ReplyCode.FRAME_ERROR: {
         "a consumer tag that is not UTF-8": frame(METHOD, 1, b"\x00\x3c\x00\x15" + ODD_UTF8),
         "a delivery whose consumer tag lies": frame(METHOD, 1, DELIVER_ID + b"\xff" + b"c" * 20) + EMPTY,
         "a delivery whose routing key lies": frame(METHOD, 1, DELIVER_ID + bytes(11) + b"\x05k") + EMPTY,
@@ -288,7 +287,7 @@ def test_what_was_said_before_the_mistake_counts(pair: ConnectionPair) -> None:
 def test_a_long_reason_is_cut_to_fit_a_close(pair: ConnectionPair) -> None:
     events = pair.tell_server(declare(queue=b"\xff" + b"\xe2\x28" * 127 + b"\xff"))
 
-    assert_violation(events, ReplyCode.SYNTAX_ERROR)
+    assert_violation(events, ReplyCode.FRAME_ERROR)
     close = only(pair.to_client())
     assert isinstance(close, Incoming)
     assert isinstance(close.method, ConnectionClose)
@@ -359,7 +358,7 @@ def test_a_violation_by_someone_who_said_farewell_ends_the_connection_in_silence
         (method(ConnectionOpen(), channel=0), ReplyCode.COMMAND_INVALID),
         (method(ChannelOpen()), ReplyCode.CHANNEL_ERROR),
         (frame(HEADER, 1, header(0)), ReplyCode.UNEXPECTED_FRAME),
-        (frame(METHOD, 0, b"\x00\x0a\x00\x0b" + nested_tables(100)), ReplyCode.SYNTAX_ERROR),
+        (frame(METHOD, 0, b"\x00\x0a\x00\x0b" + nested_tables(100)), ReplyCode.FRAME_ERROR),
         (frame(METHOD, 0, b"\x00\x0a\x00\x0b", size=131_072), ReplyCode.FRAME_ERROR),
     ],
     ids=["a step too far", "a channel", "content", "a deep table", "a large frame"],
@@ -421,7 +420,7 @@ def test_smaller_frames_hold_from_the_answer_on_even_within_one_read() -> None:
     pair.server.send(0, ConnectionTune())
 
     events = pair.tell_server(
-        method(ConnectionTuneOk(frame_max=4096), channel=0) + frame(METHOD, 0, b"", size=4089, end=b"\x00")
+        method(ConnectionTuneOk(frame_max=4096), channel=0) + frame(METHOD, 0, b"", size=4097, end=b"\x00")
     )
 
     assert isinstance(events[0], Incoming)

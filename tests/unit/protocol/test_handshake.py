@@ -55,7 +55,7 @@ def test_a_response_that_is_not_plain_is_a_syntax_error(response: bytes) -> None
     with pytest.raises(RemoteProtocolError, match="a PLAIN response must be") as refusal:
         read_plain(response)
 
-    assert refusal.value.code is ReplyCode.SYNTAX_ERROR
+    assert refusal.value.code is ReplyCode.FRAME_ERROR
 
 
 # Tuning, as the client settles it ---------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_bits_without_a_meaning_are_ignored() -> None:
 def test_bytes_after_the_last_field_are_malformed() -> None:
     with pytest.raises(RemoteProtocolError, match=r"2 bytes after the end of queue\.declare-ok") as refused:
         decode_method(QueueDeclareOk(queue="q").encode() + b"..")
-    assert refused.value.code is ReplyCode.SYNTAX_ERROR
+    assert refused.value.code is ReplyCode.FRAME_ERROR
 
 
 def test_bits_that_are_cut_short_are_malformed(declared: Any) -> None:

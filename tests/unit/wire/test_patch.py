@@ -145,7 +145,7 @@ def test_properties_cut_short_anywhere_are_a_syntax_error_or_read_as_far_as_they
 
     with pytest.raises(RemoteProtocolError) as error:
         check_properties(cut)
-    assert error.value.code is ReplyCode.SYNTAX_ERROR
+    assert error.value.code is ReplyCode.FRAME_ERROR
     for read in READERS:
         _accepts(read, cut)
 
@@ -178,7 +178,7 @@ def _accepts(read: Callable[[bytes], object], raw: bytes) -> bool:
     try:
         read(raw)
     except RemoteProtocolError as error:
-        if error.code is not ReplyCode.SYNTAX_ERROR:
+        if error.code is not ReplyCode.FRAME_ERROR:
             raise
         return False
     return True
@@ -393,7 +393,7 @@ def test_a_value_of_any_type_may_be_cut_short(value: RawValue) -> None:
     ids=["nothing", "half a length", "a length that lies", "no value", "no name"],
 )
 def test_a_table_that_does_not_add_up_is_a_syntax_error(table: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="SYNTAX_ERROR"):
+    with pytest.raises(RemoteProtocolError, match="FRAME_ERROR"):
         split_table(table)
 
 

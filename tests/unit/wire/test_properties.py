@@ -220,7 +220,7 @@ def test_flags_without_a_meaning_are_ignored(flags: bytes) -> None:
 def test_flags_that_are_cut_short_are_malformed(raw: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="the property flags are cut short") as refused:
         decode_properties(raw)
-    assert refused.value.code is ReplyCode.SYNTAX_ERROR
+    assert refused.value.code is ReplyCode.FRAME_ERROR
 
 
 def test_bytes_after_the_last_property_are_malformed() -> None:

@@ -105,7 +105,7 @@ def test_a_foreign_string_that_is_not_utf8_comes_out_as_it_came_in() -> None:
 
 
 def test_a_name_of_the_peer_must_be_utf8() -> None:
-    with pytest.raises(RemoteProtocolError, match=r"SYNTAX_ERROR - a short string is not UTF-8: b'\\xff\\xfe'"):
+    with pytest.raises(RemoteProtocolError, match=r"FRAME_ERROR - a short string is not UTF-8: b'\\xff\\xfe'"):
         read_short_string(b"\x02" + NOT_UTF8, 0, 3)
 
 
@@ -432,7 +432,7 @@ def test_a_name_may_not_reach_beyond_its_table() -> None:
 
 
 def test_malformed_is_a_syntax_error() -> None:
-    assert malformed("why").code is ReplyCode.SYNTAX_ERROR
+    assert malformed("why").code is ReplyCode.FRAME_ERROR
 
 
 def nested_table(depth: int) -> dict[str, FieldValue]:
