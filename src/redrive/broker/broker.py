@@ -24,6 +24,7 @@ from redrive.wire.values import Table
 log = logging.getLogger("redrive.broker")
 
 GUEST = {"guest": "guest"}
+PRODUCT = "Redrive"
 
 
 class Broker:
@@ -36,10 +37,13 @@ class Broker:
         users: Mapping[str, str] = GUEST,
         tuning: Tuning = Tuning(),  # noqa: B008 - frozen
         memory_limit: int = DEFAULT_LIMIT,
+        product: str = PRODUCT,
     ) -> None:
+        """`product` is the name in the server properties: "RabbitMQ" for clients that refuse to use another."""
         self.journal = journal or MemoryJournal()
         self.clock = Lifetime(clock or LoopClock())
         self.dialect = dialect
+        self.product = product
         self.tuning = tuning
         self.sessions: set[Session] = set()
         self.vhosts: dict[str, VirtualHost] = {}
@@ -87,7 +91,7 @@ class Broker:
     def properties(self) -> Table:
         """What the broker says about itself: RabbitMQ's capabilities, for clients that look."""
         return {
-            "product": "Redrive",
+            "product": self.product,
             "version": self.dialect.version,
             "redrive_version": version(),
             "platform": "Python",

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 from click.core import ParameterSource
 
-from redrive.broker.broker import GUEST, Broker
+from redrive.broker.broker import GUEST, PRODUCT, Broker
 from redrive.broker.dialect import DIALECTS, LATEST
 from redrive.broker.server import BrokerServer
 from redrive.broker.storage.errors import DirectoryInUse, StorageError
@@ -44,6 +46,12 @@ from redrive.errors import ConfigurationError
 @click.option(
     "--dialect", type=click.Choice(sorted(DIALECTS)), help="Which RabbitMQ to be like.  [default: the latest]"
 )
+@click.option(
+    "--product",
+    default=PRODUCT,
+    show_default=True,
+    help="Product name to report to clients. Some clients require RabbitMQ.",
+)
 @click.pass_context
 def broker(
     context: click.Context,
@@ -55,6 +63,7 @@ def broker(
     user: str | None,
     password_file: Path | None,
     dialect: str | None,
+    product: str,
 ) -> None:
     """Run the embedded broker until it is interrupted.
 
@@ -72,7 +81,9 @@ def broker(
     tcp = unix is None or _was_given(context, "host") or _was_given(context, "port")
     door = _Door(host if tcp else None, port, unix)
     try:
-        asyncio.run(_run(None if memory else data, door, users, dialect))
+        chosen = DIALECTS[dialect] if dialect is not None else LATEST
+        make = partial(Broker, users=users, dialect=chosen, product=product)
+        asyncio.run(_run(None if memory else data, door, make))
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     except StorageError as error:
@@ -101,7 +112,8 @@ def _was_given(context: click.Context, option: str) -> bool:
     return context.get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
-async def _run(data: Path | None, door: _Door, users: dict[str, str], dialect: str | None) -> None:
+async def _run(data: Path | None, door: _Door, make: Callable[..., Broker]) -> None:
+    """Serve until interrupted. `make` builds the broker once there is an event loop and a journal."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[StorageError | None] = loop.create_future()
 
@@ -110,12 +122,11 @@ async def _run(data: Path | None, door: _Door, users: dict[str, str], dialect: s
             over.set_result(failure)
 
     journal: Journal = MemoryJournal() if data is None else SQLiteJournal(data, on_failure=end)
-    chosen = DIALECTS[dialect] if dialect is not None else LATEST
-    server = BrokerServer(Broker(journal=journal, users=users, dialect=chosen), **door._asdict())
+    server = BrokerServer(make(journal=journal), **door._asdict())
     await server.start()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
-    if users == GUEST:
+    if server.broker.users == GUEST:
         note("redrive: any user of this machine may connect, as guest with password guest; --user sets another one")
     click.echo(f"listening on {' and '.join(server.addresses)}")  # whoever reads this may end it
     failure = await over

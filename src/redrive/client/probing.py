@@ -25,7 +25,7 @@ _MOST_QUESTIONS = 32
 
 
 def server_of(connection: Connection, *, delayed_exchanges: bool = False) -> Server:
-    embedded = "redrive" in str(connection.server_properties.get("product", "")).lower()
+    embedded = "redrive_version" in connection.server_properties  # whatever product it reports
     return Server(connection.server_version, delayed_exchanges or embedded, embedded)
 
 

@@ -6,7 +6,8 @@
         broker.advance(timedelta(seconds=15))      # what waits for a TTL has waited
 
 Without a `data` folder nothing is written to disk and every broker is empty when it starts. With a `FakeClock` time
-stands still until it is advanced; without one it runs by itself.
+stands still until it is advanced; without one it runs by itself. `product="RabbitMQ"` is for clients that look for that
+name in the server properties.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 from urllib.parse import quote
 
-from redrive.broker.broker import Broker
+from redrive.broker.broker import PRODUCT, Broker
 from redrive.broker.clock import Clock, LoopClock
 from redrive.broker.dialect import LATEST, Dialect
 from redrive.broker.server import BrokerServer
@@ -31,10 +32,18 @@ T = TypeVar("T")
 
 
 class ThreadedBroker:
-    def __init__(self, *, clock: FakeClock | None = None, dialect: Dialect = LATEST, data: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: FakeClock | None = None,
+        dialect: Dialect = LATEST,
+        data: Path | None = None,
+        product: str = PRODUCT,
+    ) -> None:
         self._fake = clock
         self._dialect = dialect
         self._data = data
+        self._product = product
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-test-broker", daemon=True)
         self._server: BrokerServer | None = None
@@ -58,7 +67,8 @@ class ThreadedBroker:
 
     async def _serve(self, clock: Clock) -> BrokerServer:
         journal = SQLiteJournal(self._data) if self._data is not None else MemoryJournal()
-        return await BrokerServer(Broker(journal=journal, clock=clock, dialect=self._dialect)).start()
+        broker = Broker(journal=journal, clock=clock, dialect=self._dialect, product=self._product)
+        return await BrokerServer(broker).start()
 
     def stop(self) -> None:
         asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()

@@ -15,12 +15,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from redrive.broker.broker import PRODUCT
 from redrive.testing.broker import ThreadedBroker
 from redrive.testing.clock import FakeClock
 
 
 @pytest.fixture
-def amqp_broker() -> Iterator[ThreadedBroker]:
+def amqp_broker_product() -> str:
+    """Return the product that `amqp_broker` reports. Override it with "RabbitMQ" for clients that insist on that."""
+    return PRODUCT
+
+
+@pytest.fixture
+def amqp_broker(amqp_broker_product: str) -> Iterator[ThreadedBroker]:
     """An AMQP 0-9-1 broker like RabbitMQ, in memory, for this test alone: `.url`, `.advance(timedelta)`."""
-    with ThreadedBroker(clock=FakeClock()) as broker:
+    with ThreadedBroker(clock=FakeClock(), product=amqp_broker_product) as broker:
         yield broker
