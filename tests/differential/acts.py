@@ -3,7 +3,9 @@
 A sequence begins with a world to work on: queues that dead-letter into each other, exchanges, bindings between them.
 What follows is mostly publishing, taking and settling; and now and then somebody binds, declares, deletes or purges in
 between, and even more rarely asks for what is not there. Whether a sequence uses confirms or transactions is decided
-once, at its beginning, since a channel cannot change from one to the other.
+once, at its beginning, since a channel cannot change from one to the other. Some things happen seldom: another channel
+is opened, a channel or the connection is closed with what is not settled there, a body fills a frame or exceeds it, a
+name is empty, has line ends, letters beyond ASCII, or the greatest length.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,6 +26,12 @@ from redrive.wire.properties import Properties
 QUEUES = ("q0", "q1", "q2")
 EXCHANGES = ("x0", "x1", "x2")
 KEYS = ("a", "a", "a.b", "q1", "")
+FRAME_MAX = 8192
+# Bodies around the size of a frame: the last that fits, one that is forgiven, the largest forgiven, two frames, three.
+LARGE = (FRAME_MAX - 8, FRAME_MAX - 7, FRAME_MAX, 2 * (FRAME_MAX - 8), 2 * FRAME_MAX)
+LONG_NAMES = ("n" * 255, "é" * 127)
+ODD_QUEUES = ("q0\n", "\rq1", "q\r\n0", "\n", *LONG_NAMES)
+ODD_EXCHANGES = ("x0\n", "\r\nx1", "\r", *LONG_NAMES)
 PATTERNS = ("a", "a", "a.b", "#", "*", "a.*", "")
 # Lives of messages in milliseconds: too short to be seen, longer than any sequence takes, none at all.
 SHORT, LONG, NONE = 1, 600_000, 0
@@ -77,9 +85,13 @@ class World:
 
     def queue(self, draw: st.DrawFn) -> str:
         """The first is where most happens: what is published has to meet somebody who takes it."""
+        if seldom(draw, 40):
+            return draw(st.sampled_from(ODD_QUEUES))
         return draw(st.sampled_from(QUEUES if seldom(draw, 60) else (*self.queues, *self.queues[:1] * 3)))
 
     def exchange(self, draw: st.DrawFn) -> str:
+        if seldom(draw, 60):
+            return draw(st.sampled_from(ODD_EXCHANGES))
         if not self.exchanges or seldom(draw, 20):
             return draw(st.sampled_from((*EXCHANGES, "amq.direct", "amq.match", "nowhere")))
         return draw(st.sampled_from(self.exchanges))
@@ -216,7 +228,8 @@ def publish(draw: st.DrawFn, world: World) -> Step:
         exchange, key = "", world.queue(draw)
     else:
         exchange, key = world.exchange(draw), draw(st.sampled_from(KEYS))
-    count, size = draw(st.sampled_from((1, 1, 2, 3))), draw(st.sampled_from((1, 1, 4, 0)))
+    sizes = LARGE if seldom(draw, 12) else (1, 1, 4, 0)
+    count, size = draw(st.sampled_from((1, 1, 2, 3))), draw(st.sampled_from(sizes))
     mandatory = draw(st.booleans())
     name = f"publish({count} to {exchange!r} {key!r}, size={size}, {properties!r}{', mandatory' * mandatory})"
 
@@ -281,6 +294,13 @@ def transact(draw: st.DrawFn) -> Step:
     return Step(_shortly(method), lambda stage: stage.end_transaction(method))
 
 
+CHANNELS = (
+    Step("another channel", lambda stage: stage.another_channel()),
+    Step("close the channel", lambda stage: stage.close_channel()),
+    Step("close the connection", lambda stage: stage.reconnect()),
+)
+
+
 def another_mode() -> st.SearchStrategy[Step]:
     return st.sampled_from((_call(TxSelect()), _call(ConfirmSelect())))
 
@@ -303,12 +323,16 @@ def _beginnings(draw: st.DrawFn, world: World) -> list[Step]:
 def _rounds(draw: st.DrawFn, world: World, *, strange: bool) -> list[Step]:
     """Something is published, somebody takes it and settles it, and something else happens."""
     steps = draw(st.lists(publish(world), min_size=1, max_size=2))
+    if seldom(draw, 4):
+        steps.append(draw(st.sampled_from(CHANNELS)))
     if world.transactions:
         steps += draw(st.lists(transact(), max_size=1))
     steps += draw(st.lists(st.one_of(get(world), consume(world)), min_size=1, max_size=2))
     steps += draw(st.lists(st.one_of(settle(), settle(), settle(), settle_all(), recover()), min_size=1, max_size=3))
     if world.transactions:
         steps += draw(st.lists(transact(), max_size=1))
+    if seldom(draw, 4):
+        steps.append(draw(st.sampled_from(CHANNELS)))
     if seldom(draw, 3):
         others = [
             bind(world, mostly="off"),

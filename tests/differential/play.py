@@ -18,7 +18,7 @@ from dataclasses import astuple, dataclass, fields
 from typing import Any, NamedTuple
 from unittest import mock
 
-from differential.acts import EXCHANGES, QUEUES, TRANSACTIONS, Step
+from differential.acts import EXCHANGES, FRAME_MAX, LONG_NAMES, QUEUES, TRANSACTIONS, Step
 from differential.transcript import Line, Stage
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Queue
@@ -141,7 +141,7 @@ class Tally:
 async def play(url: str, sequence: list[Step], patience: float, ways: Ways | None = None) -> Transcript:
     """Do it all, and give what was seen after each step."""
     await clean(url)
-    stage = Stage(url, QUEUES, patience)
+    stage = Stage(f"{url}?frame_max={FRAME_MAX}", QUEUES, patience)
     await stage.open()
     seen: list[list[Line]] = []
     crossed: int | None = None
@@ -165,9 +165,9 @@ async def play(url: str, sequence: list[Step], patience: float, ways: Ways | Non
 
 async def clean(url: str) -> None:
     async with Connection(url) as connection:
-        for queue in QUEUES:
+        for queue in (*QUEUES, *LONG_NAMES):
             await connection.delete_queue(queue)
-        for exchange in EXCHANGES:
+        for exchange in (*EXCHANGES, *LONG_NAMES):
             await connection.delete_exchange(exchange)
 
 
