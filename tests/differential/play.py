@@ -20,6 +20,7 @@ from unittest import mock
 
 from differential.acts import EXCHANGES, FRAME_MAX, LONG_NAMES, QUEUES, TRANSACTIONS, Step
 from differential.transcript import Line, Stage
+from redrive.broker.channel import Channel
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Queue
 from redrive.broker.quorum import QuorumQueue
@@ -43,11 +44,15 @@ class Ways:
 
     A dead letter that reaches a quorum queue while a channel ends is a crossing if a consumer of that channel took it:
     it comes from the queue in which it died, and then from that consumer.
+
+    What several channels give back to a quorum queue when their connection ends is a crossing, too: they end at the
+    same time, in any order.
     """
 
     def __init__(self, *, transactions: bool) -> None:
         self._transactions = transactions
         self._ways: dict[str, set[object]] = defaultdict(set)
+        self._ending: Channel | None = None
 
     def published(self, queue: Queue, message: Message) -> None:
         if not message.deaths:
@@ -61,7 +66,10 @@ class Ways:
 
     def returned(self, queue: Queue, entries: list[Entry]) -> None:
         if entries:
-            self._ways[queue.name].add("a consumer")
+            self._ways[queue.name].add(self._ending if isinstance(queue, QuorumQueue) else None)
+
+    def ends(self, channel: Channel) -> None:
+        self._ending = channel
 
     def died(self, queue: Queue, reason: str) -> None:
         if reason == "delivery_limit" and queue.consumers:
@@ -71,6 +79,7 @@ class Ways:
         """Were there several into one queue? Asked at the end of a step."""
         crossed = any(len(ways) > 1 for ways in self._ways.values())
         self._ways.clear()
+        self._ending = None
         return crossed
 
 
@@ -81,6 +90,7 @@ def watched(*, transactions: bool) -> Iterator[Ways]:
         for kind in (Queue, QuorumQueue):
             _spy(stack, kind, "publish", lambda queue, message, *_: ways.published(queue, message))
             _spy(stack, kind, "put_back", lambda queue, entries, **_: ways.returned(queue, entries))
+        _spy(stack, Channel, "close", ways.ends)
         _spy(stack, VirtualHost, "dead_letter", lambda _, queue, message, reason, *__: ways.died(queue, reason))  # noqa: ARG005
         yield ways
 

@@ -501,8 +501,15 @@ class Session(asyncio.Protocol):
             self._transport.abort()
 
     def _drop_channels(self) -> None:
-        """What goes wrong with one of them is no reason to keep what the others have."""
-        for number in list(self.channels):
+        """What goes wrong with one of them is no reason to keep what the others have.
+
+        What one gives back is not delivered to another that ends as well: it would be lost there without acks, and
+        count as a failed delivery with them.
+        """
+        flowing = {number: channel.flowing for number, channel in self.channels.items()}
+        self.stop_delivering()
+        for number in flowing:
+            self.channels[number].flowing = flowing[number]  # its own queues still serve it while it ends
             try:
                 self._drop_channel(number)
             except Exception:
