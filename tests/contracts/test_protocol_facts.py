@@ -333,20 +333,6 @@ def test_what_belonged_to_a_connection_is_gone_at_close_ok(connect: Callable[[],
     assert other.refused(QueueDeclare(queue="mine", passive=True))[:2] == ("channel", 404)
 
 
-def test_a_connection_that_ends_delivers_nothing_between_its_channels(connect: Callable[[], Client]) -> None:
-    """What one channel gives back at the end of its connection is not lost to a no-ack consumer of another."""
-    client = connect().connect().open_channel()
-    client.expect(QueueDeclareOk, QueueDeclare(queue="q"))
-    client.expect(BasicConsumeOk, BasicConsume(queue="q", consumer_tag="c"))
-    client.say(publish("q"))
-    client.delivered()
-    client.expect(ChannelOpenOk, ChannelOpen(), channel=2)
-    client.expect(BasicConsumeOk, BasicConsume(queue="q", consumer_tag="d", no_ack=True), channel=2)
-    client.expect(ConnectionCloseOk, ConnectionClose(reply_code=200), channel=0)
-
-    assert connect().connect().open_channel().count("q") == 1
-
-
 def test_channel_max_limits_how_many_channels_are_open(connect: Callable[[], Client]) -> None:
     """Any number may be opened, 65535 too; one channel more than `channel_max` is NOT_ALLOWED."""
     client = connect().connect(channel_max=2)
@@ -657,3 +643,22 @@ def test_a_client_that_keeps_writing_after_close_is_disconnected(memory_broker: 
         megabyte = b"x" * 1024 * 1024
         with pytest.raises(ConnectionError):
             client.socket.sendall(megabyte * 64)
+
+
+def test_a_connection_that_ends_delivers_nothing_between_its_channels(memory_broker: ThreadedBroker) -> None:
+    """What one channel gives back at the end of its connection is not lost to a no-ack consumer of another.
+
+    RabbitMQ ends the channels at the same time, and may lose it.
+    """
+    url = memory_broker.add_vhost("two channels")
+    with Client(url) as client, Client(url) as other:
+        client.connect().open_channel()
+        client.expect(QueueDeclareOk, QueueDeclare(queue="q"))
+        client.expect(BasicConsumeOk, BasicConsume(queue="q", consumer_tag="c"))
+        client.say(publish("q"))
+        client.delivered()
+        client.expect(ChannelOpenOk, ChannelOpen(), channel=2)
+        client.expect(BasicConsumeOk, BasicConsume(queue="q", consumer_tag="d", no_ack=True), channel=2)
+        client.expect(ConnectionCloseOk, ConnectionClose(reply_code=200), channel=0)
+
+        assert other.connect().open_channel().count("q") == 1
