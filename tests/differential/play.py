@@ -46,7 +46,8 @@ class Ways:
     it comes from the queue in which it died, and then from that consumer.
 
     What several channels give back to a quorum queue when their connection ends is a crossing, too: they end at the
-    same time, in any order.
+    same time, in any order. So is a message that a commit brings to a full queue with consumers: RabbitMQ handles acks
+    before the publishes that wait with them, and the room they make may save it.
     """
 
     def __init__(self, *, transactions: bool) -> None:
@@ -74,6 +75,8 @@ class Ways:
     def died(self, queue: Queue, reason: str) -> None:
         if reason == "delivery_limit" and queue.consumers:
             self._ways[queue.name] |= {"room for one", "room for two"}
+        if reason == "maxlen" and queue.consumers and self._transactions:
+            self._ways[queue.name] |= {"before an ack", "after an ack"}
 
     def crossed(self) -> bool:
         """Were there several into one queue? Asked at the end of a step."""
