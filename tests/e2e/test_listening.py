@@ -39,6 +39,7 @@ async def serve() -> None:
         await asyncio.Event().wait()
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
         asyncio.run(serve())
     except KeyboardInterrupt:
