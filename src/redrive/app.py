@@ -29,6 +29,7 @@ from redrive.errors import (
     AccessRefused,
     Closed,
     ConfigurationError,
+    ConnectionClosed,
     ConnectionLost,
     NotFound,
     RedriveError,
@@ -201,7 +202,17 @@ class App(Router):
         return connect
 
     async def _bring(self, connection: Connection) -> Server:
-        """Make what is missing of the topology, or see that nothing is."""
+        """Make what is missing of the topology, or see that nothing is; once more if the embedded broker changes hands
+        meanwhile, as it does when a program that published a message ends.
+        """
+        try:
+            return await self._bring_once(connection)
+        except (ConnectionLost, ConnectionClosed):
+            if self.broker is not None:
+                raise
+            return await self._bring_once(connection)
+
+    async def _bring_once(self, connection: Connection) -> Server:
         server = await recognise(connection, self.topology, self.management)
         wanted = expand(self.topology, server)
         plan = make_plan(wanted, await survey(connection, wanted, server, self.management))

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from redrive.errors import AuditUnavailable
+from redrive.errors import AuditUnavailable, ConfigurationError
 from redrive.recovery.redaction import redact_text
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.store.database import Database
@@ -33,7 +33,7 @@ class Audit:
         try:
             with self.database.engine.begin() as connection:
                 self.add(connection, entry)
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, OSError, ConfigurationError) as error:
             raise AuditUnavailable(_why(error, self.database)) from error
 
     def add(self, connection: sa.Connection, entry: AuditEntry) -> None:

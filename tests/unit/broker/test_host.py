@@ -3,11 +3,14 @@
 import asyncio
 import stat
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+import redrive.app
 from dead_lettering import eventually
+from redrive import App
 from redrive.broker.host import SharedBroker
 from redrive.broker.storage.errors import CorruptFile, NotWritable
 from redrive.broker.storage.sqlite import FILE_NAME
@@ -104,3 +107,23 @@ async def test_a_folder_that_cannot_be_read_stays_nobodys(tmp_path: Path) -> Non
     async with SharedBroker(tmp_path) as again, Connection(again.url) as connection:
         assert again.hosting
         assert (await connection.queue_info("orders")).messages == 20
+
+
+async def test_an_application_starts_while_the_broker_changes_hands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that hosts the broker ends while a worker that started after it declares its topology."""
+    host = await SharedBroker(tmp_path).__aenter__()
+    survey, ends = redrive.app.survey, [host]
+
+    async def survey_while_the_host_ends(*arguments: Any) -> Any:
+        if not ends:
+            return await survey(*arguments)
+        _, found = await asyncio.gather(ends.pop().__aexit__(None, None, None), survey(*arguments))
+        return found
+
+    monkeypatch.setattr(redrive.app, "survey", survey_while_the_host_ends)
+    app = App("shop", data=tmp_path)
+    app.queue("orders")
+    async with app:
+        await app.publish("", "orders", {"id": 1})
