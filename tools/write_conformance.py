@@ -28,17 +28,24 @@ Stacks = Mapping[tuple[str, str], set[str]]  # by system and test
 
 def collected() -> Stacks:
     """On which stacks pytest runs each test of the examples."""
+    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for system, test, variant in _collect(""):
+        found[system, test] |= {"embedded", "production"} & set(variant.split("-"))
+    for system, test, _ in _collect("rabbitmq"):
+        found[system, test] |= {"production"}
+    return found
+
+
+def _collect(marker: str) -> list[tuple[str, str, str]]:
+    """Return system, test and variant of every test that has this marker."""
     told = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-n", "0", "-m", "", str(TESTS)],
+        [sys.executable, "-m", "pytest", "--collect-only", "-n", "0", "-m", marker, str(TESTS)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for system, test, variant in re.findall(r"/test_(\w+)\.py::(\w+)(?:\[(.*)\])?$", told, re.MULTILINE):
-        found[system, test] |= {"embedded", "production"} & set(variant.split("-"))
-    return found
+    return re.findall(r"/test_(\w+)\.py::(\w+)(?:\[(.*)\])?$", told, re.MULTILINE)
 
 
 def table(system: str, stacks: Stacks) -> str:

@@ -69,6 +69,12 @@ class Stack:
             check=False,
         )
 
+    def hold(self, definitions: Path) -> None:
+        """Declare what a definitions.json has, and have the broker compared with it: nothing less, nothing else."""
+        for command in (["apply"], ["check", "--strict"]):
+            told = self.run("redrive", "topology", *command, str(definitions))
+            assert told.returncode == 0, told.stdout + told.stderr
+
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """To the broker that the example uses, as a guest of the embedded one."""

@@ -104,11 +104,19 @@ says = Checklist(
 # What is made -------------------------------------------------------------------------------------
 
 
-@says(
+in_the_definitions = says(
     "creates exchanges", "creates queues", "creates parts", "domain.events", "domain.commands",
     *(f"bind {queue}" for queue in BINDS), "retry exchange", "retry queue", "dlq exchange", "dlq queue",
     "retry 2", "retry 3", "retry 4",
 )  # fmt: skip
+
+
+@in_the_definitions
+def test_a_broker_holds_the_definitions(stack: Stack) -> None:
+    stack.hold(INFRA / "rabbitmq" / "definitions.json")
+
+
+@in_the_definitions
 def test_the_definitions_are_the_topology_of_the_text() -> None:
     definitions = json.loads((INFRA / "rabbitmq" / "definitions.json").read_text())
     exchanges = {one["name"]: one["type"] for one in definitions["exchanges"]}

@@ -121,7 +121,17 @@ says = Checklist(
 # What is made -------------------------------------------------------------------------------------
 
 
-@says("video", "video-dlx", "video-retry", "tasks", "60s", "dlq", "native", "backoff 1", "backoff 3")
+in_the_definitions = says(
+    "video", "video-dlx", "video-retry", "tasks", "60s", "dlq", "native", "backoff 1", "backoff 3"
+)
+
+
+@in_the_definitions
+def test_a_broker_holds_the_definitions(stack: Stack) -> None:
+    stack.hold(DEFINITIONS)
+
+
+@in_the_definitions
 def test_the_definitions_are_the_topology_of_the_text() -> None:
     definitions = json.loads(DEFINITIONS.read_text())
     queues = {one["name"]: one for one in definitions["queues"]}
