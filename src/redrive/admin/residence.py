@@ -37,7 +37,8 @@ class Residence:
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._failed: tuple[float, RedriveError] | None = None  # when, and why
-        self._view: tuple[float, asyncio.Task[View]] | None = None
+        self._view: tuple[float, asyncio.Task[View]] | None = None  # the latest survey, and when it was started
+        self._surveys: set[asyncio.Task[View]] = set()  # in progress; an older one may still be awaited
         self._turns = _Turns()
 
     @property
@@ -66,9 +67,10 @@ class Residence:
         yield replace(view, broker=_Sharing(view.connection, self._turns))
 
     async def close(self) -> None:
-        for task in filter(None, (self._connecting, self._view[1] if self._view is not None else None)):
+        tasks = [task for task in (self._connecting, *self._surveys) if task is not None]
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         stack, self._stack, self._connection = self._stack, None, None
         if stack is not None:
             await stack.aclose()
@@ -121,7 +123,10 @@ class Residence:
     async def _seen(self, connection: Connection) -> View:
         now = asyncio.get_running_loop().time()
         if self._view is None or now - self._view[0] > _FRESH:
-            self._view = now, asyncio.create_task(self.place.view(connection), name="redrive-survey")
+            survey = asyncio.create_task(self.place.view(connection), name="redrive-survey")
+            self._surveys.add(survey)
+            survey.add_done_callback(self._surveys.discard)
+            self._view = now, survey
         asked = self._view
         try:
             return await asyncio.shield(asked[1])
