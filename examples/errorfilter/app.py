@@ -10,7 +10,7 @@
           dlx.exchange ─> minha.fila.dlq                          dlx.exchange ─> recibos.dlq
 
 The filter is said once for the application, and `charge` has it without a word. `send_receipt` has one of its own: for
-it a customer whom nobody knows is no reason to try again, and its waits are fixed whatever `RETRY_BACKOFF` is.
+it an unknown customer is no reason to try again, and its waits are fixed whatever `RETRY_BACKOFF` is.
 """
 
 from __future__ import annotations

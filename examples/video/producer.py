@@ -33,7 +33,7 @@ def task_ids(result: AsyncResult) -> str:
 
 
 def outcome(result: AsyncResult) -> str | None:
-    """Return what became of a video in words; None while neither task has ended it."""
+    """Return the outcome of a video in words; None while its tasks are not finished."""
     for task in (result.parent, result):  # if the first fails, Celery gives the second the same failure
         if task.state == "FAILURE":
             return f"task {task.id} is kept in video_dlq: {type(task.result).__name__}: {task.result}"

@@ -188,7 +188,7 @@ async def test_a_plain_prepare_function_runs_in_as_many_threads(app: App) -> Non
     threads: set[str] = set()
 
     def prepare(order: Order, message: Message) -> tuple[int, str]:
-        meeting.wait()  # nobody leaves before three are here
+        meeting.wait()  # no call returns before three are here
         threads.add(threading.current_thread().name)
         return order.id, message.queue
 

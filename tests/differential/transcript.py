@@ -56,7 +56,7 @@ class Seat:
         self.channel = channel
         self.open: dict[Delivered, int] = {}  # what is not settled, with its delivery tag
         self.in_transaction: dict[Delivered, int] = {}  # what is, if the transaction is committed
-        self.settled_last = 999  # a tag that nobody knows
+        self.settled_last = 999  # an unknown tag
         self.takes_all: set[str] = set()  # the tags of consumers that acknowledge nothing
         self.seen: dict[str, int] = defaultdict(int)
         self.arrived: dict[str, list[Line]] = defaultdict(list)

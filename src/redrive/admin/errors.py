@@ -43,7 +43,7 @@ class NotAllowed(RedriveError):
 class QueueNotAccepted(RedriveError):
     """This server accepts only the dead-letter queues of its application, and this queue is none of them.
 
-    Whose: whoever asks, or the server's settings.
+    Whose: the caller's, or the server's settings.
 
     Do: ask for one of the queues that the message lists. `own_queues_only` is what limits the server to them; `redrive
     dlq` is not limited.

@@ -80,8 +80,8 @@ class Office:
         clock: Clock | None = None,
     ) -> None:
         """`app`: whose outbox is shown. `archives`: where what is discarded is written to first. `apart`: operations
-        have a process of their own, so that nobody waits for them. `least_role`: principals with a lower role are
-        refused, whatever they ask for; without it, that of `access`. `own_queues_only`: the dead-letter queues that
+        have a process of their own, so that requests do not wait for them. `least_role`: principals with a lower role
+        are refused, whatever they ask for; without it, that of `access`. `own_queues_only`: the dead-letter queues that
         the topology declares are the only ones to be listed, looked into and operated on.
         """
         self.clock = clock or SystemClock()

@@ -34,6 +34,13 @@ from redrive.topology.routing import targets as queues_reached
 from redrive.topology.survey import Survey
 
 
+def _default_destination(part: Expanded) -> Destination:
+    """Return the `redrive_to` of a queue; its own retry exchange and key, written out, are `retry`."""
+    to = part.queue.destination
+    is_retry = to.way is Way.EXCHANGE and (to.name, to.key) == part.retry_route
+    return Destination(Way.RETRY) if is_retry else to
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     broker: str | None = None  # a URL; None: the embedded broker of the data folder
@@ -42,6 +49,12 @@ class Place:
     topology: Topology = field(default_factory=Topology)
     inbox_windows: Mapping[str, timedelta] = field(default_factory=dict)  # by queue
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)  # by queue, where they are not the usual
+    _destinations: Mapping[str, Destination] = field(init=False, repr=False, compare=False)  # by dead-letter queue
+
+    def __post_init__(self) -> None:
+        parts = [Expanded(self.topology, queue, Server()) for queue in self.topology.queues]
+        found = {dlq: _default_destination(part) for part in reversed(parts) for dlq in part.dead_letter_queues}
+        object.__setattr__(self, "_destinations", found)
 
     def for_another_process(self) -> Place:
         """Without code of the application: nobody asks a place which errors are worth another try."""
@@ -68,12 +81,7 @@ class Place:
         """Return where a re-drive of a dead-letter queue goes by default: as the topology says (`redrive_to`), or `own`
         if it says nothing or does not know the queue.
         """
-        for part in (Expanded(self.topology, one, Server()) for one in self.topology.queues):
-            if queue in part.dead_letter_queues:
-                to = part.queue.destination
-                is_retry = to.way is Way.EXCHANGE and (to.name, to.key) == part.retry_route
-                return Destination(Way.RETRY) if is_retry else to
-        return Destination()
+        return self._destinations.get(queue, Destination())
 
     @asynccontextmanager
     async def looking(self, *queues: str) -> AsyncIterator[View]:  # noqa: ARG002 - it is seen anew each time

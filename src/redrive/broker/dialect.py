@@ -77,7 +77,7 @@ class Dialect:
     # A queue that is declared again with another type: one that does not say its type says "classic". Where False, it
     # says nothing, in the words of the refusal.
     names_default_queue_type: bool = True
-    # An exchange type that nobody knows is PRECONDITION_FAILED, which ends the channel. Where False it is
+    # An unknown exchange type is PRECONDITION_FAILED, which ends the channel. Where False it is
     # COMMAND_INVALID, which ends the connection.
     unknown_type_ends_channel: bool = True
     # x-queue-mode may be anything. Where True it is `default` or `lazy`.

@@ -476,7 +476,7 @@ class Session(asyncio.Protocol):
         """The client has closed the connection, and closes the socket next. Nothing of the connection waits for it."""
         self._release_all()
         self._ignored = 0
-        self._published = False  # no alarm concerns it any more, or nobody would see the socket close
+        self._published = False  # an alarm would stop the reading, and with it the end of the socket would go unseen
         self._write_now()
         if self._timer is not None:
             self._timer.cancel()

@@ -203,7 +203,7 @@ class Consumer:
 
     async def flush(self) -> None:
         """Wait until the broker has read what was settled so far: acks that were only sent can be lost if this process
-        is killed. If the connection is lost meanwhile, nobody knows.
+        is killed. If the connection is lost meanwhile, that is unknown.
         """
         if self._channel is not None:
             with suppress(RedriveError):

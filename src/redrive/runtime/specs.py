@@ -36,7 +36,7 @@ class BatchSpec:
     timeout: Duration = "1s"  # or as many as came within this time of the first
     batchers: int = 1  # so many batches are handled at a time
     prepare: Callable[..., Any] | None = None  # called with each message before it is gathered
-    processors: int | None = None  # so many messages are prepared at a time; None: one, in the order of the queue
+    processors: int | None = None  # how many messages are prepared at a time; None: one, in the order of the queue
     key: Callable[[Any], Any] | None = None  # messages of one batch have one key
     isolate: bool | Errors = True  # when a batch fails (with these errors), find by halves which message it was
 

@@ -265,7 +265,7 @@ async def test_as_many_messages_are_prepared_at_a_time_as_the_environment_says(
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
-        await three.wait()  # nobody goes on before three are here
+        await three.wait()  # no call goes on before three are here
         inside -= 1
         row: Row = await prepare(user)
         return row

@@ -63,7 +63,7 @@ class NoRole(RedriveError):
 class RoleTooLow(NoRole):
     """The role of this principal is lower than the least role of this server (HTTP: 403).
 
-    Whose: the server's settings, or whoever gives out roles.
+    Whose: the server's settings, or the administrator who gives out roles.
 
     Do: use a key or token with that role. The least role is set by `redrive serve --least-role`, or by
     `redrive.admin.router(app, least_role=...)`.
