@@ -32,7 +32,6 @@ from redrive.errors import RemoteProtocolError
 PATIENCE = (0.0, 0.05, 0.3, 0.1, 0.3)
 QUORUM_PATIENCE = (0.03, 0.15, 0.4, 0.1, 0.3)
 LAST = Step("the last look", Stage.last_look)
-SHORT_LIFE = 0.06  # what lives for a millisecond is gone after this, on either broker
 
 
 class Ways:
@@ -158,14 +157,12 @@ async def play(url: str, sequence: list[Step], patience: float, ways: Ways | Non
     await stage.open()
     seen: list[list[Line]] = []
     crossed: int | None = None
-    short_lived = False
     try:
         for number, step in enumerate([*sequence, LAST]):
-            short_lived = short_lived or step.short_lived
+            stage.short_lived = stage.short_lived or step.short_lived
             async with asyncio.timeout(30):
                 await step.act(stage)
-                if short_lived:
-                    await asyncio.sleep(SHORT_LIFE)
+                await stage.rest()
                 await stage.look()
             if ways is not None and ways.crossed() and crossed is None:
                 crossed = number

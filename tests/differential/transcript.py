@@ -39,6 +39,7 @@ from redrive.wire.properties import Properties, decode_properties
 
 Line = tuple[Any, ...]
 MOST_CHANNELS = 3
+SHORT_LIFE = 0.06  # a message with a TTL of a millisecond is gone after this, on either broker
 
 
 class Delivered(NamedTuple):
@@ -77,6 +78,7 @@ class Stage:
     url: str
     queues: tuple[str, ...]
     patience: float = 0.0
+    short_lived: bool = False  # a message may have a TTL of a millisecond
     lines: list[Line] = field(default_factory=list)
     link: Link = field(init=False)
     _seats: list[Seat] = field(default_factory=list)  # the current one comes first
@@ -327,11 +329,18 @@ class Stage:
             await self.channel.close()
             self._leave_channel()
         await self.close_channel()
+        await self.rest()
         await self.look()
         for queue in self.queues:
             if ("holds", queue, None) not in self.lines:
                 while await self.get(queue, no_ack=True):
                     pass
+                await self.rest()  # a message that expired behind those may have come into a queue of a short TTL
+
+    async def rest(self) -> None:
+        """Wait until messages with a TTL of a millisecond have expired, if there are any."""
+        if self.short_lived:
+            await asyncio.sleep(SHORT_LIFE)
 
     async def _flush(self) -> None:
         """Have each channel answer something, so that what it was sent before has come."""
