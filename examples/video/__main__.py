@@ -13,7 +13,7 @@ import click
 
 from examples.video import clips
 from redrive import environment
-from redrive.broker.host import SharedBroker
+from redrive.broker.shared import SharedBroker
 
 FILMS = {"short": clips.film(0.5), "long": clips.film(2), "broken": b"This was a film once." * 50}
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from redrive import environment
-from redrive.broker.host import SharedBroker
+from redrive.broker.shared import SharedBroker
 from redrive.broker.storage import StorageError
 from redrive.broker.storage.census import count_unserved
 from redrive.client import BrokerURL, Connection, State

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from redrive import environment
-from redrive.broker.host import SharedBroker
+from redrive.broker.shared import SharedBroker
 from redrive.client import Connection
 from redrive.client.inventory import read_inventory
 from redrive.client.management import Management

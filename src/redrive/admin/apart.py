@@ -27,7 +27,7 @@ from redrive.admin.jobs import Job
 from redrive.admin.place import Place
 from redrive.admin.running import Hears, Inside
 from redrive.admin.service import Service
-from redrive.broker.host import SharedBroker
+from redrive.broker.shared import SharedBroker
 from redrive.errors import Closed, RedriveError
 from redrive.runtime.dlq.operation import Operation
 from redrive.store.audit import Audit

@@ -11,7 +11,7 @@ from itertools import count
 from redrive.broker.clock import Clock, Lifetime, LoopClock
 from redrive.broker.deadletter import decode_history
 from redrive.broker.dialect import LATEST, Dialect
-from redrive.broker.memory import DEFAULT_LIMIT, Memory
+from redrive.broker.memory_alarm import DEFAULT_LIMIT, MemoryAlarm
 from redrive.broker.message import Entry, Message, read_facts
 from redrive.broker.session import Session
 from redrive.broker.storage.journal import Journal, StoredMessage
@@ -47,7 +47,7 @@ class Broker:
         self.tuning = tuning
         self.sessions: set[Session] = set()
         self.vhosts: dict[str, VirtualHost] = {}
-        self.memory = Memory(memory_limit, self._alarm)
+        self.memory = MemoryAlarm(memory_limit, self._alarm)
         self.users = dict(users)
         self._ids = count(1)
         self._session_ids = count(1)

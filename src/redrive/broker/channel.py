@@ -1,6 +1,6 @@
 """A channel as the broker sees it: what a client asks for, and what it is owed.
 
-One method of AMQP is one method here. Whatever is refused is raised as a `Refusal`; the session turns it into
+One method of AMQP is one method here. Whatever is refused is raised as an `AmqpError`; the session turns it into
 channel.close or connection.close. Confirms and acks are told in bulk: when the journal has what a read brought,
 one `basic.ack` with `multiple` answers for all of it.
 """
@@ -14,12 +14,12 @@ from enum import Enum, auto
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from redrive.broker import replies
-from redrive.broker.inventory import INVENTORY, take_inventory
+from redrive.broker import direct_reply_to
+from redrive.broker.errors import AmqpError, access_refused, not_found, not_implemented, precondition
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Queue
-from redrive.broker.refusal import Refusal, access_refused, not_found, not_implemented, precondition
-from redrive.broker.settings import not_an_integer
+from redrive.broker.queue_arguments import not_an_integer
+from redrive.broker.status_queue import STATUS_QUEUE, status_message
 from redrive.errors import ReplyCode
 from redrive.protocol.content import Publication
 from redrive.wire.frames import ack_frame, deliver_frame, nack_frame
@@ -128,7 +128,7 @@ class ChannelConsumer:
 
     def cancelled_by_broker(self) -> None:
         self.channel.consumers.pop(self.tag, None)
-        self.channel.part_with(self)
+        self.channel.detach(self)
         self.channel.session.notify_cancel(self.channel.number, self.tag)
 
     def __repr__(self) -> str:
@@ -160,17 +160,17 @@ def _without_line_ends(name: str) -> str:
 Unacked = tuple[Queue, Entry, ChannelConsumer | None]
 
 
-class Fate(Enum):
-    """What becomes of a delivery."""
+class Settlement(Enum):
+    """How a client settles a delivery."""
 
-    DONE = auto()
+    ACKED = auto()
     REJECTED = auto()  # and counted as a failure, where deliveries are counted
     REJECTED_UNCOUNTED = auto()
-    RETURNED = auto()  # and counted
-    RETURNED_UNCOUNTED = auto()
+    REQUEUED = auto()  # and counted
+    REQUEUED_UNCOUNTED = auto()
 
 
-def _shares(taken: dict[int, Unacked]) -> Iterable[list[Unacked]]:
+def _groups_returned_together(taken: dict[int, Unacked]) -> Iterable[list[Unacked]]:
     """What is given up together, one after the other: each of those that were got, then each consumer's, by its tag.
 
     A queue hands out again what it has back before it hears of the next.
@@ -188,7 +188,7 @@ def _shares(taken: dict[int, Unacked]) -> Iterable[list[Unacked]]:
     return [*got, *(consumed[name] for name in sorted(consumed))]
 
 
-def _last_turn(tag: int, consumer: ChannelConsumer | None, *, by_name: bool) -> tuple[int, str, int]:
+def _return_order(tag: int, consumer: ChannelConsumer | None, *, by_name: bool) -> tuple[int, str, int]:
     """In which order a channel that ends gives back. Whoever got a message was a consumer, too, named by its tag."""
     if consumer is None:
         return 0 if by_name else sys.maxsize, str(tag), tag
@@ -204,7 +204,7 @@ class Channel:
         self.ended = False  # and the client is told nothing more
         self.prefetch = 0  # for the whole channel
         self.consumers: dict[str, ChannelConsumer] = {}
-        self._parted: list[ChannelConsumer] = []  # they were cancelled, and have not settled everything
+        self._detached: list[ChannelConsumer] = []  # they were cancelled, and have not settled everything
         self.unacked: dict[int, Unacked] = {}
         self._consumer_prefetch = 0  # for consumers that come after
         self._tags = count(1)
@@ -249,11 +249,11 @@ class Channel:
     @property
     def outstanding(self) -> int:
         """Deliveries to consumers that are not settled. What was got counts towards no limit."""
-        return sum(consumer.unacked for consumer in (*self.consumers.values(), *self._parted))
+        return sum(consumer.unacked for consumer in (*self.consumers.values(), *self._detached))
 
-    def part_with(self, consumer: ChannelConsumer) -> None:
+    def detach(self, consumer: ChannelConsumer) -> None:
         """It gets no more, and may still have something to settle."""
-        self._parted = [parted for parted in (*self._parted, consumer) if parted.unacked]
+        self._detached = [gone for gone in (*self._detached, consumer) if gone.unacked]
 
     def handle(self, method: Method) -> None:
         self._methods[type(method)](method)
@@ -293,14 +293,14 @@ class Channel:
     def _named(self, name: str) -> str:
         """An empty name means the queue that was declared last on this channel."""
         if not name and not self._last_queue:
-            raise Refusal(ReplyCode.NOT_FOUND, "no previously declared queue")
+            raise AmqpError(ReplyCode.NOT_FOUND, "no previously declared queue")
         return name or self._last_queue
 
     def _queue(self, name: str) -> Queue:
         return self.vhost.queue(self._named(name), self.session)
 
     def _queue_declare(self, method: QueueDeclare) -> None:
-        if method.queue.startswith(replies.REPLY_TO):
+        if method.queue.startswith(direct_reply_to.REPLY_TO):
             self._declare_replies(method)
             return
         method = replace(method, queue=_without_line_ends(method.queue))
@@ -311,7 +311,7 @@ class Channel:
 
     def _declare_replies(self, method: QueueDeclare) -> None:
         """Whether somebody waits for an answer: every declaration of this name is a passive one."""
-        if method.queue != replies.REPLY_TO and method.queue not in self.vhost.queues:
+        if method.queue != direct_reply_to.REPLY_TO and method.queue not in self.vhost.queues:
             raise not_found("queue", method.queue, self.vhost.name)
         self._reply(QueueDeclareOk(queue=method.queue, consumer_count=1), unless=method.no_wait)
 
@@ -347,10 +347,10 @@ class Channel:
             self._published += 1
         if publication.immediate:
             raise not_implemented("immediate=true")
-        if replies.ENCODED in publication.raw_properties:
+        if direct_reply_to.ENCODED_REPLY_TO in publication.raw_properties:
             self._address(publication)
         if self._transaction is not None:
-            routed_message = self.vhost.find_way(publication, self.session.user)
+            routed_message = self.vhost.route_publication(publication, self.session.user)
             self._transaction.publications.append((publication, *routed_message))
             return
         routed, accepted = self.vhost.publish(publication, self.session.user, self)
@@ -365,11 +365,13 @@ class Channel:
         self.session.confirm_later(self)
 
     def _address(self, publication: Publication) -> None:
-        if not replies.asks(publication.raw_properties):
+        if not direct_reply_to.asks_for_direct_reply(publication.raw_properties):
             return
         if self._replies is None:
             raise precondition("fast reply consumer does not exist")
-        publication.raw_properties = replies.addressed(publication.raw_properties, self._replies.queue.name)
+        publication.raw_properties = direct_reply_to.with_reply_name(
+            publication.raw_properties, self._replies.queue.name
+        )
 
     def _return(self, publication: Publication) -> None:
         method = BasicReturn(
@@ -412,7 +414,7 @@ class Channel:
 
     def _consume(self, method: BasicConsume) -> None:
         tag = method.consumer_tag or f"amq.ctag-{self.session.id}-{self.number}-{next(self.consumer_numbers)}"
-        if method.queue == replies.REPLY_TO:
+        if method.queue == direct_reply_to.REPLY_TO:
             self._consume_replies(method, tag)
             return
         queue = self._queue(method.queue)
@@ -439,13 +441,13 @@ class Channel:
             raise precondition("reply consumer cannot acknowledge")
         if self._replies is not None:
             raise precondition("reply consumer already set")
-        queue = self.vhost.add_reply_queue(replies.new_name())
+        queue = self.vhost.add_reply_queue(direct_reply_to.new_reply_name())
         self._replies = ChannelConsumer(self, queue, tag, no_ack=True, prefetch=0, priority=0)
         self._begin(self._replies, method, exclusive=method.exclusive)
 
     def _check_tag(self, tag: str) -> None:
         if tag in self.consumers:
-            raise Refusal(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+            raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
 
     def _begin(self, consumer: ChannelConsumer, method: BasicConsume, *, exclusive: bool) -> None:
         self.consumers[consumer.tag] = consumer
@@ -458,7 +460,7 @@ class Channel:
         consumer = self.consumers.pop(method.consumer_tag, None)
         if consumer is not None:
             consumer.active = False
-            self.part_with(consumer)
+            self.detach(consumer)
             consumer.queue.remove(consumer)
             if not consumer.queue.deleted:
                 consumer.queue.dispatch()
@@ -467,12 +469,12 @@ class Channel:
         self._reply(BasicCancelOk(consumer_tag=method.consumer_tag), unless=method.no_wait)
 
     def _get(self, method: BasicGet) -> None:
-        if method.queue == INVENTORY:
-            self._get_inventory(method)
+        if method.queue == STATUS_QUEUE:
+            self._get_status(method)
             return
         queue = self._queue(method.queue)
         if queue.settings.quorum and queue.settings.single_active_consumer:
-            raise Refusal(
+            raise AmqpError(
                 ReplyCode.RESOURCE_LOCKED,
                 f"cannot obtain access to locked queue '{queue.name}' in vhost '{self.vhost.name}'. "
                 f"basic.get operations are not supported by {self.vhost.dialect.quorum_in_words} queues with single "
@@ -494,12 +496,12 @@ class Channel:
         )
         self.session.send(self.number, got, outgoing_properties(queue, entry, got=True), entry.message.body)
 
-    def _get_inventory(self, method: BasicGet) -> None:
+    def _get_status(self, method: BasicGet) -> None:
         if not method.no_ack:
-            raise precondition(f"queue '{INVENTORY}' must be read with no_ack")
-        got = BasicGetOk(delivery_tag=self.next_tag(), routing_key=INVENTORY)
+            raise precondition(f"queue '{STATUS_QUEUE}' must be read with no_ack")
+        got = BasicGetOk(delivery_tag=self.next_tag(), routing_key=STATUS_QUEUE)
         properties = Properties(content_type="application/json").encode()
-        self.session.send(self.number, got, properties, take_inventory(self.vhost))
+        self.session.send(self.number, got, properties, status_message(self.vhost))
 
     def _flow(self, method: ChannelFlow) -> None:
         if not method.active:
@@ -509,31 +511,31 @@ class Channel:
     # Settling -----------------------------------------------------------------------------------------
 
     def _ack(self, method: BasicAck) -> None:
-        self._decide(Fate.DONE, self._take(method.delivery_tag, method.multiple))
+        self._decide(Settlement.ACKED, self._take(method.delivery_tag, method.multiple))
 
     def _nack(self, method: BasicNack) -> None:
-        fate = self._returned if method.requeue else self._discarded
-        self._decide(fate, self._take(method.delivery_tag, method.multiple))
+        settlement = self._returned if method.requeue else self._discarded
+        self._decide(settlement, self._take(method.delivery_tag, method.multiple))
 
     @property
-    def _returned(self) -> Fate:
+    def _returned(self) -> Settlement:
         """By basic.nack and basic.recover."""
-        return Fate.RETURNED if self.vhost.dialect.nack_counts else Fate.RETURNED_UNCOUNTED
+        return Settlement.REQUEUED if self.vhost.dialect.nack_counts else Settlement.REQUEUED_UNCOUNTED
 
     @property
-    def _discarded(self) -> Fate:
+    def _discarded(self) -> Settlement:
         """By basic.nack."""
-        return Fate.REJECTED if self.vhost.dialect.nack_counts else Fate.REJECTED_UNCOUNTED
+        return Settlement.REJECTED if self.vhost.dialect.nack_counts else Settlement.REJECTED_UNCOUNTED
 
     def _reject(self, method: BasicReject) -> None:
-        fate = Fate.RETURNED if method.requeue else Fate.REJECTED
-        self._decide(fate, self._take(method.delivery_tag, multiple=False))
+        settlement = Settlement.REQUEUED if method.requeue else Settlement.REJECTED
+        self._decide(settlement, self._take(method.delivery_tag, multiple=False))
 
-    def _decide(self, fate: Fate, taken: dict[int, Unacked]) -> None:
+    def _decide(self, settlement: Settlement, taken: dict[int, Unacked]) -> None:
         if self._transaction is not None:
-            self._transaction.settle(fate, taken)
+            self._transaction.settle(settlement, taken)
         else:
-            self._settle(fate, taken)
+            self._settle(settlement, taken)
 
     def _recover(self, method: BasicRecover | BasicRecoverAsync) -> None:
         if not method.requeue:
@@ -562,12 +564,12 @@ class Channel:
             tags.append(open_tag)
         return {open_tag: self.unacked.pop(open_tag) for open_tag in tags}
 
-    def _settle(self, fate: Fate, taken: dict[int, Unacked]) -> None:
-        if fate is Fate.DONE:
+    def _settle(self, settlement: Settlement, taken: dict[int, Unacked]) -> None:
+        if settlement is Settlement.ACKED:
             self._finish(taken.values())
         else:
-            for together in _shares(taken):
-                self._give_up(together, fate)
+            for together in _groups_returned_together(taken):
+                self._give_up(together, settlement)
             self._dispatch(())
 
     def _finish(self, taken: Iterable[Unacked]) -> None:
@@ -581,21 +583,21 @@ class Channel:
             queues[queue] = None
         self._dispatch(queues)
 
-    def _give_up(self, taken: Iterable[Unacked], fate: Fate, *, by_client: bool = True) -> None:
+    def _give_up(self, taken: Iterable[Unacked], settlement: Settlement, *, by_client: bool = True) -> None:
         returned: dict[Queue, list[Entry]] = {}
-        rejected = fate in (Fate.REJECTED, Fate.REJECTED_UNCOUNTED)
+        rejected = settlement in (Settlement.REJECTED, Settlement.REJECTED_UNCOUNTED)
         for queue, entry, consumer in taken:
             if consumer is not None:
                 consumer.unacked -= 1
             else:
                 queue.getting -= 1
             if rejected:
-                queue.reject(entry, counts=fate is Fate.REJECTED)
+                queue.reject(entry, counts=settlement is Settlement.REJECTED)
                 returned.setdefault(queue, [])
             else:
                 returned.setdefault(queue, []).append(entry)
         for queue, entries in returned.items():
-            queue.put_back(entries, counts=fate is Fate.RETURNED, by_client=by_client)
+            queue.put_back(entries, counts=settlement is Settlement.REQUEUED, by_client=by_client)
 
     def _dispatch(self, queues: Iterable[Queue]) -> None:
         if self.prefetch:  # room on the channel is room for all of its consumers
@@ -622,10 +624,10 @@ class Channel:
         self._reply(TxSelectOk())
 
     def _tx_commit(self, _: TxCommit) -> None:
-        transaction, self._transaction = self._in_transaction(), _Transaction()
+        transaction, self._transaction = self._current_transaction(), _Transaction()
         complete = self._publish_all(transaction)
-        for fate, taken in transaction.settlements:
-            self._settle(fate, taken)
+        for settlement, taken in transaction.settlements:
+            self._settle(settlement, taken)
         if not complete:  # a queue was full and refused; what others took is theirs
             raise precondition("partial tx completion")
         self.session.after_commit(lambda: self._reply(TxCommitOk()))
@@ -634,7 +636,7 @@ class Channel:
         """Says whether all queues took what was theirs."""
         complete, self.admitted = True, {}
         for publication, message, targets in transaction.publications:
-            routed, accepted = self.vhost.deliver(message, self.vhost.still_there(targets), self)
+            routed, accepted = self.vhost.deliver(message, self.vhost.existing_queues(targets), self)
             complete = complete and accepted
             if not routed and publication.mandatory:
                 self._return(publication)
@@ -642,11 +644,11 @@ class Channel:
         return complete
 
     def _tx_rollback(self, _: TxRollback) -> None:
-        self.unacked = self._in_transaction().undone(self.unacked)
+        self.unacked = self._current_transaction().restored(self.unacked)
         self._transaction = _Transaction()
         self._reply(TxRollbackOk())
 
-    def _in_transaction(self) -> _Transaction:
+    def _current_transaction(self) -> _Transaction:
         if self._transaction is None:
             raise precondition("channel is not transactional")
         return self._transaction
@@ -663,14 +665,14 @@ class Channel:
         """
         self.ended = True
         if self._transaction is not None:
-            self.unacked, self._transaction = self._transaction.undone(self.unacked), None
+            self.unacked, self._transaction = self._transaction.restored(self.unacked), None
         serving = {consumer.queue for consumer in self.consumers.values()}
         for queue in sorted(serving, key=lambda queue: queue.id, reverse=True):
             if not queue.settings.quorum:
-                self._leave({queue})
-        self._leave(serving | {queue for queue, _, _ in self.unacked.values()})
+                self._release_queues({queue})
+        self._release_queues(serving | {queue for queue, _, _ in self.unacked.values()})
 
-    def _leave(self, queues: set[Queue]) -> None:
+    def _release_queues(self, queues: set[Queue]) -> None:
         """These hear that the channel has ended. They have everything back before they hand out to others."""
         leaving = [consumer for consumer in self.consumers.values() if consumer.queue in queues]
         for consumer in leaving:
@@ -679,8 +681,8 @@ class Channel:
         by_name = self.vhost.dialect.returns_by_name
         taken = {tag: unacked for tag, unacked in self.unacked.items() if unacked[0] in queues}
         self.unacked = {tag: unacked for tag, unacked in self.unacked.items() if tag not in taken}
-        in_order = sorted(taken, key=lambda tag: _last_turn(tag, taken[tag][2], by_name=by_name))
-        self._give_up([taken[tag] for tag in in_order], Fate.RETURNED, by_client=False)
+        in_order = sorted(taken, key=lambda tag: _return_order(tag, taken[tag][2], by_name=by_name))
+        self._give_up([taken[tag] for tag in in_order], Settlement.REQUEUED, by_client=False)
         for queue in {consumer.queue: None for consumer in leaving}:
             if not queue.deleted:
                 queue.dispatch()
@@ -698,15 +700,15 @@ class _Transaction:
 
     def __init__(self) -> None:
         self.publications: list[tuple[Publication, Message, tuple[Queue, ...]]] = []
-        self.settlements: list[tuple[Fate, dict[int, Unacked]]] = []
+        self.settlements: list[tuple[Settlement, dict[int, Unacked]]] = []
 
-    def settle(self, fate: Fate, taken: dict[int, Unacked]) -> None:
-        if self.settlements and self.settlements[-1][0] is fate:
+    def settle(self, settlement: Settlement, taken: dict[int, Unacked]) -> None:
+        if self.settlements and self.settlements[-1][0] is settlement:
             self.settlements[-1][1].update(taken)
         else:
-            self.settlements.append((fate, taken))
+            self.settlements.append((settlement, taken))
 
-    def undone(self, unacked: dict[int, Unacked]) -> dict[int, Unacked]:
+    def restored(self, unacked: dict[int, Unacked]) -> dict[int, Unacked]:
         """What is open when nothing of this is done."""
         for _, taken in self.settlements:
             unacked = unacked | taken

@@ -129,10 +129,10 @@ def encode_history(deaths: tuple[Death, ...], copies: Copies | None) -> bytes:
 
     Whoever knows nothing of copies passes over it.
     """
-    fates = [raw_table(_fields(death)) for death in deaths]
+    values = [raw_table(_fields(death)) for death in deaths]
     if copies is not None:
-        fates.append(raw_array(raw_array(map(raw_text, keys)) for keys in copies))
-    return raw_array(fates) if fates else b""
+        values.append(raw_array(raw_array(map(raw_text, keys)) for keys in copies))
+    return raw_array(values) if values else b""
 
 
 def decode_history(stored: bytes) -> tuple[tuple[Death, ...], Copies | None]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from redrive.broker.deadletter import Copies, Death, deaths_of, encode_history
 from redrive.broker.dialect import Dialect
-from redrive.broker.exchanges.terms import type_name
-from redrive.broker.refusal import precondition
-from redrive.broker.settings import LONGEST_TTL
+from redrive.broker.errors import precondition
+from redrive.broker.exchanges.header_values import type_name
+from redrive.broker.queue_arguments import LONGEST_TTL
 from redrive.protocol.content import route_exchange, route_key
 from redrive.wire.patch import (
     check_properties,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from redrive.broker.clock import Alarm
 from redrive.broker.message import Entry, Message
-from redrive.broker.ready import Lanes, Ready
-from redrive.broker.settings import QueueSettings
+from redrive.broker.queue_arguments import QueueSettings
+from redrive.broker.ready_queue import PriorityQueue, ReadyQueue
 from redrive.wire.values import Table
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class Queue:
         self._dispatching = False
         self.touch()
 
-    def _make_ready(self) -> Ready:
-        return Lanes(self.settings.max_priority or 0)
+    def _make_ready(self) -> ReadyQueue:
+        return PriorityQueue(self.settings.max_priority or 0)
 
     def __len__(self) -> int:
         """How many messages are ready."""
@@ -128,7 +128,7 @@ class Queue:
         self._enter(message)
         if self._consumers:
             self.dispatch()  # even what has no life at all, if somebody takes it at once
-        dropped = self._drops and self._shorten()
+        dropped = self._drops and self._drop_overflow()
         if self._mortal and (dropped or len(self._ready) == 1):
             # Otherwise the head is the one it was, RabbitMQ thinks; even where a message of a higher priority is now.
             # A dead letter waits for the alarm, or one that kills itself over and over would let nobody else live.
@@ -173,7 +173,7 @@ class Queue:
         lives = [life for life in (message.facts.expiration, self.settings.message_ttl) if life is not None]
         return self.vhost.now() + min(lives) / 1000 if lives else None
 
-    def _shorten(self) -> bool:
+    def _drop_overflow(self) -> bool:
         """Drop what is too much, at the head, and say whether there was anything."""
         settings, before = self.settings, len(self._ready)
         while self._ready and (
@@ -236,11 +236,11 @@ class Queue:
         for place, consumer in enumerate(self._active()):
             if consumer.has_room():
                 if len(self._consumers) > 1 and not self.settings.single_active_consumer:
-                    self._to_the_end_of_its_peers(place)
+                    self._move_behind_its_peers(place)
                 return consumer
         return None
 
-    def _to_the_end_of_its_peers(self, place: int) -> None:
+    def _move_behind_its_peers(self, place: int) -> None:
         consumer = self._consumers.pop(place)
         while place < len(self._consumers) and self._consumers[place].priority == consumer.priority:
             place += 1
@@ -310,7 +310,7 @@ class Queue:
                 self._bytes += self._size(entry.message)
         self._ready.insert(entries)
         if self._drops:
-            self._shorten()
+            self._drop_overflow()
         if self._mortal:
             self.expire()
         self.dispatch()

@@ -6,7 +6,7 @@ gives back goes to the end instead. After whatever happens to it, it does the sa
 go of what has expired, hand out, drop what is too much. A life of zero is one of a millisecond. Where it has 32
 priorities, each of them has a head at which messages expire.
 
-It refuses publishers otherwise than a classic queue, too, and that is told by `Gate`.
+It refuses publishers otherwise than a classic queue, too, and that is told by `PublisherLimit`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from weakref import WeakKeyDictionary
 
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue import Consumer, Publisher, Queue
-from redrive.broker.ready import Lanes, Ready, ReturnsFirst, TwoToOne
-from redrive.broker.settings import QueueSettings
+from redrive.broker.queue_arguments import QueueSettings
+from redrive.broker.ready_queue import PriorityQueue, ReadyQueue, ReturnedFirstQueue, WeightedPriorityQueue
 
 _LOW = 0.8  # of a limit
 
 
-class Gate:
+class PublisherLimit:
     """`reject-publish`: the queue tells its publishers when it is too full, and when it is empty enough again.
 
     A message that makes it too full is still taken. From then on all channels that have ever published to it are
@@ -47,37 +47,39 @@ class Gate:
             self._refused[channel] = not self._within(1.0, messages, size)
         return not self._refused[channel]
 
-    def look(self, messages: int, size: int) -> None:
+    def update(self, messages: int, size: int) -> None:
         """The queue holds something else than before."""
         was_low, self._low = self._low, self._within(_LOW, messages, size)
         if not self._within(1.0, messages, size):
-            self._tell_all(refused=True)
+            self._set_all(refused=True)
         elif self._low and not was_low:
-            self._tell_all(refused=False)
+            self._set_all(refused=False)
 
     def _within(self, share: float, messages: int, size: int) -> bool:
         limits = ((self._settings.max_length, messages), (self._settings.max_bytes, size))
         return all(limit is None or used <= int(limit * share) for limit, used in limits)
 
-    def _tell_all(self, *, refused: bool) -> None:
+    def _set_all(self, *, refused: bool) -> None:
         for channel in self._refused:
             self._refused[channel] = refused
 
     def __repr__(self) -> str:
-        return f"<Gate refuses {sum(self._refused.values())} of {len(self._refused)}>"
+        return f"<PublisherLimit refuses {sum(self._refused.values())} of {len(self._refused)}>"
 
 
 class QuorumQueue(Queue):
-    _gate: Gate | None = None
+    _publisher_limit: PublisherLimit | None = None
     _leaving: tuple[Consumer, ...] = ()  # consumers that were cancelled and have not settled everything
     _yielding = False  # the single active consumer gets no more, since one of a higher priority came
 
-    def _make_ready(self) -> Ready:
+    def _make_ready(self) -> ReadyQueue:
         if self.settings.overflow == "reject-publish" and self.settings.limited:
-            self._gate = Gate(self.settings)
+            self._publisher_limit = PublisherLimit(self.settings)
         priorities, each = self.vhost.dialect.quorum_priorities, self.vhost.dialect.expires_by_priority
-        fresh = TwoToOne() if priorities == 2 else Lanes(priorities - 1, usual=4, each_expires=each)
-        return ReturnsFirst(fresh, each_expires=each)
+        fresh = (
+            WeightedPriorityQueue() if priorities == 2 else PriorityQueue(priorities - 1, usual=4, each_expires=each)
+        )
+        return ReturnedFirstQueue(fresh, each_expires=each)
 
     def _size(self, message: Message) -> int:
         """Of a dead letter, without the story of its death: that is written when it is delivered."""
@@ -122,7 +124,11 @@ class QuorumQueue(Queue):
 
     def publish(self, message: Message, by: Publisher | None = None) -> bool:
         """Who moves a dead letter does not ask whether there is room."""
-        if self._gate is not None and by is not None and not self._gate.admits(by, len(self._ready), self._bytes):
+        if (
+            self._publisher_limit is not None
+            and by is not None
+            and not self._publisher_limit.admits(by, len(self._ready), self._bytes)
+        ):
             return False
         self._enter(message)
         self.dispatch()
@@ -132,18 +138,18 @@ class QuorumQueue(Queue):
         if self._mortal:
             self.expire()
         super().dispatch()
-        if self._drops and self._shorten() and self._mortal:
+        if self._drops and self._drop_overflow() and self._mortal:
             self._watch_head()
-        self._tell_publishers()
+        self._update_publisher_limit()
 
     def _alarm(self) -> None:
         super()._alarm()
         if not self.deleted:
             self.dispatch()
 
-    def _tell_publishers(self) -> None:
-        if self._gate is not None:
-            self._gate.look(len(self._ready), self._bytes)
+    def _update_publisher_limit(self) -> None:
+        if self._publisher_limit is not None:
+            self._publisher_limit.update(len(self._ready), self._bytes)
 
     def get(self, *, no_ack: bool) -> Entry | None:
         """What expires behind it is still counted when the client is told how many are left, unless it is settled."""
@@ -156,12 +162,12 @@ class QuorumQueue(Queue):
             self.dispatch()
         elif self._mortal:
             self._watch_head()
-        self._tell_publishers()
+        self._update_publisher_limit()
         return entry
 
     def purge(self) -> int:
         count = super().purge()
-        self._tell_publishers()
+        self._update_publisher_limit()
         return count
 
     def _deadline(self, message: Message) -> float | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from redrive.broker.channel import Channel
-from redrive.broker.refusal import Refusal, access_refused
+from redrive.broker.errors import AmqpError, access_refused
 from redrive.broker.vhost import VirtualHost
 from redrive.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
 from redrive.protocol import lifecycle
@@ -90,7 +90,7 @@ class Session(asyncio.Protocol):
         self._holds = 0
         self._unconfirmed: dict[Channel, None] = {}
         self._published = False  # has it ever? then an alarm concerns it
-        self._tells_blocked = False
+        self._notifies_blocked = False
         self._ignored: int | None = None  # bytes since the client closed the connection
         self._ended = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -121,11 +121,11 @@ class Session(asyncio.Protocol):
             self._overhearing = False
             self._pause_reading()
             return
-        self._take_in(events)
+        self._handle_all(events)
         if not greeted and self.conversation.state is ConnectionState.GREETED:
             self._start()
 
-    def _take_in(self, events: list[Event]) -> None:
+    def _handle_all(self, events: list[Event]) -> None:
         for place, event in enumerate(events):
             if not self.writable:
                 self._waiting += events[place:]
@@ -136,18 +136,18 @@ class Session(asyncio.Protocol):
         self._unconfirmed.clear()
         if self.broker.journal.pending > DISK_LAGS_AT:
             self._pause_reading()
-            self.broker.journal.after_commit(self._go_on)
+            self.broker.journal.after_commit(self._resume)
         elif self._published and self.broker.alarm:
             self._pause_reading()
         self.write_soon()
 
     def pause_writing(self) -> None:
         self._clogged = True
-        self._stop()
+        self._pause()
 
     def resume_writing(self) -> None:
         self._clogged = False
-        self._go_on()
+        self._resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._ended and self.conversation.state is not ConnectionState.CLOSED:
@@ -157,11 +157,11 @@ class Session(asyncio.Protocol):
 
     # Flow ---------------------------------------------------------------------------------------------
 
-    def _stop(self) -> None:
+    def _pause(self) -> None:
         self.writable = False
         self._pause_reading()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """There is room again. Take up what was left, unless there is another reason not to."""
         if self._clogged or self._full or self._ended:
             return
@@ -176,7 +176,7 @@ class Session(asyncio.Protocol):
         self._overhearing, self._overheard = False, 0
         self._resume_reading()
         waiting, self._waiting = self._waiting, []
-        self._take_in(waiting)
+        self._handle_all(waiting)
 
     def _overhear(self) -> bool:
         """Listen for a moment to a client that is not to be read from. What it says has to wait.
@@ -204,10 +204,10 @@ class Session(asyncio.Protocol):
         """The broker's memory is full, or no longer: publishers are told and not read from."""
         if self.conversation.state is not ConnectionState.OPEN:
             return
-        if self._tells_blocked:
+        if self._notifies_blocked:
             self.send(0, ConnectionBlocked(reason=reason) if reason is not None else ConnectionUnblocked())
         if reason is None:
-            self._go_on()
+            self._resume()
         elif self._published:
             self._pause_reading()
 
@@ -217,41 +217,41 @@ class Session(asyncio.Protocol):
         try:
             self.conversation.send(channel, method, raw_properties, body)
         except LocalProtocolError:
-            self._unheard(channel)
+            self._reraise_unless_closed(channel)
             return
-        self._said(FRAMES + len(body))
+        self._count_unsent(FRAMES + len(body))
 
     def send_content(self, channel: int, frame: bytes, raw_properties: bytes, body: bytes) -> None:
         try:
             self.conversation.send_content(channel, frame, raw_properties, body)
         except LocalProtocolError:
-            self._unheard(channel)
+            self._reraise_unless_closed(channel)
             return
-        self._said(FRAMES + len(body))
+        self._count_unsent(FRAMES + len(body))
 
     def send_frame(self, channel: int, frame: bytes) -> None:
         try:
             self.conversation.send_frame(channel, frame)
         except LocalProtocolError:
-            self._unheard(channel)
+            self._reraise_unless_closed(channel)
             return
-        self._said(len(frame))
+        self._count_unsent(len(frame))
 
-    def _unheard(self, channel: int) -> None:
+    def _reraise_unless_closed(self, channel: int) -> None:
         """One read can bring a question and the farewell after it: then there is nobody to answer any more."""
         conversation = self.conversation
         listens = channel == 0 or conversation.channel_state(channel) is ChannelState.OPEN
         if listens and conversation.state is ConnectionState.OPEN:
             raise  # noqa: PLE0704 - called where it was caught: a fault of the broker's own
 
-    def _said(self, size: int) -> None:
+    def _count_unsent(self, size: int) -> None:
         self._unsent += size
         if self._unsent < WRITE_HIGH_WATER:
             if not self._write_scheduled:
                 self.write_soon()
         elif self._holds:
             self._full = True
-            self._stop()
+            self._pause()
         else:
             self._write_now()
 
@@ -281,7 +281,7 @@ class Session(asyncio.Protocol):
         if self._full and not self._holds:
             self._full = False
             self._write_now()
-            self._go_on()
+            self._resume()
         else:
             self.write_soon()
 
@@ -310,13 +310,13 @@ class Session(asyncio.Protocol):
                 self._incoming(event)
             else:
                 self._violation(cast(Violation, event))
-        except Refusal as refusal:
+        except AmqpError as refusal:
             self._refuse(channel, refusal, method_id)
         except RemoteProtocolError as error:  # nonsense within properties or arguments, found when looked at
-            self._refuse(channel, Refusal(error.code, error.text), method_id)
+            self._refuse(channel, AmqpError(error.code, error.text), method_id)
         except Exception:
             log.exception("%r: a fault of the broker's own", self)
-            self._refuse(0, Refusal(ReplyCode.INTERNAL_ERROR, "the broker failed; see its log"), method_id)
+            self._refuse(0, AmqpError(ReplyCode.INTERNAL_ERROR, "the broker failed; see its log"), method_id)
 
     def _publish(self, publication: Publication) -> None:
         channel = self.channels.get(publication.channel)
@@ -373,7 +373,7 @@ class Session(asyncio.Protocol):
             self._refuse_login(answer.mechanism, told=capabilities.get("authentication_failure_close") is True)
             return
         self.user = credentials.username
-        self._tells_blocked = capabilities.get("connection.blocked") is True
+        self._notifies_blocked = capabilities.get("connection.blocked") is True
         tuning = self.broker.tuning
         tune = ConnectionTune(channel_max=tuning.channel_max, frame_max=tuning.frame_max, heartbeat=tuning.heartbeat)
         self.send(0, tune)
@@ -392,7 +392,7 @@ class Session(asyncio.Protocol):
     def _open(self, method: ConnectionOpen) -> None:
         vhost = self.broker.vhosts.get(method.virtual_host)
         if vhost is None:
-            raise Refusal(ReplyCode.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
+            raise AmqpError(ReplyCode.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
         self._vhost = vhost
         self.send(0, ConnectionOpenOk())
         self._start_heartbeat()
@@ -422,19 +422,19 @@ class Session(asyncio.Protocol):
                 return
             case Pulse.SEND:
                 self._heartbeat.last_sent = now
-                self._say_that_we_live()
+                self._send_heartbeat()
             case Pulse.LOST | Pulse.FINE:
                 pass
         self._schedule_heartbeat()
 
-    def _say_that_we_live(self) -> None:
+    def _send_heartbeat(self) -> None:
         """It overtakes what waits for the disk, and may. Who does not read has enough to read already."""
         if self._transport is not None and not self._transport.is_closing() and not self._clogged:
             self._transport.write(HEARTBEAT_FRAME)
 
     # Refusing and ending ------------------------------------------------------------------------------
 
-    def _refuse(self, number: int, refusal: Refusal, method_id: tuple[int, int]) -> None:
+    def _refuse(self, number: int, refusal: AmqpError, method_id: tuple[int, int]) -> None:
         # It may quote what the client sent, which need not be text.
         text = str(refusal).encode(errors="surrogateescape").decode(errors="ignore")
         if number and not refusal.ends_connection:

@@ -15,16 +15,16 @@ from typing import Any, TypeAlias
 
 from redrive.broker.clock import Clock
 from redrive.broker.deadletter import die, is_cycle
-from redrive.broker.delays import Delays
+from redrive.broker.delayed_exchange import DelayedMessages
 from redrive.broker.dialect import Dialect
+from redrive.broker.errors import AmqpError, access_refused, command_invalid, not_found, precondition
 from redrive.broker.exchanges import MATCHERS, InvalidBinding, Matcher
-from redrive.broker.exchanges.terms import Term, identity
-from redrive.broker.memory import Memory
+from redrive.broker.exchanges.header_values import Term, identity
+from redrive.broker.memory_alarm import MemoryAlarm
 from redrive.broker.message import Entry, Facts, Message, read_facts
 from redrive.broker.queue import Publisher, Queue
+from redrive.broker.queue_arguments import check_equivalent, check_exchange_name, inequivalent, read_settings
 from redrive.broker.quorum import QuorumQueue
-from redrive.broker.refusal import Refusal, access_refused, command_invalid, not_found, precondition
-from redrive.broker.settings import check_equivalent, check_exchange_name, inequivalent, read_settings
 from redrive.broker.storage.journal import Definition, Journal, StoredMessage
 from redrive.errors import ReplyCode
 from redrive.protocol.content import Publication, route_exchange, route_key
@@ -59,7 +59,7 @@ class Exchange:
     arguments: Table
     id: int
     matcher: Matcher[Destination]
-    delays: Delays | None = None
+    delays: DelayedMessages | None = None
     sources: set[Exchange] = field(default_factory=set)  # exchanges that are bound to this one
 
     @property
@@ -84,7 +84,7 @@ class VirtualHost:
         clock: Clock,
         journal: Journal,
         dialect: Dialect,
-        memory: Memory,
+        memory: MemoryAlarm,
         next_id: Callable[[], int],
     ) -> None:
         self.name = name
@@ -162,7 +162,7 @@ class VirtualHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         if exchange.type == DELAYED:
-            exchange.delays = Delays(self, exchange.id, durable=exchange.durable)
+            exchange.delays = DelayedMessages(self, exchange.id, durable=exchange.durable)
         self.exchanges[exchange.name] = exchange
         self._routes.clear()
 
@@ -226,8 +226,8 @@ class VirtualHost:
         if queue.owner is not None and queue.owner is not session:
             raise self._locked(queue)
 
-    def _locked(self, queue: Queue) -> Refusal:
-        return Refusal(
+    def _locked(self, queue: Queue) -> AmqpError:
+        return AmqpError(
             ReplyCode.RESOURCE_LOCKED,
             f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{self.name}'. It could be "
             "originally declared on another connection or the exclusive property value does not match that of the "
@@ -304,7 +304,7 @@ class VirtualHost:
             text = (
                 f"cannot delete queue '{name}' in vhost '{self.name}'. queue.delete operations with {option} flag set"
             )
-            raise Refusal(ReplyCode.NOT_IMPLEMENTED, f"{text} are not supported by quorum queues")
+            raise AmqpError(ReplyCode.NOT_IMPLEMENTED, f"{text} are not supported by quorum queues")
         if if_empty and len(queue):
             raise precondition(f"queue '{name}' in vhost '{self.name}' not empty")
         if if_unused and queue.consumers:
@@ -376,7 +376,7 @@ class VirtualHost:
         return self._find(name, key, route, raw_properties)
 
     def _find(self, name: str, key: str, route: bytes, raw_properties: bytes) -> tuple[Queue, ...]:
-        walk = _Walk(self, raw_properties)
+        walk = _RouteSearch(self, raw_properties)
         walk.visit(name, (key,))
         found = tuple(walk.queues)
         if walk.remember:
@@ -387,16 +387,16 @@ class VirtualHost:
 
     def targets_for_keys(self, name: str, keys: tuple[str, ...], raw_properties: bytes) -> tuple[Queue, ...]:
         """The queues for a message with several routing keys (CC, BCC), each once."""
-        walk = _Walk(self, raw_properties)
+        walk = _RouteSearch(self, raw_properties)
         walk.visit(name, keys)
         return tuple(walk.queues)
 
     def publish(self, publication: Publication, user: str, by: Publisher) -> tuple[bool, bool]:
         """Route a message. Says whether any queue was found for it, and whether all of them took it."""
-        message, targets = self.find_way(publication, user)
+        message, targets = self.route_publication(publication, user)
         return self.deliver(message, targets, by)
 
-    def find_way(self, publication: Publication, user: str) -> tuple[Message, tuple[Queue, ...]]:
+    def route_publication(self, publication: Publication, user: str) -> tuple[Message, tuple[Queue, ...]]:
         """What was published as a message, and the queues that are to get it. Refuses what makes no sense."""
         targets = self.targets(publication.route, publication.raw_properties)
         facts = self.facts(publication.raw_properties)
@@ -417,11 +417,11 @@ class VirtualHost:
                 accepted = False
         return bool(targets), accepted
 
-    def _delays(self, exchange: str) -> Delays | None:
+    def _delays(self, exchange: str) -> DelayedMessages | None:
         found = self.exchanges.get(exchange)
         return None if found is None else found.delays
 
-    def still_there(self, targets: tuple[Queue, ...]) -> tuple[Queue, ...]:
+    def existing_queues(self, targets: tuple[Queue, ...]) -> tuple[Queue, ...]:
         """The queues that have these names now."""
         return tuple(self.queues[queue.name] for queue in targets if queue.name in self.queues)
 
@@ -542,7 +542,7 @@ class VirtualHost:
         return f"<VirtualHost {self.name!r} exchanges={len(self.exchanges)} queues={len(self.queues)}>"
 
 
-class _Walk:
+class _RouteSearch:
     """One message's way from an exchange to queues, through exchanges that are bound to exchanges."""
 
     def __init__(self, vhost: VirtualHost, raw_properties: bytes) -> None:

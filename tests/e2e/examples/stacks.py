@@ -15,7 +15,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from redrive.broker.host import SharedBroker
+from redrive.broker.shared import SharedBroker
 from redrive.client import Connection
 from redrive.store.database import Database
 from redrive.testing.processes import ServerFailed, ServerProcess, tail

@@ -29,7 +29,7 @@ from examples.errorfilter.exceptions import (
 )
 from examples.errorfilter.filtering import DECISION_TABLE, Decision, RabbitMQConsumerErrorFilter, Row
 from redrive import App
-from redrive.broker.host import SharedBroker
+from redrive.broker.shared import SharedBroker
 from redrive.client import Delivery, Properties
 from redrive.testing.ports import free_port
 from redrive.topology import Server, expand

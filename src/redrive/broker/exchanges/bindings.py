@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from redrive.broker.dialect import LATEST, Dialect
-from redrive.broker.exchanges.terms import Term, identity
+from redrive.broker.exchanges.header_values import Term, identity
 from redrive.wire.values import Table
 
 D = TypeVar("D", bound=Hashable)
@@ -105,7 +105,7 @@ class Bindings(ABC, Generic[D]):
         return f"<{type(self).__name__} bindings={self._count} destinations={len(self._bound)}>"
 
 
-class Tally(dict[D, int]):
+class ReferenceCounts(dict[D, int]):
     """Destinations, and how many bindings lead to each."""
 
     def add(self, destination: D) -> None:

@@ -4,7 +4,7 @@
 "x-"; `all-with-x` and `any-with-x` do not. An argument without a value (type `V`) wants the header to be there,
 whatever its value. To want nothing is to match everything with `all`, and nothing with `any`.
 
-How values compare is told in `terms`; what a timestamp is compared with, in `Dialect`.
+How values compare is told in `header_values`; what a timestamp is compared with, in `Dialect`.
 
 A message meets *conditions*: each of its headers is one by its value and one by being there. Bindings wait at the
 conditions they want, so that a message looks only at those that want something it has.
@@ -19,7 +19,7 @@ from typing import ClassVar, Generic, TypeAlias
 
 from redrive.broker.dialect import LATEST, Dialect
 from redrive.broker.exchanges.bindings import Binding, Bindings, D, InvalidBinding
-from redrive.broker.exchanges.terms import Term, identity, printed, seconds, term, type_name
+from redrive.broker.exchanges.header_values import Term, identity, printed, seconds, term, type_name
 from redrive.wire.values import FieldValue, Table
 
 _Condition: TypeAlias = tuple[str, Term]  # a header's name and its value
@@ -32,22 +32,22 @@ _MODES = ("all", "any", "all-with-x", "any-with-x")
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish(Generic[D]):
-    """What a binding wants, made ready for comparing."""
+class _HeaderMatch(Generic[D]):
+    """The condition of one binding, prepared for comparison."""
 
     destination: D
     all: bool
     conditions: tuple[_Condition, ...]
 
     @property
-    def doors(self) -> Iterable[_Condition]:
-        """Where to wait for messages. Who wants all of several things is sure to be met at the first of them."""
+    def index_keys(self) -> Iterable[_Condition]:
+        """Return the conditions under which the binding is indexed: with `all`, the first one is enough."""
         if not self.all:
             return self.conditions
         return self.conditions[:1] or (_EVERYTHING,)
 
-    def granted(self, met: Collection[_Condition]) -> bool:
-        """By a message that has come through one of the doors."""
+    def matches(self, met: Collection[_Condition]) -> bool:
+        """Return whether a message found by one of the index keys meets the binding."""
         return not self.all or all(condition in met for condition in self.conditions)
 
 
@@ -56,17 +56,19 @@ class Headers(Bindings[D]):
 
     def __init__(self, dialect: Dialect = LATEST) -> None:
         super().__init__(dialect)
-        self._waiting: dict[_Condition, dict[tuple[D, str, Term], _Wish[D]]] = {}  # by door and name of the binding
+        self._waiting: dict[
+            _Condition, dict[tuple[D, str, Term], _HeaderMatch[D]]
+        ] = {}  # by index key, then by binding
 
     def match(self, key: str, headers: Table) -> Iterable[D]:  # noqa: ARG002
         met: dict[_Condition, None] = {_EVERYTHING: None}
         for name, value in headers.items():
             met[name, _ANY_VALUE] = met[name, self._header(value)] = None
         found: dict[D, None] = {}
-        for door in met:
-            for wish in self._waiting.get(door, {}).values():
-                if wish.destination not in found and wish.granted(met):
-                    found[wish.destination] = None
+        for index_key in met:
+            for binding in self._waiting.get(index_key, {}).values():
+                if binding.destination not in found and binding.matches(met):
+                    found[binding.destination] = None
         return tuple(found)
 
     def _header(self, value: FieldValue) -> Term:
@@ -84,24 +86,24 @@ class Headers(Bindings[D]):
             raise InvalidBinding(text)
 
     def _include(self, binding: Binding[D]) -> None:
-        wish = self._wish(binding)
-        for door in wish.doors:
-            self._waiting.setdefault(door, {})[_name(binding)] = wish
+        match = self._header_match(binding)
+        for index_key in match.index_keys:
+            self._waiting.setdefault(index_key, {})[_name(binding)] = match
 
     def _exclude(self, binding: Binding[D]) -> None:
-        for door in self._wish(binding).doors:
-            del self._waiting[door][_name(binding)]
-            if not self._waiting[door]:
-                del self._waiting[door]
+        for index_key in self._header_match(binding).index_keys:
+            del self._waiting[index_key][_name(binding)]
+            if not self._waiting[index_key]:
+                del self._waiting[index_key]
 
-    def _wish(self, binding: Binding[D]) -> _Wish[D]:
+    def _header_match(self, binding: Binding[D]) -> _HeaderMatch[D]:
         mode = str(binding.arguments.get(_X_MATCH, "all"))
         conditions = tuple(
             (name, _ANY_VALUE if value is None else term(value, equate_numbers=self.dialect.equates_numbers))
             for name, value in binding.arguments.items()
             if _counts(name, mode)
         )
-        return _Wish(binding.destination, mode.startswith("all"), conditions)
+        return _HeaderMatch(binding.destination, mode.startswith("all"), conditions)
 
 
 def _name(binding: Binding[D]) -> tuple[D, str, Term]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Generic
 
 from redrive.broker.dialect import LATEST, Dialect
-from redrive.broker.exchanges.bindings import Binding, Bindings, D, InvalidBinding, Tally
+from redrive.broker.exchanges.bindings import Binding, Bindings, D, InvalidBinding, ReferenceCounts
 from redrive.wire.values import Table
 
 _ONE, _ANY = "*", "#"
@@ -27,7 +27,7 @@ class _Node(Generic[D]):
 
     def __init__(self, word: str = "") -> None:
         self.branches: dict[str, _Node[D]] = {}
-        self.destinations: Tally[D] = Tally()
+        self.destinations: ReferenceCounts[D] = ReferenceCounts()
         self.lingers = word == _ANY
 
     def __bool__(self) -> bool:

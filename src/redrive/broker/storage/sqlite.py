@@ -99,61 +99,61 @@ class SQLiteJournal:
     def store(self, message: StoredMessage) -> None:
         self._batch.stored[message.id] = message
         if not self._urgent:
-            self._hurry()
+            self._commit_soon()
 
     def forget(self, id: int) -> None:
         batch = self._batch
         if batch.stored.pop(id, None) is None:
             batch.forgotten.append(id)
             if not self._scheduled:
-                self._wait()
+                self._commit_later()
 
     def delivered(self, queue: int, position: int) -> None:
         highest = self._highest.get(queue)
         if highest is None or position > highest:
             self._highest[queue] = self._batch.delivered[queue] = position
             if not self._scheduled:
-                self._wait()
+                self._commit_later()
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         self._batch.callbacks.append(callback)
         if not self._urgent:
-            self._hurry()
+            self._commit_soon()
 
     # Appending, rare ---------------------------------------------------------------------------------------
 
     def forget_queue(self, queue: int) -> None:
         self._batch.forget_queue(queue)
-        self._hurry()
+        self._commit_soon()
 
     def returned(self, id: int, delivery_count: int) -> None:
         self._batch.returned_to_queue(id, delivery_count)
-        self._wait()
+        self._commit_later()
 
     def define(self, definition: Definition) -> None:
         self._batch.definitions[definition.id] = definition
-        self._hurry()
+        self._commit_soon()
 
     def undefine(self, id: int) -> None:
         self._batch.definitions[id] = None
         self._batch.delivered.pop(id, None)
         self._highest.pop(id, None)
-        self._hurry()
+        self._commit_soon()
 
     # Cutting -----------------------------------------------------------------------------------------------
 
-    def _hurry(self) -> None:
+    def _commit_soon(self) -> None:
         """There is a reason to commit: when a batch is on its way already, as soon as it has arrived."""
         if self._accepts() and not self._urgent:
             self._urgent = self._scheduled = True
             if self._writing is None:
                 self._loop.call_soon(self._cut)
 
-    def _wait(self) -> None:
+    def _commit_later(self) -> None:
         """There is something to commit, and no hurry."""
         if self._accepts() and not self._scheduled:
             self._scheduled = True
-            self._alarm = self._loop.call_later(self._linger, self._hurry)
+            self._alarm = self._loop.call_later(self._linger, self._commit_soon)
 
     def _accepts(self) -> bool:
         """Flags stay down when the journal is closed or has failed, so that every call comes by here."""

@@ -24,7 +24,7 @@ _HARD = frozenset(
 )
 
 
-class Refusal(Exception):
+class AmqpError(Exception):
     """An operation that the broker does not perform. Not an error of the broker: an answer."""
 
     def __init__(self, code: ReplyCode, text: str) -> None:
@@ -36,21 +36,21 @@ class Refusal(Exception):
         return self.code in _HARD
 
 
-def not_found(what: str, name: str, vhost: str) -> Refusal:
-    return Refusal(ReplyCode.NOT_FOUND, f"no {what} '{name}' in vhost '{vhost}'")
+def not_found(what: str, name: str, vhost: str) -> AmqpError:
+    return AmqpError(ReplyCode.NOT_FOUND, f"no {what} '{name}' in vhost '{vhost}'")
 
 
-def precondition(text: str) -> Refusal:
-    return Refusal(ReplyCode.PRECONDITION_FAILED, text)
+def precondition(text: str) -> AmqpError:
+    return AmqpError(ReplyCode.PRECONDITION_FAILED, text)
 
 
-def access_refused(text: str) -> Refusal:
-    return Refusal(ReplyCode.ACCESS_REFUSED, text)
+def access_refused(text: str) -> AmqpError:
+    return AmqpError(ReplyCode.ACCESS_REFUSED, text)
 
 
-def command_invalid(text: str) -> Refusal:
-    return Refusal(ReplyCode.COMMAND_INVALID, text)
+def command_invalid(text: str) -> AmqpError:
+    return AmqpError(ReplyCode.COMMAND_INVALID, text)
 
 
-def not_implemented(text: str) -> Refusal:
-    return Refusal(ReplyCode.NOT_IMPLEMENTED, text)
+def not_implemented(text: str) -> AmqpError:
+    return AmqpError(ReplyCode.NOT_IMPLEMENTED, text)

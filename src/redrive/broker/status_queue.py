@@ -16,10 +16,10 @@ from redrive.broker.queue import Queue
 if TYPE_CHECKING:
     from redrive.broker.vhost import VirtualHost
 
-INVENTORY = "amq.redrive.inventory"
+STATUS_QUEUE = "amq.redrive.inventory"
 
 
-def take_inventory(vhost: VirtualHost) -> bytes:
+def status_message(vhost: VirtualHost) -> bytes:
     rows = {"exchanges": _exchanges(vhost), "queues": _queues(vhost), "bindings": _bindings(vhost)}
     return json.encode({section: list(found) for section, found in rows.items()}, enc_hook=str)
 

@@ -15,29 +15,29 @@ from redrive.wire.patch import check_properties
 from redrive.wire.values import encode_short_string
 
 REPLY_TO = "amq.rabbitmq.reply-to"
-ENCODED = encode_short_string(REPLY_TO)
+ENCODED_REPLY_TO = encode_short_string(REPLY_TO)
 
 # In the first octet of the property flags, what comes before reply_to.
 _TEXTS, _TABLE, _OCTETS, _CORRELATION_ID, _REPLY_TO = (0x80, 0x40), 0x20, (0x10, 0x08), 0x04, 0x02
 
 
-def new_name() -> str:
+def new_reply_name() -> str:
     """Who does not know it cannot answer."""
     return f"{REPLY_TO}.{secrets.token_urlsafe(24)}"
 
 
-def asks(raw: bytes) -> bool:
+def asks_for_direct_reply(raw: bytes) -> bool:
     """Do these properties ask for a direct reply?"""
-    if ENCODED not in raw:
+    if ENCODED_REPLY_TO not in raw:
         return False
     check_properties(raw)
-    return raw[0] & _REPLY_TO == _REPLY_TO and raw.startswith(ENCODED, _where(raw))
+    return raw[0] & _REPLY_TO == _REPLY_TO and raw.startswith(ENCODED_REPLY_TO, _where(raw))
 
 
-def addressed(raw: bytes, name: str) -> bytes:
+def with_reply_name(raw: bytes, name: str) -> bytes:
     """The same properties, byte for byte, with the name to answer to."""
     at = _where(raw)
-    return raw[:at] + encode_short_string(name) + raw[at + len(ENCODED) :]
+    return raw[:at] + encode_short_string(name) + raw[at + len(ENCODED_REPLY_TO) :]
 
 
 def _where(raw: bytes) -> int:

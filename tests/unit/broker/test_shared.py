@@ -11,7 +11,7 @@ import pytest
 import redrive.app
 from dead_lettering import eventually
 from redrive import App
-from redrive.broker.host import SharedBroker
+from redrive.broker.shared import SharedBroker
 from redrive.broker.storage.errors import CorruptFile, NotWritable
 from redrive.broker.storage.sqlite import FILE_NAME
 from redrive.client import Connection, Publish
@@ -73,13 +73,13 @@ async def test_a_guest_that_cannot_host_says_so_once_and_hosts_when_the_folder_i
         tries.append(directory)
         raise NotWritable(directory, "Read-only file system")
 
-    monkeypatch.setattr("redrive.broker.host._WATCH", 0.001)
+    monkeypatch.setattr("redrive.broker.shared._WATCH", 0.001)
     host = await SharedBroker(tmp_path).__aenter__()
     async with SharedBroker(tmp_path) as guest, Connection(guest.url) as connection:
         await connection.declare_queue("orders")
         await connection.publish("", "orders", b"kept")
         with monkeypatch.context() as broken:
-            broken.setattr("redrive.broker.host.SQLiteJournal", refuse)
+            broken.setattr("redrive.broker.shared.SQLiteJournal", refuse)
             await host.__aexit__()
             await eventually(lambda: len(tries) > 3)
         assert caplog.text.count("nobody hosts the broker") == 1

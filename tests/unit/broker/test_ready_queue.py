@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.broker.message import Entry, Facts, Message
-from redrive.broker.ready import Lanes, ReturnsFirst, TwoToOne
+from redrive.broker.ready_queue import PriorityQueue, ReturnedFirstQueue, WeightedPriorityQueue
 
 MESSAGE = Message(b"", b"", b"", Facts(b""))
 
@@ -16,7 +16,7 @@ def entry(number: int, priority: int, expires_at: float | None = None) -> Entry:
 @given(delivered=st.sets(st.integers(0, 60)), data=st.data())
 def test_what_comes_back_takes_its_old_place_however_it_comes(delivered: set[int], data: st.DataObject) -> None:
     entries = [Entry(number, MESSAGE, number, None) for number in range(61)]
-    lanes = Lanes(0)
+    lanes = PriorityQueue(0)
     for entry in entries:
         if entry.position not in delivered:
             lanes.append(entry)
@@ -32,7 +32,7 @@ def test_what_comes_back_takes_its_old_place_however_it_comes(delivered: set[int
 
 
 def test_messages_expire_at_the_head_of_all_lanes_together() -> None:
-    lanes = Lanes(9)
+    lanes = PriorityQueue(9)
     for ready in (entry(1, 9), entry(2, 1, expires_at=5.0)):
         lanes.append(ready)
 
@@ -43,7 +43,7 @@ def test_messages_expire_at_the_head_of_all_lanes_together() -> None:
 
 
 def test_messages_expire_at_the_head_of_each_lane_and_of_those_that_came_back() -> None:
-    lanes = ReturnsFirst(Lanes(31, usual=4, each_expires=True), each_expires=True)
+    lanes = ReturnedFirstQueue(PriorityQueue(31, usual=4, each_expires=True), each_expires=True)
     lanes.insert((entry(1, 4), entry(2, 4, expires_at=1.0)))
     for ready in (entry(3, 9), entry(4, 9, expires_at=1.0), entry(5, 2, expires_at=3.0), entry(6, 1, expires_at=2.0)):
         lanes.append(ready)
@@ -56,7 +56,7 @@ def test_messages_expire_at_the_head_of_each_lane_and_of_those_that_came_back() 
 
 
 def test_of_two_lanes_messages_expire_where_the_next_one_is_taken() -> None:
-    lanes = ReturnsFirst(TwoToOne())
+    lanes = ReturnedFirstQueue(WeightedPriorityQueue())
     for ready in (entry(1, 1, expires_at=1.0), entry(2, 9, expires_at=2.0)):
         lanes.append(ready)
 

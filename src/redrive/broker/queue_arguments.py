@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from redrive.broker.dialect import Dialect
-from redrive.broker.exchanges.terms import type_name
-from redrive.broker.refusal import Refusal, precondition
+from redrive.broker.errors import AmqpError, precondition
+from redrive.broker.exchanges.header_values import type_name
 from redrive.wire.values import FieldValue, Table
 
 # The longest life of a queue and of its messages is ten years, in milliseconds.
@@ -195,7 +195,9 @@ def check_exchange_name(argument: str, what: str, name: str, vhost: str, argumen
         raise precondition(text)
 
 
-def inequivalent(argument: str, what: str, name: str, vhost: str, received: FieldValue, current: FieldValue) -> Refusal:
+def inequivalent(
+    argument: str, what: str, name: str, vhost: str, received: FieldValue, current: FieldValue
+) -> AmqpError:
     if received is None or current is None:
         wanted = "none" if received is None else f"the value '{_shown(received)}' of type '{type_name(received)}'"
         has = "none" if current is None else f"the value '{_shown(current)}' of type '{type_name(current)}'"
@@ -205,7 +207,7 @@ def inequivalent(argument: str, what: str, name: str, vhost: str, received: Fiel
     return precondition(f"{text}received {wanted} but current is {has}")
 
 
-def _invalid(argument: str, queue: str, vhost: str, wrong: str) -> Refusal:
+def _invalid(argument: str, queue: str, vhost: str, wrong: str) -> AmqpError:
     return precondition(f"invalid arg '{argument}' for queue '{queue}' in vhost '{vhost}': {wrong}")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redrive.broker.vhost import VirtualHost
 
 
-class Delays:
+class DelayedMessages:
     def __init__(self, vhost: VirtualHost, exchange: int, *, durable: bool) -> None:
         self._vhost = vhost
         self._exchange = exchange  # its id in the journal
@@ -78,4 +78,4 @@ class Delays:
             self._vhost.memory.release(entry.message.weight)
 
     def __repr__(self) -> str:
-        return f"<Delays held={len(self._held)}>"
+        return f"<DelayedMessages held={len(self._held)}>"

@@ -17,7 +17,7 @@ _CLEAR_AT = 0.8  # of the limit: an alarm that came and went with every message 
 _OVERHEAD = 512  # bytes that a message takes besides its properties and body, roughly
 
 
-class Memory:
+class MemoryAlarm:
     __slots__ = ("_ending", "_on_change", "alarm", "held", "limit")
 
     def __init__(self, limit: int, on_change: Callable[[str | None], None]) -> None:
@@ -51,4 +51,4 @@ class Memory:
         self._on_change(alarm)
 
     def __repr__(self) -> str:
-        return f"<Memory {self.held}/{self.limit} bytes{' ALARM' * (self.alarm is not None)}>"
+        return f"<MemoryAlarm {self.held}/{self.limit} bytes{' ALARM' * (self.alarm is not None)}>"

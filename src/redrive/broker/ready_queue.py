@@ -1,9 +1,9 @@
 """The messages of a queue that are ready, in the order in which they will be delivered.
 
-A classic queue has a lane for each priority, and in a lane a message that comes back takes the place it had. A quorum
-queue delivers what came back before anything else, in the order in which it came back. What it does with priorities
-depends on the version: nothing, or two lanes of which the upper one gives two messages for each of the lower, or one
-lane for each of 32.
+A classic queue has a bucket for each priority, and a message that is requeued takes its old place in its bucket. A
+quorum queue delivers requeued messages first, in the order in which they came back. Its priorities depend on the
+version: none, or two buckets of which the upper one gives two messages for each of the lower, or one bucket for each
+of 32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 from redrive.broker.message import Entry
 
 
-class Ready(Protocol):
+class ReadyQueue(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Entry]: ...
@@ -38,14 +38,14 @@ class Ready(Protocol):
     def clear(self) -> None: ...
 
 
-class Lanes:
-    """By priority, then by position. Without priorities there is one lane.
+class PriorityQueue:
+    """By priority, then by position. Without priorities there is one bucket.
 
-    `usual`: the priority of who has none. `each_expires`: messages expire at the head of each lane.
+    `usual`: the priority of who has none. `each_expires`: messages expire at the head of each bucket.
     """
 
     def __init__(self, top: int, usual: int = 0, *, each_expires: bool = False) -> None:
-        self._lanes: list[deque[Entry]] = [deque() for _ in range(top + 1)]
+        self._buckets: list[deque[Entry]] = [deque() for _ in range(top + 1)]
         self._top = top
         self._usual = usual
         self._each_expires = each_expires
@@ -55,14 +55,14 @@ class Lanes:
         return self._count
 
     def __iter__(self) -> Iterator[Entry]:
-        for lane in reversed(self._lanes):
-            yield from lane
+        for bucket in reversed(self._buckets):
+            yield from bucket
 
     def append(self, entry: Entry) -> None:
-        self._lanes[self._lane(entry) if self._top else 0].append(entry)
+        self._buckets[self._bucket(entry) if self._top else 0].append(entry)
         self._count += 1
 
-    def _lane(self, entry: Entry) -> int:
+    def _bucket(self, entry: Entry) -> int:
         priority = entry.message.facts.priority
         return min(self._usual if priority is None else priority, self._top)
 
@@ -70,69 +70,69 @@ class Lanes:
         """Their old positions are mostly near the head, so the search begins there."""
         self._count += len(entries)
         if len(entries) == 1:
-            lane = self._lanes[self._lane(entries[0])]
-            lane.insert(_place(lane, entries[0].position), entries[0])
+            bucket = self._buckets[self._bucket(entries[0])]
+            bucket.insert(_place(bucket, entries[0].position), entries[0])
             return
-        lanes: dict[int, list[Entry]] = {}
+        buckets: dict[int, list[Entry]] = {}
         for entry in sorted(entries, key=_position):
-            lanes.setdefault(self._lane(entry), []).append(entry)
-        for number, returning in lanes.items():
-            lane, before = self._lanes[number], []
+            buckets.setdefault(self._bucket(entry), []).append(entry)
+        for number, returning in buckets.items():
+            bucket, before = self._buckets[number], []
             for entry in returning:
-                while lane and lane[0].position < entry.position:
-                    before.append(lane.popleft())
+                while bucket and bucket[0].position < entry.position:
+                    before.append(bucket.popleft())
                 before.append(entry)
-            lane.extendleft(reversed(before))
+            bucket.extendleft(reversed(before))
 
     def popleft(self) -> Entry:
         self._count -= 1
-        return self._first().popleft() if self._top else self._lanes[0].popleft()
+        return self._first().popleft() if self._top else self._buckets[0].popleft()
 
     def _first(self) -> deque[Entry]:
-        """The lane with the head of the queue; an empty one if there is none."""
+        """The bucket with the head of the queue; an empty one if there is none."""
         if not self._top:
-            return self._lanes[0]
-        return next((lane for lane in reversed(self._lanes) if lane), self._lanes[0])
+            return self._buckets[0]
+        return next((bucket for bucket in reversed(self._buckets) if bucket), self._buckets[0])
 
     def take_expired(self, now: float) -> Entry | None:
-        for lane in self._expiring():
-            if lane and (due := lane[0].expires_at) is not None and due <= now:
+        for bucket in self._expiring():
+            if bucket and (due := bucket[0].expires_at) is not None and due <= now:
                 self._count -= 1
-                return lane.popleft()
+                return bucket.popleft()
         return None
 
     @property
     def deadline(self) -> float | None:
-        dues = [due for lane in self._expiring() if lane and (due := lane[0].expires_at) is not None]
+        dues = [due for bucket in self._expiring() if bucket and (due := bucket[0].expires_at) is not None]
         return min(dues, default=None)
 
     def _expiring(self) -> Iterable[deque[Entry]]:
-        """The lanes at whose head messages expire. Mostly all of them have the usual priority."""
+        """The buckets at whose head messages expire. Mostly all of them have the usual priority."""
         if not self._each_expires:
             return (self._first(),)
-        usual = self._lanes[self._usual]
-        return (usual,) if len(usual) == self._count else [lane for lane in reversed(self._lanes) if lane]
+        usual = self._buckets[self._usual]
+        return (usual,) if len(usual) == self._count else [bucket for bucket in reversed(self._buckets) if bucket]
 
     def clear(self) -> None:
-        for lane in self._lanes:
-            lane.clear()
+        for bucket in self._buckets:
+            bucket.clear()
         self._count = 0
 
 
-def _place(lane: deque[Entry], position: int) -> int:
+def _place(bucket: deque[Entry], position: int) -> int:
     """How many come before it: in steps that double, then between the last two of them."""
     high = 1
-    while high <= len(lane) and lane[high - 1].position < position:
+    while high <= len(bucket) and bucket[high - 1].position < position:
         high *= 2
-    return bisect_left(lane, position, high // 2, min(high, len(lane)), key=_position)
+    return bisect_left(bucket, position, high // 2, min(high, len(bucket)), key=_position)
 
 
 def _position(entry: Entry) -> int:
     return entry.position
 
 
-class TwoToOne:
-    """Two lanes: above priority 4, and the rest. Every third message is of the lower one, if that is older."""
+class WeightedPriorityQueue:
+    """Two buckets: above priority 4, and the rest. Every third message is of the lower one, if that is older."""
 
     def __init__(self) -> None:
         self._high: deque[Entry] = deque()
@@ -160,8 +160,8 @@ class TwoToOne:
 
     @property
     def deadline(self) -> float | None:
-        lane = self._next()
-        return lane[0].expires_at if lane else None
+        bucket = self._next()
+        return bucket[0].expires_at if bucket else None
 
     def _next(self) -> deque[Entry]:
         turns = self._high and self._low and self._taken == 2
@@ -174,10 +174,10 @@ class TwoToOne:
         self._low.clear()
 
 
-class ReturnsFirst:
+class ReturnedFirstQueue:
     """`each_expires`: fresh ones do so even while others have come back."""
 
-    def __init__(self, fresh: Lanes | TwoToOne, *, each_expires: bool = False) -> None:
+    def __init__(self, fresh: PriorityQueue | WeightedPriorityQueue, *, each_expires: bool = False) -> None:
         self._returned: deque[Entry] = deque()
         self._fresh = fresh
         self._each_expires = each_expires

@@ -1,17 +1,17 @@
-"""Write the table of limits into docs/embedded-broker.md from `redrive.broker.limits`."""
+"""Write the table of unsupported features into docs/embedded-broker.md from `redrive.broker.unsupported`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from redrive.broker.limits import LIMITS
+from redrive.broker.unsupported import UNSUPPORTED
 
 PAGE = Path(__file__).parents[1] / "docs" / "embedded-broker.md"
 BEGIN, END = "<!-- limits -->\n", "<!-- end of limits -->"
 
 
 def table() -> str:
-    rows = [f"| {limit.what} | {limit.instead} |" for limit in LIMITS]
+    rows = [f"| {feature} | {instead} |" for feature, instead in UNSUPPORTED.items()]
     return "\n".join(["| it does not have | instead |", "|---|---|", *rows, ""])
 
 
