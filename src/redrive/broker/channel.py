@@ -22,51 +22,9 @@ from redrive.broker.queue_arguments import not_an_integer
 from redrive.broker.status_queue import STATUS_QUEUE, status_message
 from redrive.errors import ReplyCode
 from redrive.protocol.content import Publication
+from redrive.wire import methods as m
 from redrive.wire.frames import ack_frame, deliver_frame, nack_frame
 from redrive.wire.method import Method
-from redrive.wire.methods.basic import (
-    BasicAck,
-    BasicCancel,
-    BasicCancelOk,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicGet,
-    BasicGetEmpty,
-    BasicGetOk,
-    BasicNack,
-    BasicQos,
-    BasicQosOk,
-    BasicRecover,
-    BasicRecoverAsync,
-    BasicRecoverOk,
-    BasicReject,
-    BasicReturn,
-)
-from redrive.wire.methods.channel import ChannelFlow, ChannelFlowOk
-from redrive.wire.methods.confirm import ConfirmSelect, ConfirmSelectOk
-from redrive.wire.methods.exchange import (
-    ExchangeBind,
-    ExchangeBindOk,
-    ExchangeDeclare,
-    ExchangeDeclareOk,
-    ExchangeDelete,
-    ExchangeDeleteOk,
-    ExchangeUnbind,
-    ExchangeUnbindOk,
-)
-from redrive.wire.methods.queue import (
-    QueueBind,
-    QueueBindOk,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueueDelete,
-    QueueDeleteOk,
-    QueuePurge,
-    QueuePurgeOk,
-    QueueUnbind,
-    QueueUnbindOk,
-)
-from redrive.wire.methods.tx import TxCommit, TxCommitOk, TxRollback, TxRollbackOk, TxSelect, TxSelectOk
 from redrive.wire.patch import patch_properties, raw_long
 from redrive.wire.properties import Properties
 from redrive.wire.values import encode_short_string
@@ -218,31 +176,31 @@ class Channel:
         self._transaction: _Transaction | None = None
         self.admitted: dict[object, bool] | None = None
         self._methods: dict[type[Method], Callable[[Any], None]] = {
-            BasicAck: self._ack,
-            BasicCancel: self._cancel,
-            BasicCancelOk: lambda _: None,
-            BasicConsume: self._consume,
-            BasicGet: self._get,
-            BasicNack: self._nack,
-            BasicQos: self._qos,
-            BasicRecover: self._recover,
-            BasicRecoverAsync: self._recover,
-            BasicReject: self._reject,
-            ChannelFlow: self._flow,
-            ChannelFlowOk: lambda _: None,
-            ConfirmSelect: self._confirm_select,
-            ExchangeBind: self._exchange_bind,
-            ExchangeDeclare: self._exchange_declare,
-            ExchangeDelete: self._exchange_delete,
-            ExchangeUnbind: self._exchange_unbind,
-            QueueBind: self._queue_bind,
-            QueueDeclare: self._queue_declare,
-            QueueDelete: self._queue_delete,
-            QueuePurge: self._queue_purge,
-            QueueUnbind: self._queue_unbind,
-            TxCommit: self._tx_commit,
-            TxRollback: self._tx_rollback,
-            TxSelect: self._tx_select,
+            m.BasicAck: self._ack,
+            m.BasicCancel: self._cancel,
+            m.BasicCancelOk: lambda _: None,
+            m.BasicConsume: self._consume,
+            m.BasicGet: self._get,
+            m.BasicNack: self._nack,
+            m.BasicQos: self._qos,
+            m.BasicRecover: self._recover,
+            m.BasicRecoverAsync: self._recover,
+            m.BasicReject: self._reject,
+            m.ChannelFlow: self._flow,
+            m.ChannelFlowOk: lambda _: None,
+            m.ConfirmSelect: self._confirm_select,
+            m.ExchangeBind: self._exchange_bind,
+            m.ExchangeDeclare: self._exchange_declare,
+            m.ExchangeDelete: self._exchange_delete,
+            m.ExchangeUnbind: self._exchange_unbind,
+            m.QueueBind: self._queue_bind,
+            m.QueueDeclare: self._queue_declare,
+            m.QueueDelete: self._queue_delete,
+            m.QueuePurge: self._queue_purge,
+            m.QueueUnbind: self._queue_unbind,
+            m.TxCommit: self._tx_commit,
+            m.TxRollback: self._tx_rollback,
+            m.TxSelect: self._tx_select,
         }
         self.next_tag = self._tags.__next__
 
@@ -269,24 +227,24 @@ class Channel:
 
     # Exchanges and bindings ---------------------------------------------------------------------------
 
-    def _exchange_declare(self, method: ExchangeDeclare) -> None:
+    def _exchange_declare(self, method: m.ExchangeDeclare) -> None:
         self.vhost.declare_exchange(replace(method, exchange=_without_line_ends(method.exchange)))
-        self._changed(ExchangeDeclareOk(), unless=method.no_wait)
+        self._changed(m.ExchangeDeclareOk(), unless=method.no_wait)
 
-    def _exchange_delete(self, method: ExchangeDelete) -> None:
+    def _exchange_delete(self, method: m.ExchangeDelete) -> None:
         self.vhost.delete_exchange(_without_line_ends(method.exchange), if_unused=method.if_unused)
-        self._changed(ExchangeDeleteOk(), unless=method.no_wait)
+        self._changed(m.ExchangeDeleteOk(), unless=method.no_wait)
 
-    def _exchange_bind(self, method: ExchangeBind) -> None:
+    def _exchange_bind(self, method: m.ExchangeBind) -> None:
         source = self.vhost.bindable(_without_line_ends(method.source))
         destination = self.vhost.bindable(_without_line_ends(method.destination))
         self.vhost.bind(source, destination, method.routing_key, method.arguments)
-        self._changed(ExchangeBindOk(), unless=method.no_wait)
+        self._changed(m.ExchangeBindOk(), unless=method.no_wait)
 
-    def _exchange_unbind(self, method: ExchangeUnbind) -> None:
+    def _exchange_unbind(self, method: m.ExchangeUnbind) -> None:
         destination = self.vhost.exchanges.get(_without_line_ends(method.destination))
         self.vhost.unbind(_without_line_ends(method.source), destination, method.routing_key, method.arguments)
-        self._changed(ExchangeUnbindOk(), unless=method.no_wait)
+        self._changed(m.ExchangeUnbindOk(), unless=method.no_wait)
 
     # Queues -------------------------------------------------------------------------------------------
 
@@ -299,43 +257,43 @@ class Channel:
     def _queue(self, name: str) -> Queue:
         return self.vhost.queue(self._named(name), self.session)
 
-    def _queue_declare(self, method: QueueDeclare) -> None:
+    def _queue_declare(self, method: m.QueueDeclare) -> None:
         if method.queue.startswith(direct_reply_to.REPLY_TO):
             self._declare_replies(method)
             return
         method = replace(method, queue=_without_line_ends(method.queue))
         queue = self.vhost.declare_queue(method, self.session)
         self._last_queue = queue.name
-        answer = QueueDeclareOk(queue=queue.name, message_count=len(queue), consumer_count=queue.consumers)
+        answer = m.QueueDeclareOk(queue=queue.name, message_count=len(queue), consumer_count=queue.consumers)
         self._changed(answer, unless=method.no_wait)
 
-    def _declare_replies(self, method: QueueDeclare) -> None:
+    def _declare_replies(self, method: m.QueueDeclare) -> None:
         """Whether somebody waits for an answer: every declaration of this name is a passive one."""
         if method.queue != direct_reply_to.REPLY_TO and method.queue not in self.vhost.queues:
             raise not_found("queue", method.queue, self.vhost.name)
-        self._reply(QueueDeclareOk(queue=method.queue, consumer_count=1), unless=method.no_wait)
+        self._reply(m.QueueDeclareOk(queue=method.queue, consumer_count=1), unless=method.no_wait)
 
-    def _queue_bind(self, method: QueueBind) -> None:
+    def _queue_bind(self, method: m.QueueBind) -> None:
         source = self.vhost.bindable(_without_line_ends(method.exchange))
         queue = self.vhost.queue(_without_line_ends(self._named(method.queue)), self.session)
         key = method.routing_key or (queue.name if not method.queue else "")
         self.vhost.bind(source, queue, key, method.arguments)
-        self._changed(QueueBindOk(), unless=method.no_wait)
+        self._changed(m.QueueBindOk(), unless=method.no_wait)
 
-    def _queue_unbind(self, method: QueueUnbind) -> None:
+    def _queue_unbind(self, method: m.QueueUnbind) -> None:
         name = _without_line_ends(self._named(method.queue))
         queue = self.vhost.queue(name, self.session) if name in self.vhost.queues else None
         self.vhost.unbind(_without_line_ends(method.exchange), queue, method.routing_key, method.arguments)
-        self._changed(QueueUnbindOk())
+        self._changed(m.QueueUnbindOk())
 
-    def _queue_purge(self, method: QueuePurge) -> None:
-        self._reply(QueuePurgeOk(message_count=self._queue(method.queue).purge()), unless=method.no_wait)
+    def _queue_purge(self, method: m.QueuePurge) -> None:
+        self._reply(m.QueuePurgeOk(message_count=self._queue(method.queue).purge()), unless=method.no_wait)
 
-    def _queue_delete(self, method: QueueDelete) -> None:
+    def _queue_delete(self, method: m.QueueDelete) -> None:
         """Reply before the consumers of this channel are cancelled: some clients wait for that order."""
         name = _without_line_ends(self._named(method.queue))
         queue = self.vhost.deletable_queue(name, self.session, if_unused=method.if_unused, if_empty=method.if_empty)
-        self._reply(QueueDeleteOk(message_count=0 if queue is None else len(queue)), unless=method.no_wait)
+        self._reply(m.QueueDeleteOk(message_count=0 if queue is None else len(queue)), unless=method.no_wait)
         if queue is not None:
             self.vhost.remove_queue(queue)
         self.session.hold()
@@ -374,7 +332,7 @@ class Channel:
         )
 
     def _return(self, publication: Publication) -> None:
-        method = BasicReturn(
+        method = m.BasicReturn(
             reply_code=ReplyCode.NO_ROUTE,
             reply_text="NO_ROUTE",
             exchange=publication.exchange,
@@ -394,15 +352,15 @@ class Channel:
 
         return confirm
 
-    def _confirm_select(self, method: ConfirmSelect) -> None:
+    def _confirm_select(self, method: m.ConfirmSelect) -> None:
         if self._transaction is not None:
             raise precondition("cannot switch from tx to confirm mode")
         self._confirming = True
-        self._reply(ConfirmSelectOk(), unless=method.no_wait)
+        self._reply(m.ConfirmSelectOk(), unless=method.no_wait)
 
     # Consuming ----------------------------------------------------------------------------------------
 
-    def _qos(self, method: BasicQos) -> None:
+    def _qos(self, method: m.BasicQos) -> None:
         if method.prefetch_size:
             raise not_implemented(f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_ and self.vhost.dialect.allows_global_qos:
@@ -410,9 +368,9 @@ class Channel:
             self._dispatch(consumer.queue for consumer in self.consumers.values())
         else:
             self._consumer_prefetch = method.prefetch_count
-        self._reply(BasicQosOk())
+        self._reply(m.BasicQosOk())
 
-    def _consume(self, method: BasicConsume) -> None:
+    def _consume(self, method: m.BasicConsume) -> None:
         tag = method.consumer_tag or f"amq.ctag-{self.session.id}-{self.number}-{next(self.consumer_numbers)}"
         if method.queue == direct_reply_to.REPLY_TO:
             self._consume_replies(method, tag)
@@ -435,7 +393,7 @@ class Channel:
         )
         self._begin(consumer, method, exclusive=exclusive)
 
-    def _consume_replies(self, method: BasicConsume, tag: str) -> None:
+    def _consume_replies(self, method: m.BasicConsume, tag: str) -> None:
         self._check_tag(tag)
         if not method.no_ack:
             raise precondition("reply consumer cannot acknowledge")
@@ -449,14 +407,14 @@ class Channel:
         if tag in self.consumers:
             raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
 
-    def _begin(self, consumer: ChannelConsumer, method: BasicConsume, *, exclusive: bool) -> None:
+    def _begin(self, consumer: ChannelConsumer, method: m.BasicConsume, *, exclusive: bool) -> None:
         self.consumers[consumer.tag] = consumer
         consumer.queue.add(consumer, exclusive=exclusive)
-        self._reply(BasicConsumeOk(consumer_tag=consumer.tag), unless=method.no_wait)
+        self._reply(m.BasicConsumeOk(consumer_tag=consumer.tag), unless=method.no_wait)
         consumer.active = True
         consumer.queue.dispatch()
 
-    def _cancel(self, method: BasicCancel) -> None:
+    def _cancel(self, method: m.BasicCancel) -> None:
         consumer = self.consumers.pop(method.consumer_tag, None)
         if consumer is not None:
             consumer.active = False
@@ -466,9 +424,9 @@ class Channel:
                 consumer.queue.dispatch()
             if consumer is self._replies:
                 self._replies = None
-        self._reply(BasicCancelOk(consumer_tag=method.consumer_tag), unless=method.no_wait)
+        self._reply(m.BasicCancelOk(consumer_tag=method.consumer_tag), unless=method.no_wait)
 
-    def _get(self, method: BasicGet) -> None:
+    def _get(self, method: m.BasicGet) -> None:
         if method.queue == STATUS_QUEUE:
             self._get_status(method)
             return
@@ -482,12 +440,12 @@ class Channel:
             )
         entry = queue.get(no_ack=method.no_ack)
         if entry is None:
-            self._reply(BasicGetEmpty())
+            self._reply(m.BasicGetEmpty())
             return
         tag = self.next_tag()
         if not method.no_ack:
             self.unacked[tag] = (queue, entry, None)
-        got = BasicGetOk(
+        got = m.BasicGetOk(
             delivery_tag=tag,
             redelivered=entry.redelivered,
             exchange=entry.message.exchange,
@@ -496,24 +454,24 @@ class Channel:
         )
         self.session.send(self.number, got, outgoing_properties(queue, entry, got=True), entry.message.body)
 
-    def _get_status(self, method: BasicGet) -> None:
+    def _get_status(self, method: m.BasicGet) -> None:
         if not method.no_ack:
             raise precondition(f"queue '{STATUS_QUEUE}' must be read with no_ack")
-        got = BasicGetOk(delivery_tag=self.next_tag(), routing_key=STATUS_QUEUE)
+        got = m.BasicGetOk(delivery_tag=self.next_tag(), routing_key=STATUS_QUEUE)
         properties = Properties(content_type="application/json").encode()
         self.session.send(self.number, got, properties, status_message(self.vhost))
 
-    def _flow(self, method: ChannelFlow) -> None:
+    def _flow(self, method: m.ChannelFlow) -> None:
         if not method.active:
             raise not_implemented("active=false")
-        self._reply(ChannelFlowOk(active=True))
+        self._reply(m.ChannelFlowOk(active=True))
 
     # Settling -----------------------------------------------------------------------------------------
 
-    def _ack(self, method: BasicAck) -> None:
+    def _ack(self, method: m.BasicAck) -> None:
         self._decide(Settlement.ACKED, self._take(method.delivery_tag, method.multiple))
 
-    def _nack(self, method: BasicNack) -> None:
+    def _nack(self, method: m.BasicNack) -> None:
         settlement = self._returned if method.requeue else self._discarded
         self._decide(settlement, self._take(method.delivery_tag, method.multiple))
 
@@ -527,7 +485,7 @@ class Channel:
         """By basic.nack."""
         return Settlement.REJECTED if self.vhost.dialect.nack_counts else Settlement.REJECTED_UNCOUNTED
 
-    def _reject(self, method: BasicReject) -> None:
+    def _reject(self, method: m.BasicReject) -> None:
         settlement = Settlement.REQUEUED if method.requeue else Settlement.REJECTED
         self._decide(settlement, self._take(method.delivery_tag, multiple=False))
 
@@ -537,13 +495,13 @@ class Channel:
         else:
             self._settle(settlement, taken)
 
-    def _recover(self, method: BasicRecover | BasicRecoverAsync) -> None:
+    def _recover(self, method: m.BasicRecover | m.BasicRecoverAsync) -> None:
         if not method.requeue:
             raise not_implemented("requeue=false")
         taken, self.unacked = self.unacked, {}
         self._settle(self._returned, taken)
-        if isinstance(method, BasicRecover):
-            self._reply(BasicRecoverOk())
+        if isinstance(method, m.BasicRecover):
+            self._reply(m.BasicRecoverOk())
 
     def _take(self, tag: int, multiple: bool) -> dict[int, Unacked]:
         """Take out what a settlement is about. Tag 0 with `multiple` means all."""
@@ -617,20 +575,20 @@ class Channel:
 
     # Transactions -------------------------------------------------------------------------------------
 
-    def _tx_select(self, _: TxSelect) -> None:
+    def _tx_select(self, _: m.TxSelect) -> None:
         if self._confirming:
             raise precondition("cannot switch from confirm to tx mode")
         self._transaction = self._transaction or _Transaction()
-        self._reply(TxSelectOk())
+        self._reply(m.TxSelectOk())
 
-    def _tx_commit(self, _: TxCommit) -> None:
+    def _tx_commit(self, _: m.TxCommit) -> None:
         transaction, self._transaction = self._current_transaction(), _Transaction()
         complete = self._publish_all(transaction)
         for settlement, taken in transaction.settlements:
             self._settle(settlement, taken)
         if not complete:  # a queue was full and refused; what others took is theirs
             raise precondition("partial tx completion")
-        self.session.after_commit(lambda: self._reply(TxCommitOk()))
+        self.session.after_commit(lambda: self._reply(m.TxCommitOk()))
 
     def _publish_all(self, transaction: _Transaction) -> bool:
         """Says whether all queues took what was theirs."""
@@ -643,10 +601,10 @@ class Channel:
         self.admitted = None
         return complete
 
-    def _tx_rollback(self, _: TxRollback) -> None:
+    def _tx_rollback(self, _: m.TxRollback) -> None:
         self.unacked = self._current_transaction().restored(self.unacked)
         self._transaction = _Transaction()
-        self._reply(TxRollbackOk())
+        self._reply(m.TxRollbackOk())
 
     def _current_transaction(self) -> _Transaction:
         if self._transaction is None:

@@ -28,24 +28,9 @@ from redrive.protocol.conversation import Conversation, Event, Violation
 from redrive.protocol.handshake import Plain, read_plain
 from redrive.protocol.heartbeat import Heartbeat, Pulse
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.wire import methods as m
 from redrive.wire.frames import HEARTBEAT_FRAME
 from redrive.wire.method import Method, Sender
-from redrive.wire.methods.basic import BasicCancel
-from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelOpen, ChannelOpenOk
-from redrive.wire.methods.connection import (
-    ConnectionBlocked,
-    ConnectionClose,
-    ConnectionCloseOk,
-    ConnectionOpen,
-    ConnectionOpenOk,
-    ConnectionStart,
-    ConnectionStartOk,
-    ConnectionTune,
-    ConnectionTuneOk,
-    ConnectionUnblocked,
-    ConnectionUpdateSecret,
-    ConnectionUpdateSecretOk,
-)
 from redrive.wire.values import Table, read_table
 
 if TYPE_CHECKING:
@@ -205,7 +190,7 @@ class Session(asyncio.Protocol):
         if self.conversation.state is not ConnectionState.OPEN:
             return
         if self._notifies_blocked:
-            self.send(0, ConnectionBlocked(reason=reason) if reason is not None else ConnectionUnblocked())
+            self.send(0, m.ConnectionBlocked(reason=reason) if reason is not None else m.ConnectionUnblocked())
         if reason is None:
             self._resume()
         elif self._published:
@@ -296,7 +281,7 @@ class Session(asyncio.Protocol):
 
     def notify_cancel(self, channel: int, consumer_tag: str) -> None:
         if self.conversation.channel_state(channel) is ChannelState.OPEN:
-            self.send(channel, BasicCancel(consumer_tag=consumer_tag, no_wait=True))
+            self.send(channel, m.BasicCancel(consumer_tag=consumer_tag, no_wait=True))
 
     # What the client says -----------------------------------------------------------------------------
 
@@ -328,10 +313,10 @@ class Session(asyncio.Protocol):
         method = event.method
         if event.channel == 0:
             self._connection_method(method)
-        elif isinstance(method, ChannelOpen):
+        elif isinstance(method, m.ChannelOpen):
             self.channels[event.channel] = Channel(self, event.channel)
-            self.send(event.channel, ChannelOpenOk())
-        elif isinstance(method, ChannelClose | ChannelCloseOk):
+            self.send(event.channel, m.ChannelOpenOk())
+        elif isinstance(method, m.ChannelClose | m.ChannelCloseOk):
             self._drop_channel(event.channel)
         elif (channel := self.channels.get(event.channel)) is not None:
             channel.handle(method)
@@ -343,28 +328,28 @@ class Session(asyncio.Protocol):
 
     def _connection_method(self, method: Method) -> None:
         match method:
-            case ConnectionStartOk():
+            case m.ConnectionStartOk():
                 self._authenticate(method)
-            case ConnectionTuneOk():
+            case m.ConnectionTuneOk():
                 pass  # the conversation has noted it
-            case ConnectionOpen():
+            case m.ConnectionOpen():
                 self._open(method)
-            case ConnectionClose():
+            case m.ConnectionClose():
                 self._linger()
-            case ConnectionCloseOk():
+            case m.ConnectionCloseOk():
                 self._finish()
-            case ConnectionUpdateSecret():
-                self.send(0, ConnectionUpdateSecretOk())
+            case m.ConnectionUpdateSecret():
+                self.send(0, m.ConnectionUpdateSecretOk())
             case _:
                 raise LocalProtocolError(f"{method.name} was let through to the broker")
 
     # The handshake ------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        start = ConnectionStart(server_properties=self.broker.properties(), mechanisms=b"PLAIN AMQPLAIN")
+        start = m.ConnectionStart(server_properties=self.broker.properties(), mechanisms=b"PLAIN AMQPLAIN")
         self.send(0, start)
 
-    def _authenticate(self, answer: ConnectionStartOk) -> None:
+    def _authenticate(self, answer: m.ConnectionStartOk) -> None:
         credentials = _credentials(answer)
         capabilities = answer.client_properties.get("capabilities")
         if not isinstance(capabilities, dict):
@@ -375,7 +360,7 @@ class Session(asyncio.Protocol):
         self.user = credentials.username
         self._notifies_blocked = capabilities.get("connection.blocked") is True
         tuning = self.broker.tuning
-        tune = ConnectionTune(channel_max=tuning.channel_max, frame_max=tuning.frame_max, heartbeat=tuning.heartbeat)
+        tune = m.ConnectionTune(channel_max=tuning.channel_max, frame_max=tuning.frame_max, heartbeat=tuning.heartbeat)
         self.send(0, tune)
 
     def _refuse_login(self, mechanism: str, *, told: bool) -> None:
@@ -389,12 +374,12 @@ class Session(asyncio.Protocol):
         else:
             self._finish()
 
-    def _open(self, method: ConnectionOpen) -> None:
+    def _open(self, method: m.ConnectionOpen) -> None:
         vhost = self.broker.vhosts.get(method.virtual_host)
         if vhost is None:
             raise AmqpError(ReplyCode.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
         self._vhost = vhost
-        self.send(0, ConnectionOpenOk())
+        self.send(0, m.ConnectionOpenOk())
         self._start_heartbeat()
         if self.broker.alarm is not None:
             self.alarm(self.broker.alarm)
@@ -440,7 +425,7 @@ class Session(asyncio.Protocol):
         if number and not refusal.ends_connection:
             self._drop_channel(number)
             if self.conversation.channel_state(number) is ChannelState.OPEN:
-                close = ChannelClose(
+                close = m.ChannelClose(
                     reply_code=refusal.code, reply_text=text, class_id=method_id[0], method_id=method_id[1]
                 )
                 self.send(number, close)
@@ -456,7 +441,7 @@ class Session(asyncio.Protocol):
         self._drop_channels()
         if ">connection.close" in lifecycle.CONNECTION[self.conversation.state]:
             self.send(
-                0, ConnectionClose(reply_code=code, reply_text=text, class_id=method_id[0], method_id=method_id[1])
+                0, m.ConnectionClose(reply_code=code, reply_text=text, class_id=method_id[0], method_id=method_id[1])
             )
             if self._timer is not None:
                 self._timer.cancel()
@@ -540,7 +525,7 @@ class Session(asyncio.Protocol):
         )
 
 
-def _credentials(answer: ConnectionStartOk) -> Plain | None:
+def _credentials(answer: m.ConnectionStartOk) -> Plain | None:
     if answer.mechanism == "PLAIN":
         return read_plain(answer.response)
     if answer.mechanism == "AMQPLAIN":

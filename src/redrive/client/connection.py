@@ -41,30 +41,8 @@ from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff
 from redrive.runtime.ports import Waiter
 from redrive.version import version
+from redrive.wire import methods as m
 from redrive.wire.method import Method
-from redrive.wire.methods.basic import BasicGet, BasicGetOk
-from redrive.wire.methods.exchange import (
-    ExchangeBind,
-    ExchangeBindOk,
-    ExchangeDeclare,
-    ExchangeDeclareOk,
-    ExchangeDelete,
-    ExchangeDeleteOk,
-    ExchangeUnbind,
-    ExchangeUnbindOk,
-)
-from redrive.wire.methods.queue import (
-    QueueBind,
-    QueueBindOk,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueueDelete,
-    QueueDeleteOk,
-    QueuePurge,
-    QueuePurgeOk,
-    QueueUnbind,
-    QueueUnbindOk,
-)
 from redrive.wire.properties import Properties
 from redrive.wire.values import FieldValue, Table
 
@@ -328,13 +306,13 @@ class Connection:
 
     async def _redeclare(self, channel: Channel, declaration: Declaration) -> None:
         match declaration:
-            case QueueDeclare():
+            case m.QueueDeclare():
                 old = self._declarations.name_of(declaration)
-                answer = await channel.call(declaration, QueueDeclareOk)
+                answer = await channel.call(declaration, m.QueueDeclareOk)
                 self._declarations.rename(old, answer.queue)
-            case QueueBind():
+            case m.QueueBind():
                 await channel.ask(self._declarations.redirected(declaration))
-            case ExchangeDeclare() | ExchangeBind():
+            case m.ExchangeDeclare() | m.ExchangeBind():
                 await channel.ask(declaration)
 
     # For publisher and consumers ----------------------------------------------------------------------
@@ -358,7 +336,7 @@ class Connection:
 
     async def _queue_exists(self, queue: str) -> bool:
         try:
-            await self.ask(QueueDeclare(queue=queue, passive=True), QueueDeclareOk)
+            await self.ask(m.QueueDeclare(queue=queue, passive=True), m.QueueDeclareOk)
         except NotFound:
             return False
         return True
@@ -402,7 +380,7 @@ class Connection:
         internal: bool = False,
         arguments: Arguments | None = None,
     ) -> None:
-        declare = ExchangeDeclare(
+        declare = m.ExchangeDeclare(
             exchange=name,
             type=type,
             durable=durable,
@@ -410,12 +388,12 @@ class Connection:
             internal=internal,
             arguments=dict(arguments or {}),
         )
-        await self.ask(declare, ExchangeDeclareOk)
+        await self.ask(declare, m.ExchangeDeclareOk)
         self._declarations.exchange(declare)
 
     async def exchange_exists(self, name: str) -> bool:
         try:
-            await self.ask(ExchangeDeclare(exchange=name, passive=True), ExchangeDeclareOk)
+            await self.ask(m.ExchangeDeclare(exchange=name, passive=True), m.ExchangeDeclareOk)
         except NotFound:
             return False
         return True
@@ -430,66 +408,66 @@ class Connection:
         arguments: Arguments | None = None,
     ) -> QueueInfo:
         """Declare a queue; without a name the broker chooses one, and another after a reconnect."""
-        declare = QueueDeclare(
+        declare = m.QueueDeclare(
             queue=name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=dict(arguments or {})
         )
-        answer = await self.ask(declare, QueueDeclareOk)
+        answer = await self.ask(declare, m.QueueDeclareOk)
         self._declarations.queue(declare, answer.queue)
         return QueueInfo(answer.queue, answer.message_count, answer.consumer_count)
 
     async def queue_info(self, name: str) -> QueueInfo:
         """How many messages are ready and how many consumers there are; `NotFound` if there is no such queue."""
-        answer = await self.ask(QueueDeclare(queue=self.current_name(name), passive=True), QueueDeclareOk)
+        answer = await self.ask(m.QueueDeclare(queue=self.current_name(name), passive=True), m.QueueDeclareOk)
         return QueueInfo(answer.queue, answer.message_count, answer.consumer_count)
 
     async def bind_queue(
         self, queue: str, exchange: str, routing_key: str = "", arguments: Arguments | None = None
     ) -> None:
-        bind = QueueBind(
+        bind = m.QueueBind(
             queue=self.current_name(queue), exchange=exchange, routing_key=routing_key, arguments=dict(arguments or {})
         )
-        await self.ask(bind, QueueBindOk)
+        await self.ask(bind, m.QueueBindOk)
         self._declarations.bind(bind)
 
     async def unbind_queue(
         self, queue: str, exchange: str, routing_key: str = "", arguments: Arguments | None = None
     ) -> None:
-        unbind = QueueUnbind(
+        unbind = m.QueueUnbind(
             queue=self.current_name(queue), exchange=exchange, routing_key=routing_key, arguments=dict(arguments or {})
         )
-        await self.ask(unbind, QueueUnbindOk)
+        await self.ask(unbind, m.QueueUnbindOk)
         self._declarations.unbind(unbind)
 
     async def bind_exchange(
         self, destination: str, source: str, routing_key: str = "", arguments: Arguments | None = None
     ) -> None:
-        bind = ExchangeBind(
+        bind = m.ExchangeBind(
             destination=destination, source=source, routing_key=routing_key, arguments=dict(arguments or {})
         )
-        await self.ask(bind, ExchangeBindOk)
+        await self.ask(bind, m.ExchangeBindOk)
         self._declarations.bind(bind)
 
     async def unbind_exchange(
         self, destination: str, source: str, routing_key: str = "", arguments: Arguments | None = None
     ) -> None:
-        unbind = ExchangeUnbind(
+        unbind = m.ExchangeUnbind(
             destination=destination, source=source, routing_key=routing_key, arguments=dict(arguments or {})
         )
-        await self.ask(unbind, ExchangeUnbindOk)
+        await self.ask(unbind, m.ExchangeUnbindOk)
         self._declarations.unbind(unbind)
 
     async def purge_queue(self, name: str) -> int:
-        return (await self.ask(QueuePurge(queue=self.current_name(name)), QueuePurgeOk)).message_count
+        return (await self.ask(m.QueuePurge(queue=self.current_name(name)), m.QueuePurgeOk)).message_count
 
     async def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue and say how many messages went with it. Quorum queues know no `if_unused`, `if_empty`."""
         name = self.current_name(name)
-        answer = await self.ask(QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty), QueueDeleteOk)
+        answer = await self.ask(m.QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty), m.QueueDeleteOk)
         self._declarations.forget_queue(name)
         return answer.message_count
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        await self.ask(ExchangeDelete(exchange=name, if_unused=if_unused), ExchangeDeleteOk)
+        await self.ask(m.ExchangeDelete(exchange=name, if_unused=if_unused), m.ExchangeDeleteOk)
         self._declarations.forget_exchange(name)
 
     # Publishing ---------------------------------------------------------------------------------------
@@ -624,10 +602,10 @@ class Connection:
 
     async def _get(self, getter: _Getter, queue: str) -> Delivery | None:
         try:
-            event = await getter.channel.ask(BasicGet(queue=self.current_name(queue)))
+            event = await getter.channel.ask(m.BasicGet(queue=self.current_name(queue)))
         finally:
             getter.asked -= 1
-        if not isinstance(event.method, BasicGetOk):
+        if not isinstance(event.method, m.BasicGetOk):
             return None
         delivery = Delivery.from_get(getter.channel.number, event.method, event.raw_properties, event.body)
         getter.settler.take(delivery)

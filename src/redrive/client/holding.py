@@ -30,17 +30,8 @@ from redrive.client.channel import Channel
 from redrive.client.connection import Connection
 from redrive.errors import Closed, ConsumerCancelled, RedriveError
 from redrive.protocol.content import Delivery
+from redrive.wire import methods as m
 from redrive.wire.frames import ack_frame
-from redrive.wire.methods.basic import (
-    BasicCancel,
-    BasicCancelOk,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicNack,
-    BasicQos,
-    BasicQosOk,
-)
-from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk
 
 if TYPE_CHECKING:
     from redrive.runtime.dlq.ports import Tagged
@@ -90,7 +81,7 @@ class Hold:
         hold._channel.on_cancel = lambda _: hold._end(ConsumerCancelled(f"the broker ended the look at {queue}"))
         hold._channel.on_closed = hold._end
         with hold._or_let_go():
-            found = await hold._channel.call(QueueDeclare(queue=queue, passive=True), QueueDeclareOk)
+            found = await hold._channel.call(m.QueueDeclare(queue=queue, passive=True), m.QueueDeclareOk)
             hold._before, hold._others = found.message_count, found.consumer_count
             await hold._consume(min(_FIRST_ROOM, at_most))
         return hold
@@ -105,10 +96,10 @@ class Hold:
             raise
 
     async def _consume(self, room: int) -> None:
-        await self._channel.call(BasicQos(prefetch_count=room), BasicQosOk)
+        await self._channel.call(m.BasicQos(prefetch_count=room), m.BasicQosOk)
         self._consumers += 1
         self._room, self._since, self._in_hand = room, self._last + 1, 0
-        await self._channel.call(BasicConsume(queue=self.queue, consumer_tag=self._tag), BasicConsumeOk)
+        await self._channel.call(m.BasicConsume(queue=self.queue, consumer_tag=self._tag), m.BasicConsumeOk)
 
     @property
     def _tag(self) -> str:
@@ -166,12 +157,12 @@ class Hold:
         return self._arrived.is_set()
 
     async def _has_more(self) -> bool:
-        found = await self._channel.call(QueueDeclare(queue=self.queue, passive=True), QueueDeclareOk)
+        found = await self._channel.call(m.QueueDeclare(queue=self.queue, passive=True), m.QueueDeclareOk)
         return found.message_count > 0
 
     async def _make_room(self) -> None:
         try:
-            await self._channel.call(BasicCancel(consumer_tag=self._tag), BasicCancelOk)
+            await self._channel.call(m.BasicCancel(consumer_tag=self._tag), m.BasicCancelOk)
             wanted = self._at_most - self.taken - len(self._waiting)
             if wanted > 0:
                 average = 1 + self._bytes // max(1, self._last)
@@ -226,7 +217,7 @@ class Hold:
             if self._changing is not None:
                 await self._changing
             if self._is_consuming:
-                await channel.call(BasicCancel(consumer_tag=self._tag), BasicCancelOk)
+                await channel.call(m.BasicCancel(consumer_tag=self._tag), m.BasicCancelOk)
             back = self.in_hand
             if back:
                 await self._give_back()
@@ -244,7 +235,7 @@ class Hold:
         await self._until_back(0)
 
     def _nack(self, upto: int) -> None:
-        self._channel.tell(BasicNack(delivery_tag=upto, multiple=True, requeue=True))
+        self._channel.tell(m.BasicNack(delivery_tag=upto, multiple=True, requeue=True))
 
     def _turns(self) -> list[int]:
         """Of each consumer that has some in hand, the last of them."""
@@ -265,14 +256,14 @@ class Hold:
         loop = asyncio.get_running_loop()
         pause, began = 0.01, loop.time()
         while (waited := loop.time() - began) < (_DOUBT if later else _PATIENCE):
-            found = await self._channel.call(QueueDeclare(queue=self.queue, passive=True), QueueDeclareOk)
+            found = await self._channel.call(m.QueueDeclare(queue=self.queue, passive=True), m.QueueDeclareOk)
             if self._is_back(found, later, in_doubt=waited > _DOUBT):
                 return True
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
         return False
 
-    def _is_back(self, found: QueueDeclareOk, later: int, *, in_doubt: bool) -> bool:
+    def _is_back(self, found: m.QueueDeclareOk, later: int, *, in_doubt: bool) -> bool:
         if found.consumer_count > later + self._others:
             return in_doubt
         if later or self._others:  # how many are ready tells nothing then

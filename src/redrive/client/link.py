@@ -33,17 +33,8 @@ from redrive.protocol.conversation import Conversation, Violation
 from redrive.protocol.handshake import ClientHandshake
 from redrive.protocol.heartbeat import Heartbeat, Pulse
 from redrive.protocol.lifecycle import ConnectionState
+from redrive.wire import methods as m
 from redrive.wire.method import Method, Sender
-from redrive.wire.methods.connection import (
-    ConnectionBlocked,
-    ConnectionClose,
-    ConnectionCloseOk,
-    ConnectionOpenOk,
-    ConnectionSecure,
-    ConnectionStart,
-    ConnectionTune,
-    ConnectionUnblocked,
-)
 from redrive.wire.values import Table
 
 log = logging.getLogger("redrive.client")
@@ -206,23 +197,23 @@ class Link(asyncio.Protocol):
 
     def _connection_method(self, method: Method) -> None:
         match method:
-            case ConnectionStart() | ConnectionTune() | ConnectionSecure():
+            case m.ConnectionStart() | m.ConnectionTune() | m.ConnectionSecure():
                 self._answer(method)
-            case ConnectionOpenOk():
+            case m.ConnectionOpenOk():
                 self._start_heartbeat()
                 if not self.opened.done():
                     self.opened.set_result(None)
-            case ConnectionBlocked():
+            case m.ConnectionBlocked():
                 self.blocked = method.reason or "no reason given"
                 log.warning("%s takes no messages now: %s", self.host, self.blocked)
                 self._on_change()
-            case ConnectionUnblocked():
+            case m.ConnectionUnblocked():
                 self.blocked = None
                 log.info("%s takes messages again", self.host)
                 self._on_change()
-            case ConnectionClose():
+            case m.ConnectionClose():
                 self._closed_by_broker(method)
-            case ConnectionCloseOk():
+            case m.ConnectionCloseOk():
                 self._end(ConnectionLost(f"{self.host}: closed by this side"))
             case _:  # update-secret-ok: nobody waits for it
                 log.debug("%s from %s", method.name, self.host)
@@ -236,7 +227,7 @@ class Link(asyncio.Protocol):
         except RemoteProtocolError as error:
             self._end(error)
 
-    def _closed_by_broker(self, close: ConnectionClose) -> None:
+    def _closed_by_broker(self, close: m.ConnectionClose) -> None:
         refused = close.reply_code in (ReplyCode.ACCESS_REFUSED, ReplyCode.NOT_ALLOWED)
         is_full = "limit" in close.reply_text  # of connections, which another node may have left, or this one later
         kind = AuthenticationFailed if refused and not is_full and not self.opened.done() else ConnectionClosed
@@ -297,7 +288,7 @@ class Link(asyncio.Protocol):
         """Say farewell and wait for the answer, so that everything sent before has been read by the broker."""
         if self.alive and self.conversation.state is ConnectionState.OPEN:
             self.write_now()
-            self.conversation.send(0, ConnectionClose(reply_text="goodbye"))
+            self.conversation.send(0, m.ConnectionClose(reply_text="goodbye"))
             self.write_now()
             await asyncio.wait([self.lost], timeout=within)
         self._end(ConnectionLost(f"{self.host}: closed by this side"))

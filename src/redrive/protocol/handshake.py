@@ -10,16 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from redrive.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
+from redrive.wire import methods as m
 from redrive.wire.frames import MIN_FRAME_MAX
 from redrive.wire.method import Method
-from redrive.wire.methods.connection import (
-    ConnectionOpen,
-    ConnectionSecure,
-    ConnectionStart,
-    ConnectionStartOk,
-    ConnectionTune,
-    ConnectionTuneOk,
-)
 from redrive.wire.values import Table, malformed
 
 CLIENT_CAPABILITIES: Table = {
@@ -79,7 +72,7 @@ class Tuning:
     heartbeat: int = 60
 
 
-def negotiate(offer: ConnectionTune, wish: Tuning) -> Tuning:
+def negotiate(offer: m.ConnectionTune, wish: Tuning) -> Tuning:
     """What a client settles on: within the broker's offer, and as near to the wish as that allows."""
     frame_max = _smaller_limit(offer.frame_max, wish.frame_max) or Tuning().frame_max
     if frame_max < MIN_FRAME_MAX:
@@ -91,7 +84,9 @@ def negotiate(offer: ConnectionTune, wish: Tuning) -> Tuning:
     )
 
 
-def check_tune_ok(offer: ConnectionTune, answer: ConnectionTuneOk, smallest_frame_max: int = MIN_FRAME_MAX) -> Tuning:
+def check_tune_ok(
+    offer: m.ConnectionTune, answer: m.ConnectionTuneOk, smallest_frame_max: int = MIN_FRAME_MAX
+) -> Tuning:
     """What a broker makes of a client's answer: it may lower limits, not raise them."""
     for name in ("channel_max", "frame_max"):
         limit, wanted = getattr(offer, name), getattr(answer, name)
@@ -106,7 +101,7 @@ def check_tune_ok(offer: ConnectionTune, answer: ConnectionTuneOk, smallest_fram
     return settled(answer)
 
 
-def settled(answer: ConnectionTuneOk) -> Tuning:
+def settled(answer: m.ConnectionTuneOk) -> Tuning:
     """The limits that hold after a `tune-ok`. A frame without limit would be memory without limit."""
     return Tuning(answer.channel_max or 65535, answer.frame_max or Tuning().frame_max, answer.heartbeat)
 
@@ -129,22 +124,22 @@ class ClientHandshake:
 
     def answer(self, method: Method) -> Iterator[Method]:
         match method:
-            case ConnectionStart():
+            case m.ConnectionStart():
                 self.server_properties = method.server_properties
                 yield self._start_ok(method)
-            case ConnectionTune():
+            case m.ConnectionTune():
                 self.tuning = tuning = negotiate(method, self.wish)
-                yield ConnectionTuneOk(
+                yield m.ConnectionTuneOk(
                     channel_max=tuning.channel_max, frame_max=tuning.frame_max, heartbeat=tuning.heartbeat
                 )
-                yield ConnectionOpen(virtual_host=self.virtual_host)
-            case ConnectionSecure():
+                yield m.ConnectionOpen(virtual_host=self.virtual_host)
+            case m.ConnectionSecure():
                 text = f"{self.credentials.mechanism} needs no second challenge, but the broker sent one"
                 raise RemoteProtocolError(ReplyCode.NOT_IMPLEMENTED, text)
             case _:
                 raise LocalProtocolError(f"{method.name} is not a question of the handshake")
 
-    def _start_ok(self, start: ConnectionStart) -> ConnectionStartOk:
+    def _start_ok(self, start: m.ConnectionStart) -> m.ConnectionStartOk:
         if start.version_major != 0 or start.version_minor != 9:
             text = f"the broker speaks AMQP {start.version_major}-{start.version_minor}, not 0-9"
             raise RemoteProtocolError(ReplyCode.NOT_IMPLEMENTED, text)
@@ -152,7 +147,7 @@ class ClientHandshake:
         if self.credentials.mechanism not in offered:
             text = f"the broker offers {' '.join(offered) or 'no mechanism'}, not {self.credentials.mechanism}"
             raise RemoteProtocolError(ReplyCode.ACCESS_REFUSED, text)
-        return ConnectionStartOk(
+        return m.ConnectionStartOk(
             client_properties={**self.client_properties, "capabilities": CLIENT_CAPABILITIES},
             mechanism=self.credentials.mechanism,
             response=self.credentials.response(),

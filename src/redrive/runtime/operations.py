@@ -12,27 +12,8 @@ from typing import TypeVar
 from redrive.errors import ConnectionLost, NotFound, PreconditionFailed
 from redrive.runtime.migration_ports import Migrator
 from redrive.topology.definitions import BindingDefinition, Definition, ExchangeDefinition, QueueDefinition
+from redrive.wire import methods as m
 from redrive.wire.method import Method
-from redrive.wire.methods.exchange import (
-    ExchangeBind,
-    ExchangeBindOk,
-    ExchangeDeclare,
-    ExchangeDeclareOk,
-    ExchangeDelete,
-    ExchangeDeleteOk,
-    ExchangeUnbind,
-    ExchangeUnbindOk,
-)
-from redrive.wire.methods.queue import (
-    QueueBind,
-    QueueBindOk,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueueDelete,
-    QueueDeleteOk,
-    QueueUnbind,
-    QueueUnbindOk,
-)
 
 M = TypeVar("M", bound=Method)
 
@@ -70,7 +51,7 @@ class Operations:
     async def usage(self, queue: str) -> Usage | None:
         """None: there is no such queue."""
         try:
-            answer = await self._ask(QueueDeclare(queue=queue, passive=True), QueueDeclareOk)
+            answer = await self._ask(m.QueueDeclare(queue=queue, passive=True), m.QueueDeclareOk)
         except NotFound:
             return None
         return Usage(answer.message_count, answer.consumer_count)
@@ -84,47 +65,47 @@ class Operations:
     async def make(self, definition: Definition) -> None:
         match definition:
             case ExchangeDefinition():
-                await self._ask(_exchange(definition), ExchangeDeclareOk)
+                await self._ask(_exchange(definition), m.ExchangeDeclareOk)
             case QueueDefinition():
-                await self._ask(_queue(definition), QueueDeclareOk)
+                await self._ask(_queue(definition), m.QueueDeclareOk)
             case BindingDefinition(destination_type="queue"):
-                await self._ask(_binding(definition), QueueBindOk)
+                await self._ask(_binding(definition), m.QueueBindOk)
             case BindingDefinition():
-                bind = ExchangeBind(
+                bind = m.ExchangeBind(
                     destination=definition.destination,
                     source=definition.source,
                     routing_key=definition.routing_key,
                     arguments=dict(definition.arguments),
                 )
-                await self._ask(bind, ExchangeBindOk)
+                await self._ask(bind, m.ExchangeBindOk)
 
     async def lock(self, name: str) -> None:
         """A queue that only this connection can have, and that goes with it."""
-        await self._ask(QueueDeclare(queue=name, exclusive=True), QueueDeclareOk)
+        await self._ask(m.QueueDeclare(queue=name, exclusive=True), m.QueueDeclareOk)
 
     # Taking away --------------------------------------------------------------------------------------
 
     async def unbind(self, binding: BindingDefinition) -> None:
         """What is not bound, or not even there, is unbound already."""
         if binding.destination_type == "queue":
-            unbind = QueueUnbind(
+            unbind = m.QueueUnbind(
                 queue=binding.destination,
                 exchange=binding.source,
                 routing_key=binding.routing_key,
                 arguments=dict(binding.arguments),
             )
-            await self._ask(unbind, QueueUnbindOk)
+            await self._ask(unbind, m.QueueUnbindOk)
         else:
-            unbind_exchange = ExchangeUnbind(
+            unbind_exchange = m.ExchangeUnbind(
                 destination=binding.destination,
                 source=binding.source,
                 routing_key=binding.routing_key,
                 arguments=dict(binding.arguments),
             )
-            await self._ask(unbind_exchange, ExchangeUnbindOk)
+            await self._ask(unbind_exchange, m.ExchangeUnbindOk)
 
     async def delete_exchange(self, name: str) -> None:
-        await self._ask(ExchangeDelete(exchange=name), ExchangeDeleteOk)
+        await self._ask(m.ExchangeDelete(exchange=name), m.ExchangeDeleteOk)
 
     async def delete_idle(self, queue: str, kind: str) -> bool:
         """Delete a queue if it is empty and unused; say whether it is gone."""
@@ -134,7 +115,7 @@ class Operations:
         if not found.is_idle:
             return False
         try:
-            await self._ask(_delete(queue, kind), QueueDeleteOk)
+            await self._ask(_delete(queue, kind), m.QueueDeleteOk)
         except PreconditionFailed:
             return False
         return True
@@ -157,13 +138,13 @@ class Operations:
         return True
 
 
-def _delete(queue: str, kind: str) -> QueueDelete:
+def _delete(queue: str, kind: str) -> m.QueueDelete:
     """Only classic queues know conditions; others close the connection over them (540)."""
-    return QueueDelete(queue=queue, if_unused=kind == "classic", if_empty=kind == "classic")
+    return m.QueueDelete(queue=queue, if_unused=kind == "classic", if_empty=kind == "classic")
 
 
-def _exchange(definition: ExchangeDefinition) -> ExchangeDeclare:
-    return ExchangeDeclare(
+def _exchange(definition: ExchangeDefinition) -> m.ExchangeDeclare:
+    return m.ExchangeDeclare(
         exchange=definition.name,
         type=definition.type,
         durable=definition.durable,
@@ -173,8 +154,8 @@ def _exchange(definition: ExchangeDefinition) -> ExchangeDeclare:
     )
 
 
-def _queue(definition: QueueDefinition) -> QueueDeclare:
-    return QueueDeclare(
+def _queue(definition: QueueDefinition) -> m.QueueDeclare:
+    return m.QueueDeclare(
         queue=definition.name,
         durable=definition.durable,
         auto_delete=definition.auto_delete,
@@ -182,8 +163,8 @@ def _queue(definition: QueueDefinition) -> QueueDeclare:
     )
 
 
-def _binding(definition: BindingDefinition) -> QueueBind:
-    return QueueBind(
+def _binding(definition: BindingDefinition) -> m.QueueBind:
+    return m.QueueBind(
         queue=definition.destination,
         exchange=definition.source,
         routing_key=definition.routing_key,

@@ -52,7 +52,7 @@ def test_a_method_is_declared_in_the_file_of_its_class(declared: type[Method]) -
     files |= {"exchange": exchange, "queue": queue, "tx": tx}
     file = files[declared.name.partition(".")[0]]
     assert declared.__module__ == file.__name__
-    assert file.__name__.rpartition(".")[2] in redrive.wire.methods.__all__
+    assert getattr(redrive.wire.methods, declared.__name__) is declared
 
 
 @EVERY
