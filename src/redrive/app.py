@@ -23,7 +23,7 @@ from typing import Any, Self
 from redrive import environment
 from redrive.broker.shared import SharedBroker
 from redrive.broker.storage import StorageError
-from redrive.broker.storage.census import count_unserved
+from redrive.broker.storage.sqlite import count_unserved
 from redrive.client import BrokerURL, Connection, State
 from redrive.errors import (
     AccessRefused,

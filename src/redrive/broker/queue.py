@@ -20,7 +20,7 @@ from redrive.broker.clock import Alarm
 from redrive.broker.message import Entry, Message
 from redrive.broker.queue_arguments import QueueSettings
 from redrive.broker.ready_queue import PriorityQueue, ReadyQueue
-from redrive.wire.values import Table
+from redrive.wire.methods.queue import QueueDeclare
 
 if TYPE_CHECKING:
     from redrive.broker.vhost import VirtualHost
@@ -54,21 +54,19 @@ class Queue:
         self,
         vhost: VirtualHost,
         name: str,
+        declare: QueueDeclare,
+        settings: QueueSettings,
         *,
         id: int,
-        durable: bool,
         owner: object | None,
-        auto_delete: bool,
-        arguments: Table,
-        settings: QueueSettings,
     ) -> None:
         self.vhost = vhost
         self.name = name
         self.id = id
-        self.durable = durable
+        self.durable = declare.durable
         self.owner = owner  # the connection that has it exclusively
-        self.auto_delete = auto_delete
-        self.arguments = arguments
+        self.auto_delete = declare.auto_delete
+        self.arguments = declare.arguments
         self.settings = settings
         self.unacked = 0
         self.getting = 0  # of these, by basic.get

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from redrive.broker.dialect import Dialect
@@ -180,7 +180,7 @@ def check_equivalent(queue: str, vhost: str, received: Table, current: Table, di
             if dialect.names_default_queue_type:
                 wanted, has = wanted or "classic", has or "classic"
         if not is_equivalent(wanted, has):
-            raise inequivalent(name, "queue", queue, vhost, wanted, has)
+            raise _inequivalent(name, "queue", queue, vhost, wanted, has)
 
 
 def is_equivalent(one: FieldValue, other: FieldValue) -> bool:
@@ -195,7 +195,14 @@ def check_exchange_name(argument: str, what: str, name: str, vhost: str, argumen
         raise precondition(text)
 
 
-def inequivalent(
+def check_same(compared: Iterable[tuple[str, FieldValue, FieldValue]], what: str, name: str, vhost: str) -> None:
+    """Refuse a declaration if one of these properties, as received and as it is, differs."""
+    for argument, received, current in compared:
+        if received != current:
+            raise _inequivalent(argument, what, name, vhost, received, current)
+
+
+def _inequivalent(
     argument: str, what: str, name: str, vhost: str, received: FieldValue, current: FieldValue
 ) -> AmqpError:
     if received is None or current is None:

@@ -517,7 +517,7 @@ class Session(asyncio.Protocol):
         """Give back what the connection has: messages to their queues; its exclusive queues end."""
         self._drop_channels()
         if self._vhost is not None:
-            self._vhost.forget_owner(self)
+            self._vhost.delete_exclusive_queues(self)
 
     def __repr__(self) -> str:
         return (

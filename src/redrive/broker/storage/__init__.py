@@ -5,11 +5,8 @@ The broker knows `journal` and chooses `memory` or `sqlite`; the rest is theirs:
     journal    the contract: changes are appended, and after a commit they are known to be on disk
     memory     the journal that keeps nothing
     sqlite     the journal that keeps everything: group commit by one background thread
-    batch      the changes of one transaction, and which of them cancel out
     datafile   the SQLite file: how it is made, checked, written and read back
-    census     how many messages lie in a data directory that nobody serves
     directory  the data directory: made to last, and one process's alone
-    callbacks  calling those who waited for a commit
     errors     what can be wrong with a data directory, and what to do about it
 """
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from redrive.broker.storage.callbacks import call_each
 from redrive.broker.storage.journal import Definition, Recovered, StoredMessage
 
 
@@ -47,3 +46,13 @@ class MemoryJournal:
 
     def __repr__(self) -> str:
         return f"<MemoryJournal callbacks={len(self._callbacks)}>"
+
+
+def call_each(callbacks: Iterable[Callable[[], None]]) -> None:
+    """Call the callbacks of a commit in order. An exception is reported to the event loop, and the rest are called."""
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception as error:
+            text = f"a callback of after_commit failed: {callback!r}"
+            asyncio.get_running_loop().call_exception_handler({"message": text, "exception": error})

@@ -23,17 +23,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from redrive.broker.storage.batch import Batch
-from redrive.broker.storage.callbacks import call_each
-from redrive.broker.storage.datafile import DataFile, explain
+from redrive.broker.storage.datafile import Batch, DataFile, explain
 from redrive.broker.storage.directory import DirectoryLock, make_directory
-from redrive.broker.storage.errors import StorageError, StorageFailed
+from redrive.broker.storage.errors import DirectoryInUse, StorageError, StorageFailed
 from redrive.broker.storage.journal import Definition, Recovered, StoredMessage
+from redrive.broker.storage.memory import call_each
 from redrive.errors import Closed
 
 log = logging.getLogger("redrive.broker")
@@ -264,3 +264,26 @@ def _claim(directory: Path) -> DirectoryLock:
         return DirectoryLock(directory)
     except OSError as error:
         raise explain(error, directory) from error
+
+
+def count_unserved(directory: Path, vhost: str = "/") -> dict[str, int]:
+    """Return the number of messages by queue in a data directory, without starting a broker, which would send them on.
+
+    Empty if there is no broker's file, or if another process serves it: that one can be asked over AMQP.
+    """
+    path = directory / FILE_NAME
+    if not path.exists():
+        return {}
+    try:
+        lock = DirectoryLock(directory)
+    except DirectoryInUse:
+        return {}
+    except OSError as error:
+        raise explain(error, directory) from error
+    try:
+        with closing(DataFile(path)) as file:
+            counts = file.counts()
+            queues = {one.id: one.name for one in file.definitions() if (one.kind, one.vhost) == ("queue", vhost)}
+    finally:
+        lock.release()
+    return {name: counts[id] for id, name in queues.items() if id in counts}

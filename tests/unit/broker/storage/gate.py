@@ -6,8 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from redrive.broker.storage.batch import Batch
-from redrive.broker.storage.datafile import DataFile
+from redrive.broker.storage.datafile import Batch, DataFile
 
 
 class Gate:

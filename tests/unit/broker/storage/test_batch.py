@@ -1,6 +1,6 @@
 """What cancels out in a batch is not written."""
 
-from redrive.broker.storage.batch import Batch
+from redrive.broker.storage.datafile import Batch
 from unit.broker.storage.samples import message
 
 

@@ -20,8 +20,7 @@ from redrive.broker.storage import (
     StorageError,
     StorageFailed,
 )
-from redrive.broker.storage.batch import Batch
-from redrive.broker.storage.datafile import FORMAT, LOG_SIZE, PAGE_SIZE, DataFile, explain
+from redrive.broker.storage.datafile import FORMAT, LOG_SIZE, PAGE_SIZE, Batch, DataFile, explain
 from unit.broker.storage.samples import definition, message
 
 
