@@ -7,7 +7,7 @@ in their queues meanwhile. Replies about durable things leave when the journal h
 Whoever is not read from, be it for that or because of an alarm, seems to be silent. So before a client is given up as
 dead while that lasts, it is listened to for a moment (`_overhear`): a heartbeat that waits in the socket saves it.
 
-When a client has closed the connection, it closes the socket, too. The broker waits for that (`_linger`), and reads and
+When a client has closed the connection, it closes the socket, too. The broker waits for that (`linger`), and reads and
 ignores what the client had still to write: some clients do not expect an error there.
 """
 
@@ -19,19 +19,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from redrive.broker.channel import Channel
-from redrive.broker.errors import AmqpError, access_refused
+from redrive.broker.errors import AmqpError
+from redrive.broker.methods import connection
 from redrive.broker.vhost import VirtualHost
 from redrive.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
 from redrive.protocol import lifecycle
 from redrive.protocol.content import Incoming, Publication
 from redrive.protocol.conversation import Conversation, Event, Violation
-from redrive.protocol.handshake import Plain, read_plain
 from redrive.protocol.heartbeat import Heartbeat, Pulse
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
 from redrive.wire import methods as m
 from redrive.wire.frames import HEARTBEAT_FRAME
 from redrive.wire.method import Method, Sender
-from redrive.wire.values import Table, read_table
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -75,7 +74,7 @@ class Session(asyncio.Protocol):
         self._holds = 0
         self._unconfirmed: dict[Channel, None] = {}
         self._published = False  # has it ever? then an alarm concerns it
-        self._notifies_blocked = False
+        self.notifies_blocked = False
         self._ignored: int | None = None  # bytes since the client closed the connection
         self._ended = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -108,7 +107,7 @@ class Session(asyncio.Protocol):
             return
         self._handle_all(events)
         if not greeted and self.conversation.state is ConnectionState.GREETED:
-            self._start()
+            connection.start(self)
 
     def _handle_all(self, events: list[Event]) -> None:
         for place, event in enumerate(events):
@@ -189,7 +188,7 @@ class Session(asyncio.Protocol):
         """The broker's memory is full, or no longer: publishers are told and not read from."""
         if self.conversation.state is not ConnectionState.OPEN:
             return
-        if self._notifies_blocked:
+        if self.notifies_blocked:
             self.send(0, m.ConnectionBlocked(reason=reason) if reason is not None else m.ConnectionUnblocked())
         if reason is None:
             self._resume()
@@ -312,7 +311,7 @@ class Session(asyncio.Protocol):
     def _incoming(self, event: Incoming) -> None:
         method = event.method
         if event.channel == 0:
-            self._connection_method(method)
+            connection.handle(self, method)
         elif isinstance(method, m.ChannelOpen):
             self.channels[event.channel] = Channel(self, event.channel)
             self.send(event.channel, m.ChannelOpenOk())
@@ -326,73 +325,27 @@ class Session(asyncio.Protocol):
         if channel is not None:
             channel.close()
 
-    def _connection_method(self, method: Method) -> None:
-        match method:
-            case m.ConnectionStartOk():
-                self._authenticate(method)
-            case m.ConnectionTuneOk():
-                pass  # the conversation has noted it
-            case m.ConnectionOpen():
-                self._open(method)
-            case m.ConnectionClose():
-                self._linger()
-            case m.ConnectionCloseOk():
-                self._finish()
-            case m.ConnectionUpdateSecret():
-                self.send(0, m.ConnectionUpdateSecretOk())
-            case _:
-                raise LocalProtocolError(f"{method.name} was let through to the broker")
+    # The handshake and heartbeats --------------------------------------------------------------------
 
-    # The handshake ------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        start = m.ConnectionStart(server_properties=self.broker.properties(), mechanisms=b"PLAIN AMQPLAIN")
-        self.send(0, start)
-
-    def _authenticate(self, answer: m.ConnectionStartOk) -> None:
-        credentials = _credentials(answer)
-        capabilities = answer.client_properties.get("capabilities")
-        if not isinstance(capabilities, dict):
-            capabilities = {}
-        if credentials is None or not self.broker.accepts(credentials):
-            self._refuse_login(answer.mechanism, told=capabilities.get("authentication_failure_close") is True)
-            return
-        self.user = credentials.username
-        self._notifies_blocked = capabilities.get("connection.blocked") is True
-        tuning = self.broker.tuning
-        tune = m.ConnectionTune(channel_max=tuning.channel_max, frame_max=tuning.frame_max, heartbeat=tuning.heartbeat)
-        self.send(0, tune)
-
-    def _refuse_login(self, mechanism: str, *, told: bool) -> None:
-        """Only a client that announced it can read connection.close here; to others a closed socket means this."""
-        refusal = access_refused(
-            f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
-        )
-        log.warning("%r: %s", self, refusal)
-        if told:
-            self.close(refusal.code, str(refusal))
-        else:
-            self._finish()
-
-    def _open(self, method: m.ConnectionOpen) -> None:
-        vhost = self.broker.vhosts.get(method.virtual_host)
-        if vhost is None:
-            raise AmqpError(ReplyCode.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
+    def open(self, vhost: VirtualHost) -> None:
+        """Answer connection.open: the handshake is over."""
         self._vhost = vhost
         self.send(0, m.ConnectionOpenOk())
-        self._start_heartbeat()
+        self._set_timer(None)
+        self._heartbeat = Heartbeat(self.conversation.tuning.heartbeat, self._loop.time())
+        self._schedule_heartbeat()
         if self.broker.alarm is not None:
             self.alarm(self.broker.alarm)
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        """The session waits for one thing at a time: the handshake, a heartbeat, or the end of the socket."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
 
     def _too_slow(self) -> None:
         log.info("%r did not finish the handshake within %s s", self, HANDSHAKE_WITHIN)
         self.abort()
-
-    def _start_heartbeat(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._heartbeat = Heartbeat(self.conversation.tuning.heartbeat, self._loop.time())
-        self._schedule_heartbeat()
 
     def _schedule_heartbeat(self) -> None:
         if (deadline := self._heartbeat.deadline()) is not None and not self._ended:
@@ -443,11 +396,9 @@ class Session(asyncio.Protocol):
             self.send(
                 0, m.ConnectionClose(reply_code=code, reply_text=text, class_id=method_id[0], method_id=method_id[1])
             )
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_later(HANDSHAKE_WITHIN, self.abort)
+            self._set_timer(self._loop.call_later(HANDSHAKE_WITHIN, self.abort))
         else:
-            self._finish()
+            self.finish()
 
     def _violation(self, violation: Violation) -> None:
         if violation.channel:
@@ -455,18 +406,16 @@ class Session(asyncio.Protocol):
             return
         log.warning("%r broke the protocol: %s", self, violation.error)
         self._drop_channels()
-        self._finish()
+        self.finish()
 
-    def _linger(self) -> None:
+    def linger(self) -> None:
         """The client has closed the connection, and closes the socket next. Nothing of the connection waits for it."""
         self._release_all()
         self._ignored = 0
         self._published = False  # an alarm would stop the reading, and with it the end of the socket would go unseen
         self._write_now()
-        if self._timer is not None:
-            self._timer.cancel()
         within = min(self.conversation.tuning.heartbeat or LINGER_WITHIN, LINGER_WITHIN)
-        self._timer = self._loop.call_later(within, self.abort)
+        self._set_timer(self._loop.call_later(within, self.abort))
 
     def _ignore(self, data: bytes) -> None:
         assert self._ignored is not None
@@ -474,7 +423,7 @@ class Session(asyncio.Protocol):
         if self._ignored > LINGER_AT_MOST:
             self.abort()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Everything is said: write it and close the socket."""
         self._drop_channels()
         if self._transport is not None and not self._transport.is_closing():
@@ -505,8 +454,7 @@ class Session(asyncio.Protocol):
             return
         self._ended = True
         self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._set_timer(None)
         try:
             self._release_all()
         finally:
@@ -523,19 +471,3 @@ class Session(asyncio.Protocol):
         return (
             f"<Session {self.id} {self.user or 'nobody'} {self.conversation.state.name} channels={len(self.channels)}>"
         )
-
-
-def _credentials(answer: m.ConnectionStartOk) -> Plain | None:
-    if answer.mechanism == "PLAIN":
-        return read_plain(answer.response)
-    if answer.mechanism == "AMQPLAIN":
-        return _read_amqplain(answer.response)
-    return None
-
-
-def _read_amqplain(response: bytes) -> Plain | None:
-    """RabbitMQ's own mechanism: a table of LOGIN and PASSWORD, without its length."""
-    length = len(response).to_bytes(4, "big")
-    table: Table = read_table(length + response, 0, len(response) + 4)[0]
-    login, password = table.get("LOGIN"), table.get("PASSWORD")
-    return Plain(login, password) if isinstance(login, str) and isinstance(password, str) else None
