@@ -151,10 +151,6 @@ class Retry:
         whole = self._whole(retry)
         return self._shards(whole)[int(chance * _SHARDS)] if self.jitter else whole
 
-    def delay_after(self, attempt: int, chance: float = 0.0) -> timedelta:
-        """How long to wait when attempt number `attempt` has failed."""
-        return self.rung(attempt, chance).delay
-
     @property
     def rungs(self) -> tuple[Rung, ...]:
         """Every wait that this policy can ask for, in the order in which they come."""

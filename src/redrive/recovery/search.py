@@ -94,14 +94,6 @@ class Query:
     redaction: Redaction | None
     _tests: tuple[_Test, ...] = field(compare=False, repr=False)  # the cheap ones first
 
-    @property
-    def needs_body(self) -> bool:
-        return any(term.field in ("", "body") for term in self.terms)
-
-    @property
-    def needs_headers(self) -> bool:
-        return any(term.field == "header" for term in self.terms)
-
     def matches(self, letter: Letter, body: Bytes = b"", raw_properties: Bytes = b"") -> bool:
         """Body and properties are only asked for when all else matches."""
         content = _Content(body, raw_properties, self.redaction)

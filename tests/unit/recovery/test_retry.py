@@ -38,8 +38,8 @@ def test_one_attempt_never_waits() -> None:
 def test_exponential_waits_grow_up_to_their_ceiling() -> None:
     retry = Retry(attempts=11, exponential=Exponential("5s", 2, "5m"))
     assert labels(retry) == ["5s", "10s", "20s", "40s", "1m20s", "2m40s", "5m"]
-    assert retry.delay_after(10) == timedelta(minutes=5)
-    assert retry.delay_after(10**400) == timedelta(minutes=5)
+    assert retry.rung(10).delay == timedelta(minutes=5)
+    assert retry.rung(10**400).delay == timedelta(minutes=5)
 
 
 def test_without_a_word_it_is_three_attempts_and_fifteen_seconds() -> None:
@@ -49,7 +49,7 @@ def test_without_a_word_it_is_three_attempts_and_fifteen_seconds() -> None:
 def test_jitter_spreads_each_rung_over_shorter_ones() -> None:
     retry = Retry(attempts=2, delay="10s", jitter=0.2)
     assert labels(retry) == ["10s", "9s", "8s"]
-    assert [retry.delay_after(1, chance).total_seconds() for chance in (0, 0.34, 0.99)] == [10, 9, 8]
+    assert [retry.rung(1, chance).delay.total_seconds() for chance in (0, 0.34, 0.99)] == [10, 9, 8]
 
 
 @given(st.integers(1, 50), st.floats(0, 0.99), st.floats(0, 1, exclude_max=True), st.integers(1, 10**6))

@@ -280,16 +280,27 @@ def test_the_body_is_asked_for_once_and_only_when_all_else_matches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "body", "headers"),
+    ("text", "body", "properties"),
     [
-        ("error:x since:2h", False, False),
-        ("header.a:x", False, True),
-        ("body.a:x", True, False),
-        ("text header.a:x", True, True),
+        ("-error:Nothing", False, False),
+        ("-header.a:x", False, True),
+        ("-body.a:x", True, True),  # its encoding is in the properties
+        ("-text -header.a:x", True, True),
     ],
 )
-def test_a_query_says_what_it_must_see(text: str, body: bool, headers: bool) -> None:
-    assert (query(text).needs_body, query(text).needs_headers) == (body, headers)
+def test_a_query_reads_only_what_its_terms_are_about(text: str, body: bool, properties: bool) -> None:
+    read: set[str] = set()
+
+    def read_body() -> bytes:
+        read.add("body")
+        return BODY
+
+    def read_properties() -> bytes:
+        read.add("properties")
+        return HEADERS
+
+    assert query(text).matches(LETTER, read_body, read_properties)
+    assert ("body" in read, "properties" in read) == (body, properties)
 
 
 # Written back -----------------------------------------------------------------------------------------------

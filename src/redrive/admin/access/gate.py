@@ -82,10 +82,6 @@ class Gate:
     async def sign_out(self, cookie: str) -> None:
         await asyncio.to_thread(self.sessions.close, cookie)
 
-    @property
-    def is_open_to_anybody(self) -> bool:
-        return False
-
     async def can_anybody_sign_in(self) -> bool:
         """Else the first thing to do is to make a key: `redrive admin keys create`."""
         return self.tokens is not None or await asyncio.to_thread(self.keys.any)
