@@ -11,7 +11,7 @@ import psutil
 import psycopg
 
 from bench.broker import Broker
-from redrive.testing import Postgres
+from tests.support.postgres import Postgres
 
 # What frameworks declare beside the queue that they are given: for retries, delays and dead letters.
 _BESIDE = ("", ".retry", ".dlq", ".DQ", ".XQ", ".dead")

@@ -16,7 +16,7 @@ from chaos.report import Run, append, read, summary, write
 from chaos.roots import root_of
 from chaos.scene import Scene
 from chaos.systems import SYSTEMS, System
-from redrive.testing import Postgres
+from tests.support.postgres import Postgres
 
 RESULTS = Path(__file__).parent / "results.jsonl"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "reliability.md"

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from redrive.testing import Cluster, RabbitMQ
+from redrive.testing import RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker
+from tests.support.cluster import Cluster
 
 _WATERMARK = "1GB"
 

@@ -29,8 +29,10 @@ from chaos.systems import System
 from chaos.work import QUEUE, Job, number_of
 from redrive.client import Connection
 from redrive.errors import RedriveError
-from redrive.testing import FaultProxy, Postgres, ServerFailed
+from redrive.testing import ServerFailed
 from redrive.testing.processes import ServerProcess, tail
+from tests.support.postgres import Postgres
+from tests.support.proxy import FaultProxy
 
 WORKERS = 2
 EFFECTS = "CREATE TABLE effects (id bigserial PRIMARY KEY, number integer NOT NULL)"

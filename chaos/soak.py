@@ -24,7 +24,8 @@ from chaos.report import between
 from chaos.roots import root_of
 from chaos.scene import Scene
 from chaos.systems import SYSTEMS
-from redrive.testing import Postgres, ServerFailed
+from redrive.testing import ServerFailed
+from tests.support.postgres import Postgres
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "reliability.md"
 RESULT = Path(__file__).parent / "soak.json"

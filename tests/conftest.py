@@ -24,8 +24,20 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from redrive.testing import Cluster, Database, Endpoint, Postgres, RabbitMQ
-from servers import SharedServers, end_with, missing, open_directory, rabbitmq_root, shared_postgres, shared_rabbitmq
+from redrive.testing import Endpoint, RabbitMQ
+from servers import (
+    SharedServers,
+    end_with,
+    missing,
+    open_directory,
+    rabbitmq_root,
+    shared_postgres,
+    shared_rabbitmq,
+    shared_tls_rabbitmq,
+)
+from tests.support.cluster import Cluster
+from tests.support.postgres import Database, Postgres
+from tests.support.tls import TLSEndpoint
 
 _NEEDS = {
     "rabbitmq": {"rabbitmq", "amqp_url", "own_rabbitmq", "tls_rabbitmq", "rabbitmq_cluster"},
@@ -106,8 +118,8 @@ def own_rabbitmq(tmp_path: Path) -> Iterator[RabbitMQ]:
 
 
 @pytest.fixture(scope="session")
-def tls_rabbitmq(_servers: Path) -> Endpoint:
-    return shared_rabbitmq(_servers, "rabbitmq with TLS")
+def tls_rabbitmq(_servers: Path) -> TLSEndpoint:
+    return shared_tls_rabbitmq(_servers)
 
 
 @pytest.fixture

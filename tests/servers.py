@@ -20,12 +20,11 @@ from pathlib import Path
 from socket import AF_UNIX, socket
 from typing import Any
 
-from redrive.testing.certificates import TLSFiles, make_certificates
-from redrive.testing.endpoint import Endpoint
 from redrive.testing.installation import find_rabbitmq
-from redrive.testing.postgres import Database, Postgres, find_postgres
 from redrive.testing.processes import delete_at_exit
-from redrive.testing.rabbitmq import RabbitMQ
+from redrive.testing.rabbitmq import Endpoint, RabbitMQ
+from tests.support.postgres import Database, Postgres, find_postgres
+from tests.support.tls import TLSEndpoint, TLSFiles, TLSRabbitMQ, make_certificates
 
 
 def rabbitmq_root() -> Path | None:
@@ -102,7 +101,7 @@ class SharedServers:
     @staticmethod
     def _make_tls(directory: Path) -> RabbitMQ:
         """Also lets a client log in by its certificate alone (EXTERNAL), as the user named in it: guest."""
-        return RabbitMQ(
+        return TLSRabbitMQ(
             directory / "node",
             name="tls",
             root=rabbitmq_root(),
@@ -133,13 +132,19 @@ class _Question(socketserver.StreamRequestHandler):
         self.wfile.write(json.dumps(answer, default=str).encode() + b"\n")
 
 
-def shared_rabbitmq(run: Path, name: str = "rabbitmq") -> Endpoint:
-    """Where one of the run's RabbitMQ nodes answers; started if this is the first test to ask."""
-    address = _ask(run, name)
+def shared_rabbitmq(run: Path) -> Endpoint:
+    """Where the run's RabbitMQ node answers; started if this is the first test to ask."""
+    address = _ask(run, "rabbitmq")
     address["version"] = tuple(address["version"])
-    if files := address["tls"]:
-        address["tls"] = TLSFiles(**{file: Path(path) for file, path in files.items()})
     return Endpoint(**address)
+
+
+def shared_tls_rabbitmq(run: Path) -> TLSEndpoint:
+    """Where the run's RabbitMQ node with TLS answers; started if this is the first test to ask."""
+    address = _ask(run, "rabbitmq with TLS")
+    address["version"] = tuple(address["version"])
+    address["tls"] = TLSFiles(**{file: Path(path) for file, path in address["tls"].items()})
+    return TLSEndpoint(**address)
 
 
 def shared_postgres(run: Path) -> Database:

@@ -32,7 +32,7 @@ from random import Random
 
 ROOT = Path(__file__).parents[1]
 # Targets that need a server use those of the tests, and processes that they start need the package.
-sys.path[1:1] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[1:1] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT)]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
 
 from fuzzing import corpus  # noqa: E402

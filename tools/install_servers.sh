@@ -5,7 +5,7 @@ cd "$(dirname "$0")"
 
 found() { compgen -G "$1" >/dev/null; }
 
-# The same places as redrive.testing looks at: find_rabbitmq and find_postgres.
+# The same places as find_rabbitmq (redrive.testing) and find_postgres (tests.support) search.
 missing=()
 found '/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin' || found '/opt/rabbitmq/sbin' ||
     found '/opt/homebrew/opt/rabbitmq/sbin' || found '/usr/local/opt/rabbitmq/sbin' ||

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from chaos import partition
-from redrive.testing import Cluster
 from servers import rabbitmq_root
+from tests.support.cluster import Cluster
 
 
 def test_what_a_node_accepts_what_it_opened_and_what_anybody_would_open_is_dropped() -> None:

@@ -13,7 +13,8 @@ import pytest
 from redrive.blocking import Properties, Publish, Publisher
 from redrive.client import Connection
 from redrive.errors import Closed, ConnectionFailed, PublishErrors, PublishUnknown, Unroutable
-from redrive.testing import FaultProxy, free_port
+from redrive.testing import free_port
+from tests.support.proxy import FaultProxy
 
 T = TypeVar("T")
 

@@ -9,7 +9,9 @@ import pytest
 from contracts.observing import drained, eventually, got
 from redrive.client import Connection, Properties, State
 from redrive.errors import AuthenticationFailed, ConnectionFailed, NotFound
-from redrive.testing import FaultProxy, RabbitMQ, free_port, make_certificates
+from redrive.testing import free_port
+from tests.support.proxy import FaultProxy
+from tests.support.tls import TLSEndpoint, make_certificates
 
 SECRET = "s3cret"
 
@@ -160,49 +162,46 @@ async def test_no_password_is_logged_when_a_connection_is_lost_and_made_again(
 
 @pytest.mark.xdist_group("tls")
 class TestTLS:
-    async def test_a_broker_that_shows_a_trusted_certificate_is_connected_to(self, tls_rabbitmq: RabbitMQ) -> None:
-        assert tls_rabbitmq.tls is not None
+    async def test_a_broker_that_shows_a_trusted_certificate_is_connected_to(self, tls_rabbitmq: TLSEndpoint) -> None:
         async with Connection(f"{tls_rabbitmq.tls_url}?{tls_rabbitmq.tls.trust_query}") as connection:
             queue = await connection.declare_queue(exclusive=True)
             await connection.publish("", queue.name, b"x" * 1_000_000)
 
             assert await drained(connection, queue.name) == [b"x" * 1_000_000]
 
-    async def test_a_broker_whose_certificate_nobody_vouches_for_is_refused(self, tls_rabbitmq: RabbitMQ) -> None:
+    async def test_a_broker_whose_certificate_nobody_vouches_for_is_refused(self, tls_rabbitmq: TLSEndpoint) -> None:
         with pytest.raises(ConnectionFailed, match="certificate verify failed"):
             await Connection(tls_rabbitmq.tls_url).open()
 
     async def test_a_broker_with_a_certificate_of_another_authority_is_refused(
-        self, tls_rabbitmq: RabbitMQ, tmp_path: Path
+        self, tls_rabbitmq: TLSEndpoint, tmp_path: Path
     ) -> None:
         foreign = make_certificates(tmp_path)
 
         with pytest.raises(ConnectionFailed, match="certificate verify failed"):
             await Connection(f"{tls_rabbitmq.tls_url}?{foreign.trust_query}").open()
 
-    async def test_a_certificate_for_another_name_is_refused(self, tls_rabbitmq: RabbitMQ) -> None:
-        assert tls_rabbitmq.tls is not None
+    async def test_a_certificate_for_another_name_is_refused(self, tls_rabbitmq: TLSEndpoint) -> None:
         query = f"{tls_rabbitmq.tls.trust_query}&server_name_indication=rabbit.example"
 
         with pytest.raises(ConnectionFailed, match="Hostname mismatch"):
             await Connection(f"{tls_rabbitmq.tls_url}?{query}").open()
 
-    async def test_not_to_verify_must_be_asked_for(self, tls_rabbitmq: RabbitMQ) -> None:
+    async def test_not_to_verify_must_be_asked_for(self, tls_rabbitmq: TLSEndpoint) -> None:
         async with Connection(f"{tls_rabbitmq.tls_url}?verify=verify_none") as connection:
             assert connection.state is State.OPEN
 
-    async def test_a_client_certificate_can_stand_for_a_password(self, tls_rabbitmq: RabbitMQ) -> None:
-        assert tls_rabbitmq.tls is not None
+    async def test_a_client_certificate_can_stand_for_a_password(self, tls_rabbitmq: TLSEndpoint) -> None:
         url = with_login(tls_rabbitmq.tls_url, f"nobody:{SECRET}")
 
         async with Connection(f"{url}?{tls_rabbitmq.tls.client_query}&auth_mechanism=external") as connection:
             queue = await connection.declare_queue(exclusive=True)
             await connection.publish("", queue.name, b"", Properties(user_id="guest"))
 
-    async def test_plain_text_to_a_tls_port_is_no_connection(self, tls_rabbitmq: RabbitMQ) -> None:
+    async def test_plain_text_to_a_tls_port_is_no_connection(self, tls_rabbitmq: TLSEndpoint) -> None:
         with pytest.raises(ConnectionFailed):
             await Connection(f"amqp://127.0.0.1:{tls_rabbitmq.tls_port}/?connection_timeout=3000").open()
 
-    async def test_tls_to_a_plain_port_is_no_connection(self, tls_rabbitmq: RabbitMQ) -> None:
+    async def test_tls_to_a_plain_port_is_no_connection(self, tls_rabbitmq: TLSEndpoint) -> None:
         with pytest.raises(ConnectionFailed):
             await Connection(f"amqps://127.0.0.1:{tls_rabbitmq.port}/?connection_timeout=3000").open()

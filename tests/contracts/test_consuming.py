@@ -10,8 +10,8 @@ from contracts.observing import Collector, consumers, drained, eventually, got, 
 from redrive.client import Connection, Consumer, Delivery, Properties, Publish
 from redrive.client.consumer import ConsumerState
 from redrive.errors import AccessRefused, AlreadySettled, ConsumerCancelled, NotFound
-from redrive.testing import FaultProxy
 from redrive.wire.values import FieldValue
+from tests.support.proxy import FaultProxy
 
 QUORUM = {"x-queue-type": "quorum"}
 

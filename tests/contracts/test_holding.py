@@ -9,7 +9,7 @@ import pytest
 from dead_lettering import DLQ, eventually, prepare, until_depth
 from redrive.client import Connection
 from redrive.client.holding import Hold
-from redrive.testing import FaultProxy
+from tests.support.proxy import FaultProxy
 
 MANY = 4000  # so many that a hold takes them with several consumers, each with twice the room of the one before
 SOON = 0.05  # seconds

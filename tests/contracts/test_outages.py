@@ -30,9 +30,9 @@ from redrive.store.database import Database
 from redrive.store.outages import is_outage
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker
-from redrive.testing.postgres import Postgres
-from redrive.testing.proxy import FaultProxy
 from servers import open_directory
+from tests.support.postgres import Postgres
+from tests.support.proxy import FaultProxy
 from working import depth, take, working
 
 pytestmark = pytest.mark.postgres

@@ -46,8 +46,8 @@ from redrive.runtime.dlq.operation import (
     Way,
     Wish,
 )
-from redrive.testing import FaultProxy
 from redrive.wire.patch import patch_properties
+from tests.support.proxy import FaultProxy
 
 TYPES = ["classic", "quorum"]
 MANY = 3 * WINDOW

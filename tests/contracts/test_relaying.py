@@ -19,7 +19,7 @@ from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
 from redrive.store.tables import RowState
 from redrive.testing import Endpoint
-from redrive.testing.proxy import FaultProxy
+from tests.support.proxy import FaultProxy
 
 
 @pytest.fixture

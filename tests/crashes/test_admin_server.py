@@ -15,7 +15,8 @@ from admin_api import an_office, asking
 from dead_lettering import DLQ, prepare
 from redrive.client import Connection
 from redrive.store.database import Database
-from redrive.testing import Postgres, RabbitMQ
+from redrive.testing import RabbitMQ
+from tests.support.postgres import Postgres
 
 QUEUE = f"/admin/dlq/queues/{DLQ}"
 SOON = 6.0  # seconds: nothing hangs

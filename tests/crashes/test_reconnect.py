@@ -9,7 +9,7 @@ import pytest
 from redrive.client import Connection, Consumer, ConsumerState, Delivery, State
 from redrive.errors import NotFound, NotPublished, PublishUnknown
 from redrive.recovery.backoff import Backoff
-from redrive.testing import FaultProxy
+from tests.support.proxy import FaultProxy
 
 QUICK = Backoff(first=timedelta(milliseconds=5), ceiling=timedelta(milliseconds=50))
 

@@ -29,8 +29,9 @@ from redrive.app import App
 from redrive.client import Connection
 from redrive.store.claims import Claims
 from redrive.store.database import Database
-from redrive.testing import Postgres, RabbitMQ
+from redrive.testing import RabbitMQ
 from redrive.testing.processes import ServerProcess
+from tests.support.postgres import Postgres
 
 TESTS = Path(__file__).parent.parent
 # Both this tree's own: an installed package may be another one's.

@@ -40,9 +40,10 @@ from e2e.checkouts import clean_environment, copy_tracked, git, need_index
 from e2e.checkouts import run as finish
 from e2e.services import environment_for, run, scaffold
 from redrive.integrations.prometheus import METRICS
-from redrive.testing import Postgres, RabbitMQ, ServerFailed, free_port
+from redrive.testing import RabbitMQ, ServerFailed, free_port
 from redrive.testing.processes import ServerProcess, tail
 from servers import open_directory, rabbitmq_root
+from tests.support.postgres import Postgres
 
 WITHIN = 120.0
 DEVELOPMENT = read_variables((DEPLOY / ".env.example").read_text())

@@ -15,6 +15,7 @@ from docs.markdown import Block, read
 from docs.running import ROOT, Reader, Servers, Untrue
 from redrive.cli import main as redrive
 from redrive.testing import Endpoint
+from tests.support.tls import TLSEndpoint
 
 PAGES = [
     ROOT / "README.md",
@@ -89,8 +90,7 @@ def test_what_the_page_says_is_so(page: Path, tmp_path: Path, request: pytest.Fi
 def _servers(needs: frozenset[str], request: pytest.FixtureRequest) -> Servers:
     broker = management = database = None
     if "tls" in needs:
-        secured: Endpoint = request.getfixturevalue("tls_rabbitmq")
-        assert secured.tls is not None
+        secured: TLSEndpoint = request.getfixturevalue("tls_rabbitmq")
         shutil.copy(secured.tls.ca, request.getfixturevalue("tmp_path") / "ca.pem")
         broker = secured.tls_url
     if "rabbitmq" in needs:

@@ -24,10 +24,10 @@ from redrive.protocol.conversation import Conversation
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
 from redrive.recovery.search import Query
 from redrive.runtime.settling import Settlement
-from redrive.testing.pair import frame
 from redrive.wire.frames import BODY, METHOD
 from redrive.wire.method import Sender
 from redrive.wire.methods.queue import QueueDeclare
+from tests.support.connection_pair import frame
 
 
 def opened(side: Sender) -> ConversationTarget:

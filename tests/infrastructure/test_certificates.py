@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from redrive.testing import TLSFiles, make_certificates
+from tests.support.tls import TLSFiles, make_certificates
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ import psycopg
 import pytest
 import sqlalchemy
 
-from redrive.testing import Database, Postgres, ServerFailed
+from redrive.testing import ServerFailed
+from tests.support.postgres import Database, Postgres
 
 
 def test_a_killed_server_comes_back_on_the_same_port_with_what_was_committed(own_postgres: Postgres) -> None:

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.testing import FaultProxy, free_port
+from redrive.testing import free_port
+from tests.support.proxy import FaultProxy
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -3,7 +3,7 @@
 import pika
 import pytest
 
-from redrive.testing import Cluster
+from tests.support.cluster import Cluster
 
 
 @pytest.mark.slow

@@ -19,12 +19,12 @@ from interop.raw import OPEN, START_OK, RawClient, tune_ok
 from redrive.broker import session
 from redrive.client import Connection, ConsumerState, Delivery
 from redrive.testing.broker import ThreadedBroker
-from redrive.testing.pair import frame
 from redrive.wire.frames import CONTENT_HEAD, HEADER, PROTOCOL_HEADER, method_frame
 from redrive.wire.methods.basic import BasicAck, BasicConsume, BasicGet, BasicPublish, BasicRecover
 from redrive.wire.methods.channel import ChannelClose, ChannelOpen
 from redrive.wire.methods.connection import ConnectionClose, ConnectionCloseOk
 from redrive.wire.methods.queue import QueueDeclare
+from tests.support.connection_pair import frame
 
 MB = 1024 * 1024
 

@@ -18,7 +18,6 @@ from redrive.protocol.content import Delivery, Incoming, Publication
 from redrive.protocol.conversation import Conversation, Event, Violation
 from redrive.protocol.handshake import Tuning
 from redrive.protocol.lifecycle import LIFECYCLE_METHODS, ConnectionState
-from redrive.testing.pair import ConnectionPair, Split, at_random, byte_by_byte, essence, frame_by_frame, whole
 from redrive.wire.frames import METHOD, OVERHEAD, PROTOCOL_HEADER
 from redrive.wire.method import METHODS, Method, Sender, decode_method
 from redrive.wire.methods.basic import BasicDeliver, BasicGetOk, BasicPublish, BasicReturn
@@ -26,6 +25,7 @@ from redrive.wire.methods.channel import ChannelClose, ChannelOpen, ChannelOpenO
 from redrive.wire.methods.connection import ConnectionClose
 from redrive.wire.methods.queue import QueueDeclare
 from redrive.wire.properties import Properties
+from tests.support.connection_pair import ConnectionPair, Split, at_random, byte_by_byte, essence, frame_by_frame, whole
 
 unhurried = settings(deadline=None)  # ten thousand single bytes on a busy machine are no failure
 

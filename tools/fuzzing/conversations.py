@@ -21,7 +21,6 @@ from redrive.protocol.content import Delivery, Publication
 from redrive.protocol.conversation import Conversation, Violation
 from redrive.protocol.handshake import Tuning
 from redrive.protocol.lifecycle import ConnectionState
-from redrive.testing.pair import ConnectionPair, frame, frame_by_frame
 from redrive.wire.frames import (
     BODY,
     CONTENT_HEAD,
@@ -38,6 +37,7 @@ from redrive.wire.methods.channel import ChannelClose, ChannelOpen
 from redrive.wire.methods.connection import ConnectionClose
 from redrive.wire.properties import decode_properties
 from redrive.wire.values import read_table
+from tests.support.connection_pair import ConnectionPair, frame, frame_by_frame
 
 # Limits small enough that inputs of a few hundred bytes go beyond them.
 TUNING = Tuning(channel_max=4, frame_max=4096, heartbeat=0)

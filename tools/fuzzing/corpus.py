@@ -16,7 +16,6 @@ from pathlib import Path
 from fuzzing.conversations import LARGEST_MESSAGE, new_pair, opened
 from fuzzing.targets import Target
 from redrive.protocol.conversation import Event
-from redrive.testing.pair import ConnectionPair, frame_by_frame
 from redrive.wire.frames import HEADER, METHOD
 from redrive.wire.method import METHODS, Method, Sender
 from redrive.wire.methods.basic import (
@@ -36,6 +35,7 @@ from redrive.wire.methods.exchange import ExchangeBind, ExchangeDeclare
 from redrive.wire.methods.queue import QueueBind, QueueDeclare, QueueDelete
 from redrive.wire.properties import Properties
 from redrive.wire.values import Table, encode_table
+from tests.support.connection_pair import ConnectionPair, frame_by_frame
 
 FOLDER = Path(__file__).parents[2] / "tests" / "fuzz" / "corpus"
 

@@ -22,7 +22,7 @@ from fuzzing.targets import Broken, Target
 from interop.embedded import EmbeddedBroker
 from interop.neighbour import Neighbour
 from interop.raw import RawClient
-from redrive.testing.pair import frame_by_frame
+from tests.support.connection_pair import frame_by_frame
 
 Input = tuple[bool, bytes]  # told on an open connection with two channels, or to a broker that knows nobody
 

@@ -13,9 +13,9 @@ from copy import deepcopy
 from random import Random
 from typing import Any
 
-from redrive.testing.pair import frame, frame_by_frame
 from redrive.wire.frames import END, HEAD, OVERHEAD, PROTOCOL_HEADER
 from redrive.wire.method import METHODS
+from tests.support.connection_pair import frame, frame_by_frame
 
 # Where programs break: ends of ranges, signs, end octets, method ids, types of field.
 _TELLING_BYTES = (0, 1, 2, 3, 4, 8, 0x10, 0x3C, 0x7F, 0x80, 0xCE, 0xFE, 0xFF, *b"tbBsuIilLfdDSxAFTV")

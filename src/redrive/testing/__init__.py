@@ -1,33 +1,14 @@
-"""Servers and faults for tests, Redrive's own and those of programs built on it.
+"""For tests of programs built on Redrive.
 
-Tests here never use a server that they did not start, so a server is an object: `RabbitMQ`, `Cluster` and `Postgres`
-start private ones on loopback, as root or not, which can be stopped, killed and thrown away. `FaultProxy` stands
-between a client and a server and breaks the network on demand. `make_certificates` makes what TLS needs. Nothing
-outlives the process that started it.
+`broker` has the embedded broker in a thread (the `amqp_broker` fixture of the pytest plugin), `embedded` the same as a
+process that can be killed, `clock` a clock that the test advances, `watching` an observer that a test can wait on, and
+`RabbitMQ` is a private node on loopback that can be stopped, killed and thrown away, as root or not. Nothing outlives
+the process that started it.
 """
 
-from redrive.testing.certificates import TLSFiles, make_certificates
-from redrive.testing.cluster import Cluster
-from redrive.testing.endpoint import ApiError, Endpoint
 from redrive.testing.installation import find_rabbitmq
 from redrive.testing.ports import free_port
-from redrive.testing.postgres import Database, Postgres, find_postgres
 from redrive.testing.processes import ServerFailed
-from redrive.testing.proxy import FaultProxy
-from redrive.testing.rabbitmq import RabbitMQ
+from redrive.testing.rabbitmq import ApiError, Endpoint, RabbitMQ
 
-__all__ = [
-    "ApiError",
-    "Cluster",
-    "Database",
-    "Endpoint",
-    "FaultProxy",
-    "Postgres",
-    "RabbitMQ",
-    "ServerFailed",
-    "TLSFiles",
-    "find_postgres",
-    "find_rabbitmq",
-    "free_port",
-    "make_certificates",
-]
+__all__ = ["ApiError", "Endpoint", "RabbitMQ", "ServerFailed", "find_rabbitmq", "free_port"]

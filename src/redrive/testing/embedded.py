@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from redrive.testing.ports import LOOPBACK, free_port
-from redrive.testing.private import PrivateServer
-from redrive.testing.processes import ServerFailed, ServerProcess, tail
+from redrive.testing.processes import PrivateServer, ServerFailed, ServerProcess, tail
 
 _READY = "listening on amqp://"
 

@@ -9,10 +9,14 @@ path it has outside. So no path needs translating, and nothing stays mounted: th
 """
 
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+from redrive.testing.ports import LOOPBACK, free_port, is_open
+from redrive.testing.processes import ServerProcess
 
 # RabbitMQ's scripts need `erl` and the usual tools, also inside another root.
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
@@ -78,3 +82,35 @@ class Installation:
         # Without being root, a user namespace gives the right to mount and chroot where the kernel allows it.
         unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
         return [*unshare, "sh", "-ec", _ENTER, "enter", str(self.root), str(shared), *command]
+
+
+class Epmd:
+    """The Erlang port mapper and the cookie of one private node or cluster.
+
+    Erlang nodes ask the epmd of the machine for each other's ports, and trust each other by a shared secret, the
+    cookie. By default all nodes of a machine register at one epmd, on port 4369, which the first of them leaves
+    running. A private node must do neither, so it starts its own.
+    """
+
+    def __init__(self, directory: Path, installation: Installation) -> None:
+        self.directory = directory
+        self.installation = installation
+        self.port = free_port()
+        self.cookie = secrets.token_hex(16)
+        self._process: ServerProcess | None = None
+
+    def start(self) -> None:
+        """Start it unless it runs. In the foreground, so that it stays our child; RabbitMQ would daemonise one."""
+        if self._process is not None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        listen = ["epmd", "-port", str(self.port), "-address", LOOPBACK]
+        command = self.installation.command(listen, shared=self.directory)
+        log = self.directory / "epmd.log"
+        self._process = ServerProcess(command, environment={"PATH": PATH}, log=log)
+        self._process.wait_until(lambda: is_open(self.port), timeout=30)
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process = None

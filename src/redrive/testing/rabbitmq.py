@@ -2,7 +2,7 @@
 
 A node shares nothing with the machine's own RabbitMQ nor with other tests' nodes. What makes it private:
 
-- ports of its own, all on loopback, kept over restarts: AMQP, Erlang distribution, and where wanted TLS and management;
+- ports of its own, all on loopback, kept over restarts: AMQP, Erlang distribution, and where wanted management;
 - an epmd of its own (the Erlang port mapper; by default all nodes of a machine register at one, on port 4369);
 - a HOME of its own, where Erlang looks for the cookie, which must be readable by its owner only;
 - every directory and file RabbitMQ would look up under /etc/rabbitmq or /var/lib/rabbitmq set by the environment,
@@ -12,24 +12,82 @@ A node shares nothing with the machine's own RabbitMQ nor with other tests' node
 started is the VM and `kill -9` hits the broker, not a shell in front of it.
 """
 
-import shutil
+import base64
+import http.client
+import json
 import socket
 import subprocess
 from collections.abc import Sequence
-from http.client import HTTPException
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-from redrive.testing.certificates import TLSFiles
-from redrive.testing.endpoint import ApiError, Endpoint
-from redrive.testing.epmd import Epmd
-from redrive.testing.installation import PATH, Installation
-from redrive.testing.ports import LOOPBACK, free_port, is_open
-from redrive.testing.private import PrivateServer
-from redrive.testing.processes import ServerFailed, ServerProcess, tail
+from redrive.testing.installation import PATH, Epmd, Installation
+from redrive.testing.ports import LOOPBACK, free_port
+from redrive.testing.processes import PrivateServer, ServerFailed, ServerProcess, tail
 
 _PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 _METHOD_FRAME = b"\x01"
 _ON_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
+_AUTHORIZATION = "Basic " + base64.b64encode(b"guest:guest").decode()
+
+
+class ApiError(RuntimeError):
+    """The management API answered with an error; `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(eq=False, repr=False)
+class Endpoint:
+    """The address of a running node and its management API. `version` is (3, 10, 8).
+
+    This is all that a test may know about a node it shares with others: it can connect and make virtual hosts, but not
+    stop the node. A node of the test's own is a `RabbitMQ`.
+    """
+
+    name: str
+    version: tuple[int, ...]
+    port: int
+    management_port: int | None = None
+
+    @property
+    def url(self) -> str:
+        return self.url_for("/")
+
+    def url_for(self, vhost: str) -> str:
+        return f"amqp://guest:guest@{LOOPBACK}:{self.port}/{quote(vhost, safe='')}"
+
+    def api(self, path: str, method: str = "GET", body: object = None) -> Any:
+        """Ask the management API: `api("/queues/%2F")`. Returns the decoded JSON, None when there is none."""
+        if self.management_port is None:
+            raise RuntimeError(f"{self.name} was made without management: RabbitMQ(..., management=True)")
+        connection = http.client.HTTPConnection(LOOPBACK, self.management_port, timeout=30)
+        try:
+            headers = {"Authorization": _AUTHORIZATION, "Content-Type": "application/json"}
+            connection.request(method, f"/api{path}", None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            answer = response.read()
+        finally:
+            connection.close()
+        if response.status >= 400:
+            said = answer.decode(errors="replace")
+            raise ApiError(response.status, f"{method} /api{path}: {response.status} {said}")
+        return json.loads(answer) if answer else None
+
+    def add_vhost(self, vhost: str) -> None:
+        """Make a virtual host in which guest may do everything (the management API grants that to its maker)."""
+        self.api(f"/vhosts/{quote(vhost, safe='')}", "PUT", {})
+
+    def delete_vhost(self, vhost: str) -> None:
+        self.api(f"/vhosts/{quote(vhost, safe='')}", "DELETE")
+
+    def __repr__(self) -> str:
+        version = ".".join(map(str, self.version))
+        return f"<Endpoint RabbitMQ {version} {self.name}@localhost port={self.port}>"
 
 
 class RabbitMQ(PrivateServer, Endpoint):
@@ -46,7 +104,6 @@ class RabbitMQ(PrivateServer, Endpoint):
         root: Path | None = None,
         plugins: Sequence[str] = (),
         management: bool = False,
-        tls: TLSFiles | None = None,
         config: str = "",
         epmd: Epmd | None = None,
     ) -> None:
@@ -62,9 +119,7 @@ class RabbitMQ(PrivateServer, Endpoint):
             name=name,
             version=self.installation.version,
             port=free_port(),
-            tls_port=free_port() if tls else None,
             management_port=free_port() if management else None,
-            tls=tls,
         )
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -197,33 +252,16 @@ class RabbitMQ(PrivateServer, Endpoint):
         ]
         if self.management_port is not None:
             lines += [f"management.tcp.ip = {LOOPBACK}", f"management.tcp.port = {self.management_port}"]
-        if self.tls is not None:
-            lines += self._tls_lines(self.tls)
         return [*lines, self.config]
-
-    def _tls_lines(self, tls: TLSFiles) -> list[str]:
-        """The files are copied: a node run from another root sees its own directory only."""
-        files = {"cacertfile": tls.ca, "certfile": tls.server_certificate, "keyfile": tls.server_key}
-        copies = {option: shutil.copy(path, self.directory / option) for option, path in files.items()}
-        return [
-            f"listeners.ssl.1 = {LOOPBACK}:{self.tls_port}",
-            *(f"ssl_options.{option} = {path}" for option, path in copies.items()),
-            "ssl_options.verify = verify_peer",
-            "ssl_options.fail_if_no_peer_cert = false",
-        ]
 
     def _serves(self) -> bool:
         """The other listeners open a little after the first one: ready is when all of them answer."""
-        return (
-            _speaks_amqp(self.port)
-            and (self.tls_port is None or is_open(self.tls_port))
-            and (self.management_port is None or self._manages())
-        )
+        return _speaks_amqp(self.port) and (self.management_port is None or self._manages())
 
     def _manages(self) -> bool:
         try:
             self.api("/overview")
-        except (OSError, HTTPException, ApiError):
+        except (OSError, http.client.HTTPException, ApiError):
             return False
         return True
 

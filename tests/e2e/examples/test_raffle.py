@@ -30,11 +30,12 @@ from redrive.client import Connection, Delivery, Properties
 from redrive.errors import ConfigurationError, PreconditionFailed
 from redrive.runtime.observing import Outcome
 from redrive.store.database import Database
-from redrive.testing import Postgres, RabbitMQ
+from redrive.testing import RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker
 from redrive.testing.ports import free_port
 from redrive.topology import Server, expand
 from redrive.topology.draw import draw
+from tests.support.postgres import Postgres
 from topology_systems import system
 from working import take, working
 

@@ -4,11 +4,11 @@ import asyncio
 import socket
 
 import pytest
-from tests.dead_lettering import eventually
 
 from redrive.admin.place import Place
 from redrive.admin.residence import Residence
 from redrive.testing.broker import ThreadedBroker
+from tests.dead_lettering import eventually
 
 
 async def _look(residence: Residence) -> None:

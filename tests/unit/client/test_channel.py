@@ -14,7 +14,6 @@ from redrive.errors import (
     PreconditionFailed,
     RemoteProtocolError,
 )
-from redrive.testing.pair import frame
 from redrive.wire.frames import BASIC_CLASS, CONTENT_HEAD, HEADER, method_frame
 from redrive.wire.methods.basic import BasicAck, BasicCancel, BasicDeliver, BasicQos, BasicQosOk, BasicReturn
 from redrive.wire.methods.channel import (
@@ -27,6 +26,7 @@ from redrive.wire.methods.channel import (
 )
 from redrive.wire.methods.exchange import ExchangeDeclare, ExchangeDeclareOk
 from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk
+from tests.support.connection_pair import frame
 from unit.client.scripted import WiredLink
 
 REFUSAL = ChannelClose(reply_code=406, reply_text="PRECONDITION_FAILED - no", class_id=50, method_id=10)

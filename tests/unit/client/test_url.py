@@ -10,7 +10,7 @@ import pytest
 from redrive.client.url import TLS, BrokerURL, Host
 from redrive.errors import ConfigurationError, InvalidURL
 from redrive.protocol.handshake import External, Plain, Tuning
-from redrive.testing import TLSFiles, make_certificates
+from tests.support.tls import TLSFiles, make_certificates
 
 parse = BrokerURL.parse
 

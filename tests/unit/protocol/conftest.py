@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.testing.pair import ConnectionPair, Split, byte_by_byte, whole
+from tests.support.connection_pair import ConnectionPair, Split, byte_by_byte, whole
 
 
 @pytest.fixture(params=[whole, byte_by_byte], ids=lambda split: split.__name__)

@@ -11,7 +11,6 @@ from redrive.protocol.content import Delivery, Incoming, Publication
 from redrive.protocol.conversation import Event, Violation
 from redrive.protocol.handshake import Tuning
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
-from redrive.testing.pair import ConnectionPair, Split, frame
 from redrive.wire.frames import (
     BODY,
     CONTENT_HEAD,
@@ -45,6 +44,7 @@ from redrive.wire.methods.connection import (
 )
 from redrive.wire.methods.queue import QueueDeclare
 from redrive.wire.properties import Properties
+from tests.support.connection_pair import ConnectionPair, Split, frame
 
 PLAIN_PROPERTIES = b"\x00\x00"
 JSON = Properties(content_type="application/json").encode()

@@ -13,7 +13,6 @@ from redrive.errors import ReplyCode
 from redrive.protocol.content import Incoming, Publication
 from redrive.protocol.conversation import LARGEST_HEADER, Conversation, Event, Violation
 from redrive.protocol.lifecycle import ConnectionState
-from redrive.testing.pair import ConnectionPair, Split, byte_by_byte, frame, whole
 from redrive.wire.frames import (
     BODY,
     CONTENT_HEAD,
@@ -44,6 +43,7 @@ from redrive.wire.methods.connection import (
 )
 from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk
 from redrive.wire.properties import Properties
+from tests.support.connection_pair import ConnectionPair, Split, byte_by_byte, frame, whole
 
 PLAIN_PROPERTIES = b"\x00\x00"
 JSON = Properties(content_type="application/json").encode()

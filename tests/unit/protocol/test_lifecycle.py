@@ -22,7 +22,6 @@ from redrive.protocol import lifecycle
 from redrive.protocol.content import Incoming
 from redrive.protocol.conversation import Conversation, Event, Violation
 from redrive.protocol.lifecycle import CHANNEL, CONNECTION, ChannelState, ConnectionState
-from redrive.testing.pair import ConnectionPair, frame_by_frame
 from redrive.wire.frames import method_frame
 from redrive.wire.method import METHODS, Method, Sender
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelOpen, ChannelOpenOk
@@ -35,6 +34,7 @@ from redrive.wire.methods.connection import (
     ConnectionStartOk,
     ConnectionTune,
 )
+from tests.support.connection_pair import ConnectionPair, frame_by_frame
 
 ROOT = Path(__file__).parents[3]
 SIDES = (Sender.CLIENT, Sender.SERVER)

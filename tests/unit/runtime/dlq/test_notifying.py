@@ -41,7 +41,7 @@ from redrive.runtime.dlq.notifying import (
 )
 from redrive.runtime.dlq.operation import Kind as OperationKind
 from redrive.runtime.dlq.operation import Operation, Order, State
-from redrive.testing.certificates import make_certificates
+from tests.support.tls import make_certificates
 
 NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

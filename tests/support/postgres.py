@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redrive.testing.ports import LOOPBACK, free_port
-from redrive.testing.private import PrivateServer
-from redrive.testing.processes import ServerFailed, ServerProcess, tail
+from redrive.testing.processes import PrivateServer, ServerFailed, ServerProcess, tail
 
 _BINARIES = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "opt/homebrew/opt/postgresql*/bin", "usr/local/bin")
 _PROGRAMS = ("initdb", "postgres", "pg_isready", "createdb", "dropdb")

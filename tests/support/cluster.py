@@ -9,10 +9,8 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from redrive.testing.epmd import Epmd
-from redrive.testing.installation import Installation
-from redrive.testing.private import Throwaway
-from redrive.testing.processes import ServerFailed
+from redrive.testing.installation import Epmd, Installation
+from redrive.testing.processes import ServerFailed, Throwaway
 from redrive.testing.rabbitmq import RabbitMQ
 
 

@@ -1,15 +1,20 @@
-"""Certificates for an afternoon: an authority, a server and a client, made by the `openssl` command.
+"""Throwaway certificates, made by the `openssl` command, and a RabbitMQ node that uses them.
 
 The server's certificate is for `localhost` and 127.0.0.1. The client's common name is `guest`, so that a RabbitMQ with
 `ssl_cert_login_from = common_name` logs it in as its default user (the EXTERNAL mechanism). The extensions are those
 that strict verification (the default from Python 3.13 on) insists upon.
 """
 
+import shutil
 import ssl
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
+
+from redrive.testing.ports import LOOPBACK, free_port, is_open
+from redrive.testing.rabbitmq import Endpoint, RabbitMQ
 
 _AUTHORITY = """\
 basicConstraints = critical, CA:TRUE
@@ -83,3 +88,40 @@ def _openssl(directory: Path, arguments: str, *more: str) -> None:
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TLSEndpoint(Endpoint):
+    """The address of a node that serves TLS as well."""
+
+    tls_port: int
+    tls: TLSFiles
+
+    @property
+    def tls_url(self) -> str:
+        """Without query: add `?` and one of the queries of `TLSFiles` to say whom to trust."""
+        return f"amqps://guest:guest@localhost:{self.tls_port}/%2F"
+
+
+class TLSRabbitMQ(TLSEndpoint, RabbitMQ):
+    """A private node that serves TLS as well."""
+
+    def __init__(self, directory: Path, *, tls: TLSFiles, **options: Any) -> None:
+        self.tls = tls
+        self.tls_port = free_port()
+        RabbitMQ.__init__(self, directory, **options)
+
+    def _config_lines(self) -> list[str]:
+        """Copy the files: a node run from another root sees its own directory only."""
+        files = {"cacertfile": self.tls.ca, "certfile": self.tls.server_certificate, "keyfile": self.tls.server_key}
+        copies = {option: shutil.copy(path, self.directory / option) for option, path in files.items()}
+        return [
+            *super()._config_lines(),
+            f"listeners.ssl.1 = {LOOPBACK}:{self.tls_port}",
+            *(f"ssl_options.{option} = {path}" for option, path in copies.items()),
+            "ssl_options.verify = verify_peer",
+            "ssl_options.fail_if_no_peer_cert = false",
+        ]
+
+    def _serves(self) -> bool:
+        return super()._serves() and is_open(self.tls_port)
