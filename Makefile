@@ -67,7 +67,7 @@ screenshots: setup ## docs/screenshots: every screen of the console, in light an
 openapi: setup ## write docs/openapi.json from the code
 	$(PYTHON) tools/write_openapi.py
 
-build: setup ## dist/: the wheel and the source distribution, named after git's tag
+build: setup ## dist/: the wheel and the source distribution
 	rm -rf dist
 	$(PYTHON) -m build
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from redrive.runtime.message import Message
     from redrive.runtime.publishing import Publisher
     from redrive.topology import Exchange, Naming, Queue, Topology
-    from redrive.version import __version__
+
+__version__ = "0.1.0.dev0"
 
 # Where each public name lives. They are imported when first asked for: who needs the embedded broker alone does not
 # load the client, and the other way round.
@@ -43,7 +44,6 @@ _HOMES = {
     "Router": "redrive.router",
     "Snooze": "redrive.recovery.signals",
     "Topology": "redrive.topology",
-    "__version__": "redrive.version",
 }
 
 __all__ = [

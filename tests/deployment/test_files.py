@@ -48,7 +48,6 @@ def drain_limit(words: list[str] | tuple[str, ...]) -> float:
 
 
 def test_the_builder_gets_all_that_git_knows_and_no_secrets() -> None:
-    """A tree with files missing would not be the version that its tag says."""
     copied = [one.rest.split()[:-1] for one in DOCKERFILE if one.name == "COPY" and "--from" not in one.rest]
     assert copied == [["."]]
     lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()

@@ -36,7 +36,7 @@ from deployment.reading import (
     read_variables,
     systemd_starts,
 )
-from e2e.checkouts import clean_environment, copy_tracked, git, need_index
+from e2e.checkouts import clean_environment, copy_tracked, need_index, set_version
 from e2e.checkouts import run as finish
 from e2e.services import environment_for, run, scaffold
 from redrive.integrations.prometheus import METRICS
@@ -249,7 +249,7 @@ def check_metrics(*pages: str) -> None:
 def test_what_the_dockerfile_installs_knows_its_version_and_its_service(tmp_path: Path) -> None:
     """The first stage, step by step, in a folder that stands for the root of its file system."""
     checkout = copy_tracked(tmp_path / "checkout")
-    git(checkout, "tag", "v4.5.6")
+    set_version(checkout, "4.5.6")
     at = tmp_path
     python = {"PATH": f"{Path(sys.base_prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     for one in read_dockerfile((DEPLOY / "Dockerfile").read_text()):

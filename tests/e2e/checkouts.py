@@ -1,8 +1,9 @@
-"""A checkout of Redrive that a test may tag, build and throw away, and empty environments to install into."""
+"""A checkout of Redrive that a test may change, build and throw away, and empty environments to install into."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -56,6 +57,12 @@ def copy_tracked(to: Path) -> Path:
     git(to, "add", "--all")
     git(to, "commit", "--quiet", "--message", "everything")
     return to
+
+
+def set_version(checkout: Path, version: str) -> None:
+    """Change the version of a checkout, as for a release."""
+    package = checkout / "src/redrive/__init__.py"
+    package.write_text(re.sub(r'^__version__ = ".*"$', f'__version__ = "{version}"', package.read_text(), flags=re.M))
 
 
 def build(checkout: Path, into: Path) -> tuple[Path, Path]:

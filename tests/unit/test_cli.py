@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from redrive import __version__
 from redrive.cli import main
 from redrive.testing import free_port
-from redrive.version import version
 
 
 def redrive(*arguments: str) -> Result:
@@ -18,7 +18,7 @@ def redrive(*arguments: str) -> Result:
 
 
 def test_the_version_is_the_packages() -> None:
-    assert redrive("--version").output == f"redrive, version {version()}\n"
+    assert redrive("--version").output == f"redrive, version {__version__}\n"
 
 
 def test_help_lists_the_commands() -> None:

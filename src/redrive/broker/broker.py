@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from itertools import count
 
+from redrive import __version__
 from redrive.broker.clock import Clock, Lifetime, LoopClock
 from redrive.broker.deadletter import decode_history
 from redrive.broker.dialect import LATEST, Dialect
@@ -18,7 +19,6 @@ from redrive.broker.storage.journal import Journal, StoredMessage
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.vhost import VirtualHost
 from redrive.protocol.handshake import Plain, Tuning
-from redrive.version import version
 from redrive.wire.values import Table
 
 log = logging.getLogger("redrive.broker")
@@ -93,7 +93,7 @@ class Broker:
         return {
             "product": self.product,
             "version": self.dialect.version,
-            "redrive_version": version(),
+            "redrive_version": __version__,
             "platform": "Python",
             "cluster_name": "redrive@localhost",
             "capabilities": {

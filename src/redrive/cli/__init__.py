@@ -10,7 +10,7 @@ from importlib import import_module
 
 import click
 
-from redrive.version import version
+from redrive import __version__
 
 _HOMES = {
     "admin": "redrive.cli.admin",
@@ -97,7 +97,7 @@ class _Commands(click.Group):
 
 def _tell_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        click.echo(f"redrive, version {version()}")
+        click.echo(f"redrive, version {__version__}")
         ctx.exit()
 
 

@@ -20,6 +20,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import Self, TypeVar
 
+from redrive import __version__
 from redrive.client.channel import Channel
 from redrive.client.consumer import BulkHandler, Consumer, Handler, log_death
 from redrive.client.declarations import Declaration, Declarations
@@ -40,7 +41,6 @@ from redrive.errors import (
 from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff
 from redrive.runtime.ports import Waiter
-from redrive.version import version
 from redrive.wire import methods as m
 from redrive.wire.method import Method
 from redrive.wire.properties import Properties
@@ -224,7 +224,7 @@ class Connection:
     def _client_properties(self) -> Table:
         return {
             "product": "redrive",
-            "version": version(),
+            "version": __version__,
             "platform": f"Python {platform.python_version()}",
             "connection_name": self._name,
         }

@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from redrive import __version__
 from redrive.admin.office import Office
 from redrive.admin.web import console, monitoring, rest
 from redrive.admin.web.bounds import BodyBounds
@@ -31,7 +32,6 @@ from redrive.admin.web.headers import SecurityHeaders
 from redrive.admin.web.problems import Problem, problem_of
 from redrive.admin.web.proxies import as_sent_by_the_client
 from redrive.errors import RedriveError
-from redrive.version import version
 
 log = logging.getLogger("redrive.admin")
 
@@ -106,7 +106,7 @@ def path_as_sent(scope: Scope) -> str:
 def make_api(office: Office) -> FastAPI:
     api = FastAPI(
         title="Redrive",
-        version=version(),
+        version=__version__,
         description=_DESCRIPTION,
         openapi_url=None,
         docs_url=None,

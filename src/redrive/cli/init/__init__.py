@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from redrive import __version__
 from redrive.cli.init.names import ServiceName
 from redrive.cli.init.plan import make_plan, write
 from redrive.cli.sources import explains_errors
 from redrive.errors import ConfigurationError
-from redrive.version import version
 
 
 @click.command()
@@ -28,7 +28,7 @@ def init(name: str, here: bool) -> None:
     """
     service = ServiceName(name)
     folder = Path.cwd() if here else Path.cwd() / service.project
-    plan = make_plan(service, version())
+    plan = make_plan(service, __version__)
     try:
         write(plan, folder)
     except OSError as error:

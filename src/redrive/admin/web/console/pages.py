@@ -23,6 +23,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
+from redrive import __version__
 from redrive.admin.access.roles import Act
 from redrive.admin.desk import Desk
 from redrive.admin.web.console import drawing, words
@@ -31,7 +32,6 @@ from redrive.admin.web.identity import office_of
 from redrive.recovery.bodies import visible
 from redrive.recovery.redaction import redact_text
 from redrive.runtime.dlq.operation import Kind, State
-from redrive.version import version
 
 THEME = "redrive_theme"
 THEMES = ("auto", "light", "dark")
@@ -100,7 +100,7 @@ def environment() -> Environment:
     made.globals.update(
         {name: getattr(words, name) for name in words.__dict__ if callable(getattr(words, name)) and name[0] != "_"}
     )
-    made.globals.update(Act=Act, Kind=Kind, State=State, version=version(), trend_of=drawing.trend_of)
+    made.globals.update(Act=Act, Kind=Kind, State=State, version=__version__, trend_of=drawing.trend_of)
     return made
 
 
