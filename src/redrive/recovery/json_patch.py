@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
@@ -113,59 +113,37 @@ def _table(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def write_json(value: object) -> bytes:
-    """Compact, as UTF-8. Takes what `read_json` gives, and Python's own numbers, too."""
-    parts: list[str] = []
+    """Return compact JSON as UTF-8. Accepts what `read_json` returns, and Python's own numbers."""
     try:
-        _write(value, parts.append)
+        text = _write(value)
     except RecursionError:
         raise NotJson("it is nested too deep to be written, or holds itself") from None
     # Half a character can be written in JSON, as an escape, and nowhere in UTF-8.
-    return "".join(parts).encode("utf-8", "backslashreplace")
+    return text.encode("utf-8", "backslashreplace")
 
 
-_WORDS = {None: "null", True: "true", False: "false"}
-
-
-def _write(value: object, put: Callable[[str], None]) -> None:
+def _write(value: object) -> str:
     match value:
-        case str():
-            put(encode_basestring(value))
         case Number():
-            put(value.text)
-        case None | bool():
-            put(_WORDS[value])
-        case int():
-            put(int.__repr__(value))
-        case float() | Decimal():
-            put(_finite(value))
+            return value.text
+        case float() | Decimal() if not math.isfinite(value):
+            raise NotJson(f"JSON has no {value}")
+        case Decimal():
+            return str(value)
+        case str() | int() | float() | None:
+            return json.dumps(value, ensure_ascii=False)
         case Mapping():
-            _write_table(value, put)
+            return f"{{{','.join([f'{_write_key(name)}:{_write(inner)}' for name, inner in value.items()])}}}"
         case list() | tuple():
-            opening = "["
-            for element in value:
-                put(opening)
-                _write(element, put)
-                opening = ","
-            put("]" if value else "[]")
+            return f"[{','.join([_write(inner) for inner in value])}]"
         case _:
             raise NotJson(f"JSON has no form for {type(value).__name__}: {shown(value)}")
 
 
-def _write_table(table: Mapping[object, object], put: Callable[[str], None]) -> None:
-    opening = "{"
-    for name, value in table.items():
-        if not isinstance(name, str):
-            raise NotJson(f"a key in JSON is text, and {shown(name)} is {type(name).__name__}")
-        put(f"{opening}{encode_basestring(name)}:")
-        _write(value, put)
-        opening = ","
-    put("}" if table else "{}")
-
-
-def _finite(value: float | Decimal) -> str:
-    if not math.isfinite(value):
-        raise NotJson(f"JSON has no {value}")
-    return float.__repr__(value) if isinstance(value, float) else str(value)
+def _write_key(name: object) -> str:
+    if not isinstance(name, str):
+        raise NotJson(f"a key in JSON is text, and {shown(name)} is {type(name).__name__}")
+    return encode_basestring(name)
 
 
 def same(one: Json, other: Json) -> bool:
@@ -218,8 +196,7 @@ class Step:
             case "remove":
                 return _remove(document, self.to)
             case "replace":
-                _find(document, self.to)
-                return _change(document, self.to, lambda _: self.value)
+                return _rebuild(_walk(document, self.to), self.to, self.value)
             case "move":
                 return _add(_remove(document, self.source), self.to, _find(document, self.source))
             case "copy":
@@ -335,9 +312,15 @@ class _Misfit(Exception):
 
 
 def _find(document: Json, path: _Path) -> Json:
+    return _walk(document, path)[-1]
+
+
+def _walk(document: Json, path: _Path) -> list[Json]:
+    """Return the document, every value on the way, and the value at the path."""
+    found = [document]
     for depth, part in enumerate(path):
-        document = _child(document, part, path, depth)
-    return document
+        found.append(_child(found[-1], part, path, depth))
+    return found
 
 
 def _child(parent: Json, part: str, path: _Path, depth: int) -> Json:
@@ -352,54 +335,41 @@ def _child(parent: Json, part: str, path: _Path, depth: int) -> Json:
             raise _Misfit(f"{_named(path[:depth])} is {_kind(parent)}: there is nothing in it")
 
 
-def _change(document: Json, path: _Path, change: Callable[[Json], Json]) -> Json:
-    """The document with something else at that path. All that leads there is new, and the rest is shared."""
-    parents: list[Json] = []
-    for depth, part in enumerate(path):
-        parents.append(document)
-        document = _child(document, part, path, depth)
-    document = change(document)
-    for parent, part in zip(reversed(parents), reversed(path), strict=True):
+def _rebuild(walked: list[Json], path: _Path, value: Json) -> Json:
+    """Return the document with `value` at the path. Everything on the way is new; the rest is shared."""
+    for parent, part in zip(walked[-2::-1], reversed(path), strict=True):
         if isinstance(parent, dict):
-            document = {**parent, part: document}
+            value = {**parent, part: value}
         elif isinstance(parent, list):
-            document = [*parent[: int(part)], document, *parent[int(part) + 1 :]]
-    return document
+            value = [*parent[: int(part)], value, *parent[int(part) + 1 :]]
+    return value
 
 
 def _add(document: Json, path: _Path, value: Json) -> Json:
     if not path:
         return value
     parents, part = path[:-1], path[-1]
-
-    def added(parent: Json) -> Json:
-        match parent:
-            case dict():
-                return {**parent, part: value}
-            case list():
-                place = len(parent) if part == _END else _place(part, len(parent), path, len(parents))
-                return [*parent[:place], value, *parent[place:]]
-            case _:
-                raise _Misfit(f"{_named(parents)} is {_kind(parent)}: nothing can be added to it")
-
-    return _change(document, parents, added)
+    walked = _walk(document, parents)
+    match walked[-1]:
+        case dict() as table:
+            return _rebuild(walked, parents, {**table, part: value})
+        case list() as array:
+            place = len(array) if part == _END else _place(part, len(array), path, len(parents))
+            return _rebuild(walked, parents, [*array[:place], value, *array[place:]])
+        case other:
+            raise _Misfit(f"{_named(parents)} is {_kind(other)}: nothing can be added to it")
 
 
 def _remove(document: Json, path: _Path) -> Json:
-    """Of the whole document nothing remains; that is only asked for when it is moved to where it was."""
+    """Remove a value. The whole document is only removed when it is moved to where it was; the result is None."""
     if not path:
         return None
-    parents, part = path[:-1], path[-1]
-
-    def removed(parent: Json) -> Json:
-        _child(parent, part, path, len(parents))
-        if isinstance(parent, dict):
-            return {name: value for name, value in parent.items() if name != part}
-        assert isinstance(parent, list)
-        place = int(part)
-        return parent[:place] + parent[place + 1 :]
-
-    return _change(document, parents, removed)
+    walked, parents, part = _walk(document, path)[:-1], path[:-1], path[-1]
+    parent = walked[-1]
+    if isinstance(parent, dict):
+        return _rebuild(walked, parents, {name: value for name, value in parent.items() if name != part})
+    assert isinstance(parent, list)
+    return _rebuild(walked, parents, parent[: int(part)] + parent[int(part) + 1 :])
 
 
 def _test(document: Json, path: _Path, wanted: Json) -> Json:
@@ -428,14 +398,14 @@ def _named(path: _Path) -> str:
 
 def _kind(value: Json) -> str:
     """Describe a value without quoting it: it may be a secret."""
-    match value:
-        case Number():
-            return "a number"
-        case str():
-            return "text"
-        case dict() | list():
-            return "an object" if isinstance(value, dict) else "an array"
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
+    return _KINDS[type(value)]
+
+
+_KINDS = {
+    Number: "a number",
+    str: "text",
+    dict: "an object",
+    list: "an array",
+    bool: "true or false",
+    type(None): "null",
+}
