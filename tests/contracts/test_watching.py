@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from dead_lettering import DLQ, a_service, dead_letter, prepare
+from redrive.admin.notifications import Kind, Notice, Notifier
 from redrive.admin.service import Service
 from redrive.cli.dlq.telling import look
 from redrive.client import Connection
 from redrive.client.management import Management
 from redrive.client.watching import InventoryWatcher, ManagementWatcher
-from redrive.runtime.dlq.notifying import Kind, Notice, Notifier
 from redrive.runtime.migration import Terms, migrate
 from redrive.runtime.migration_ports import Watcher
 from redrive.topology import Definitions, QueueDefinition

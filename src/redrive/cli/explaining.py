@@ -29,7 +29,7 @@ HOMES = (
     "redrive.runtime.dlq.archive",
     "redrive.runtime.dlq.letters",
     "redrive.runtime.dlq.moving",
-    "redrive.runtime.dlq.notifying",
+    "redrive.admin.notifications",
     "redrive.runtime.dlq.transforming",
     "redrive.broker.storage.errors",
     "redrive.admin.access.refusals",

@@ -11,6 +11,7 @@ import sys
 import click
 
 from redrive import environment
+from redrive.admin.notifications import Command, Notifier, Send, Webhook, deliver
 from redrive.admin.service import Service
 from redrive.cli.places import Where, place_options
 from redrive.cli.printing import note, safe
@@ -18,7 +19,6 @@ from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, run
 from redrive.errors import RedriveError
 from redrive.recovery.durations import duration
-from redrive.runtime.dlq.notifying import Command, Notifier, Send, Webhook, deliver
 
 
 @click.command(short_help="Notify of new dead letters, and of operations that stall.")

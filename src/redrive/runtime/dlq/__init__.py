@@ -14,7 +14,6 @@
 | `letters`      | dead letters as lines of JSON, byte-exact                                                    |
 | `archive`      | the file that takes what is discarded, before it leaves its queue                            |
 | `transforming` | many messages changed in the same way                                                        |
-| `notifying`    | tell somebody: webhook and command                                                           |
 | `audit`        | an entry of the audit                                                                        |
 | `ports`        | what is asked of a broker and of a memory                                                    |
 """
