@@ -33,7 +33,7 @@ from bench import machine
 from bench.broker import Broker
 from bench.dead_letters import DLQ, SOURCE, parked
 from bench.messages import encode
-from redrive.reach import connect
+from redrive.inspection import connect
 from redrive.testing.processes import ServerProcess
 
 SECRET = "only for this run, and long enough to be taken"

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from redrive.cli import main
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
-from redrive.reach import connect
+from redrive.inspection import connect
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "dead-letters.md"

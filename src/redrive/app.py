@@ -36,7 +36,7 @@ from redrive.errors import (
     ResourceLocked,
     TopologyConflict,
 )
-from redrive.reach import recognise, survey
+from redrive.inspection import inspect_broker
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
@@ -213,14 +213,13 @@ class App(Router):
             return await self._bring_once(connection)
 
     async def _bring_once(self, connection: Connection) -> Server:
-        server = await recognise(connection, self.topology, self.management)
-        wanted = expand(self.topology, server)
-        plan = make_plan(wanted, await survey(connection, wanted, server, self.management))
+        snapshot = await inspect_broker(connection, self.topology, self.management)
+        plan = make_plan(expand(self.topology, snapshot.server), snapshot)
         if self._declares:
             await provision(plan, connection)
         else:
             insist(plan)
-        return server
+        return snapshot.server
 
     async def __aenter__(self) -> Self:
         """`async with app: await app.publish(...)`: for programs that publish and handle nothing."""

@@ -38,7 +38,7 @@ from redrive.runtime.dlq.operation import Destination, Outcome, Ramp, State, Way
 from redrive.runtime.dlq.spending import Risk
 from redrive.topology import Queue, QueueType, Topology, expand
 from redrive.topology.peeking import PeekSafety
-from redrive.topology.server import Server
+from redrive.topology.snapshot import Server
 from redrive.wire.patch import patch_properties, split_table
 
 TYPES = ["classic", "quorum"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from redrive.client import Connection
-from redrive.client.management import Management
+from redrive.inspection.management import Management
 from redrive.testing import Endpoint, RabbitMQ
 from redrive.topology import Definitions, Queue, QueueDefinition, Server, Topology, expand
 from redrive.topology.definitions_json import DefinitionsFile, hash_password
@@ -50,7 +50,7 @@ def everything(node: Endpoint) -> Definitions:
 async def test_each_system_uploaded_leaves_an_empty_plan(rabbitmq: Endpoint, vhost: str, name: str) -> None:
     wanted = expand(system(name), server(rabbitmq))
     rabbitmq.api("/definitions", "POST", DefinitionsFile.of(wanted, vhost).raw)
-    plan = make_plan(wanted, await management(rabbitmq).survey(vhost))
+    plan = make_plan(wanted, await management(rabbitmq).snapshot(vhost))
     assert [str(step) for step in plan.steps if step.action is not Action.UNCHANGED] == []
 
 
@@ -60,8 +60,8 @@ async def test_what_rabbitmq_exports_imports_as_the_same(rabbitmq: Endpoint, vho
     exported = DefinitionsFile(await management(rabbitmq).definitions())
     assert vhost in exported.vhosts
     again = DefinitionsFile.parse(str(exported)).definitions(vhost)
-    survey = await management(rabbitmq).survey(vhost)
-    assert make_plan(again, survey).is_empty
+    snapshot = await management(rabbitmq).snapshot(vhost)
+    assert make_plan(again, snapshot).is_empty
     assert [queue.name for queue in again.queues] == [queue.name for queue in wanted.queues]
     assert again.bindings == wanted.bindings
 
@@ -72,7 +72,7 @@ async def test_a_conflict_is_seen_after_an_import_that_said_yes(rabbitmq: Endpoi
         await connection.declare_queue("q", arguments={"x-max-length": 5})
     wanted = Definitions.of(queues=[QueueDefinition("q", arguments={"x-queue-type": "classic", "x-max-length": 9})])
     rabbitmq.api("/definitions", "POST", DefinitionsFile.of(wanted, vhost).raw)
-    (conflict,) = make_plan(wanted, await management(rabbitmq).survey(vhost)).conflicts
+    (conflict,) = make_plan(wanted, await management(rabbitmq).snapshot(vhost)).conflicts
     assert str(conflict.differences[0]) == "x-max-length: has 5, wanted 9"
 
 
@@ -87,9 +87,9 @@ async def test_a_node_boots_with_them_and_the_tool_imports_them(tmp_path: Path) 
     (node.directory / "boot.json").write_text(str(boot.with_user("shop", hashed)))
     (node.directory / "more.json").write_text(str(DefinitionsFile.of(second)))
     with node:
-        assert make_plan(first, await management(node).survey("/")).is_empty
+        assert make_plan(first, await management(node).snapshot("/")).is_empty
         node.ctl("import_definitions", str(node.directory / "more.json"))
-        assert make_plan(second, await management(node).survey("/")).is_empty
+        assert make_plan(second, await management(node).snapshot("/")).is_empty
         async with Connection(f"amqp://shop:a%20secret@127.0.0.1:{node.port}/") as connection:
             assert (await connection.queue_info("raffle_queue")).messages == 0
         exported = json.loads(node.ctl("export_definitions", "-", "--silent"))

@@ -13,14 +13,14 @@ import pytest
 
 from contracts.observing import DEADLINE, eventually, ready
 from redrive.client import Connection
-from redrive.client.management import Management
-from redrive.client.probing import probe, server_of
+from redrive.inspection.management import Management
+from redrive.inspection.passive import probe, server_of
 from redrive.recovery.retry import Retry, Route
 from redrive.runtime.provisioning import declare
 from redrive.testing import Endpoint, RabbitMQ
 from redrive.topology import Exchange, Queue, QueueType, Topology, expand
 from redrive.topology.doctor import RULES, Finding, examine
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 from servers import open_directory, rabbitmq_root
 
 pytestmark = pytest.mark.rabbitmq
@@ -64,11 +64,11 @@ class Ward:
         policy = {"pattern": f"^{queue}$", "definition": said, "apply-to": "queues"}
         self.node.api(f"/policies/{quote(self.vhost, safe='')}/{queue}", "PUT", policy)
 
-    async def survey(self) -> Survey:
-        return await Management(f"http://guest:guest@127.0.0.1:{self.node.management_port}").survey(self.vhost)
+    async def snapshot(self) -> BrokerSnapshot:
+        return await Management(f"http://guest:guest@127.0.0.1:{self.node.management_port}").snapshot(self.vhost)
 
     async def findings(self, wanted: Topology | None = None, **options: Any) -> tuple[Finding, ...]:
-        return examine(await self.survey(), wanted, vhost=self.vhost, **options)
+        return examine(await self.snapshot(), wanted, vhost=self.vhost, **options)
 
     async def found(self, rule: str, wanted: Topology | None = None, **options: Any) -> Finding:
         """The one finding of that kind."""
@@ -471,7 +471,7 @@ async def test_plain_amqp_shows_less(ward: Ward) -> None:
 @pytest.mark.parametrize("kind", [QueueType.CLASSIC, QueueType.QUORUM])
 @pytest.mark.parametrize("via", Route)
 async def test_what_redrive_makes_is_healthy(ward: Ward, kind: QueueType, via: Route) -> None:
-    server = (await ward.survey()).server
+    server = (await ward.snapshot()).server
     if via is Route.QUORUM and (kind is QueueType.CLASSIC or not server.native_delayed_retry):
         pytest.skip("native delayed retry needs quorum queues and RabbitMQ 4.3")
     events = Exchange("events", "topic")

@@ -124,7 +124,7 @@ async def test_it_is_in_the_api_the_metrics_of_the_server_and_the_console(shop: 
 async def test_the_doctor_sees_when_it_forgets_messages(shop: Shop) -> None:
     place = Place(shop.url, shop.management, topology=shop.app.topology)
     async with place.looking() as view:
-        seen = view.survey
+        seen = view.snapshot
     definitions = seen.definitions
     forgetting = (
         replace(queue, arguments={**queue.arguments, "x-max-length": 9}) if queue.name in SOURCES else queue

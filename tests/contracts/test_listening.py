@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from redrive import App, Message, Retry
 from redrive.client import Connection
 from redrive.errors import ConfigurationError
-from redrive.reach import connect
+from redrive.inspection import connect
 from redrive.runtime.observing import Outcome
 from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy

@@ -7,9 +7,8 @@ import pytest
 
 from contracts.observing import drained, gone, take
 from redrive.client import Connection
-from redrive.client.management import Management
-from redrive.client.watching import ManagementWatcher
 from redrive.errors import AccessRefused, PreconditionFailed
+from redrive.inspection.management import Management, ManagementWatcher
 from redrive.testing import Endpoint
 from redrive.wire.methods.queue import QueueDeclare, QueueDelete
 
@@ -166,5 +165,5 @@ async def test_rabbitmq_tells_who_consumes_and_how_much_is_in_hands(rabbitmq: En
 
         assert await watcher.held(queue) == 1
         assert [words.partition(" at ")[0] for words in await watcher.consumers(queue)] == ["guest"]
-        assert (await watcher.survey()).definitions.queue(queue) is not None
+        assert (await watcher.snapshot()).definitions.queue(queue) is not None
         await connection.delete_queue(queue)

@@ -8,9 +8,9 @@ import pytest
 
 from redrive import App
 from redrive.client import Connection, Properties
-from redrive.client.probing import probe, server_of
 from redrive.errors import NotFound, TopologyConflict, TopologyMissing
-from redrive.reach import recognise, survey
+from redrive.inspection import inspect_broker
+from redrive.inspection.passive import probe, server_of
 from redrive.recovery.retry import Retry, Route
 from redrive.runtime.provisioning import provision
 from redrive.testing import Endpoint
@@ -20,9 +20,8 @@ from topology_systems import SYSTEMS, orders, routes, system
 
 
 async def plan_for(connection: Connection, topology: Topology) -> Plan:
-    server = await recognise(connection, topology, None)
-    wanted = expand(topology, server)
-    return make_plan(wanted, await survey(connection, wanted, server, None))
+    snapshot = await inspect_broker(connection, topology)
+    return make_plan(expand(topology, snapshot.server), snapshot)
 
 
 async def bring(connection: Connection, topology: Topology) -> None:

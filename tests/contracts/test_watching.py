@@ -13,8 +13,8 @@ from redrive.admin.notifications import Kind, Notice, Notifier
 from redrive.admin.service import Service
 from redrive.cli.dlq.telling import look
 from redrive.client import Connection
-from redrive.client.management import Management
-from redrive.client.watching import InventoryWatcher, ManagementWatcher
+from redrive.inspection.embedded import EmbeddedWatcher
+from redrive.inspection.management import Management, ManagementWatcher
 from redrive.runtime.migration import Terms, migrate
 from redrive.runtime.migration_ports import Watcher
 from redrive.topology import Definitions, QueueDefinition
@@ -56,7 +56,7 @@ async def test_what_a_migration_moves_is_not_new(
     notifier = Notifier(interval=timedelta(microseconds=1))
     backlogs = await look(service, (DLQ,), notifier) if begins == "before" else None
     seen = told(notifier, service)
-    watcher: Watcher = InventoryWatcher(connection)
+    watcher: Watcher = EmbeddedWatcher(connection)
     if "rabbitmq" in request.node.name:
         management = Management(request.getfixturevalue("management_url"))
         watcher = ManagementWatcher(management, connection.url.virtual_host, lag=timedelta(seconds=0.5))

@@ -11,8 +11,8 @@ import pytest
 
 from redrive import App, Batch, BreakerPolicy, Discard, Message, Naming, Park, Publisher, Retry, RetryLater, Snooze
 from redrive.client import Connection, Properties
-from redrive.client.probing import server_of
 from redrive.errors import ConfigurationError
+from redrive.inspection.passive import server_of
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Route
 from redrive.runtime.observing import BreakerChanged, Observer, Outcome

@@ -16,9 +16,9 @@ import msgspec
 
 from crashes.mortal import Mortal
 from redrive.client import Connection
-from redrive.client.management import Management
-from redrive.client.watching import InventoryWatcher, ManagementWatcher
 from redrive.errors import ConnectionFailed, MigrationPaused, MigrationRefused
+from redrive.inspection.embedded import EmbeddedWatcher
+from redrive.inspection.management import Management, ManagementWatcher
 from redrive.runtime.migration import Terms, migrate
 from redrive.runtime.migration_ports import Watcher
 from redrive.topology.definitions import Definitions
@@ -72,7 +72,7 @@ async def main(order: Order) -> int:
 
 def watcher(order: Order, connection: Connection) -> Watcher:
     if order.management is None:
-        return InventoryWatcher(connection)
+        return EmbeddedWatcher(connection)
     lag = timedelta(seconds=order.lag)
     return ManagementWatcher(Management(order.management), connection.url.virtual_host, lag=lag)
 

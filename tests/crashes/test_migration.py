@@ -36,10 +36,10 @@ from crashes import migrating
 from crashes.migrating import Order
 from crashes.mortal import Dead, Mortal
 from redrive.client import Connection, Delivery, Properties
-from redrive.client.management import Management
 from redrive.client.url import BrokerURL
-from redrive.client.watching import InventoryWatcher, ManagementWatcher
 from redrive.errors import ConnectionLost, NotPublished, PublishUnknown
+from redrive.inspection.embedded import EmbeddedWatcher
+from redrive.inspection.management import Management, ManagementWatcher
 from redrive.runtime.migration import Terms, migrate
 from redrive.runtime.migration_ports import Watcher
 from redrive.testing import RabbitMQ
@@ -90,7 +90,7 @@ class Site:
 
     def watcher(self, connection: Connection) -> Watcher:
         if self.management is None:
-            return InventoryWatcher(connection)
+            return EmbeddedWatcher(connection)
         vhost = connection.url.virtual_host
         return ManagementWatcher(Management(self.management), vhost, lag=timedelta(seconds=0.5))
 
@@ -299,7 +299,7 @@ def test_what_is_out_of_place_is_counted() -> None:
 
 
 async def check_topology(stage: Scene, variant: str) -> None:
-    found = (await stage.site.watcher(stage.connection).survey()).definitions
+    found = (await stage.site.watcher(stage.connection).snapshot()).definitions
     assert [queue.name for queue in found.queues] == [QUEUE, RUNG]
     assert [one.name for one in found.exchanges if not one.name.startswith("amq.")] == ["dlq", "events"]
     assert found.bindings == tuple(BINDINGS)

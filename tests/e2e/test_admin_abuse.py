@@ -21,7 +21,7 @@ from e2e.serving import Server, serving
 from redrive.admin.access.settings import Network, networks
 from redrive.admin.access.throttle import FREE
 from redrive.admin.web import listening
-from redrive.reach import connect
+from redrive.inspection import connect
 
 MB = 1024 * 1024
 PLAN = f"/admin/dlq/queues/{DLQ}/re-drive/plan"

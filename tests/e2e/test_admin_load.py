@@ -21,7 +21,7 @@ import pytest
 from admin_api import bearing
 from dead_lettering import DLQ, prepare
 from e2e.serving import Server, serving
-from redrive.reach import connect
+from redrive.inspection import connect
 
 MB = 1024 * 1024
 MOST_GROWTH = 150 * MB

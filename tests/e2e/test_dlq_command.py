@@ -20,7 +20,7 @@ import pytest
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
-from redrive.reach import connect
+from redrive.inspection import connect
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema

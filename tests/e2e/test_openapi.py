@@ -18,7 +18,7 @@ from admin_api import an_office, bearing
 from dead_lettering import prepare
 from e2e.serving import ROOT, Server, serving
 from redrive.admin.web.application import make_api
-from redrive.reach import connect
+from redrive.inspection import connect
 
 DOCUMENT = ROOT / "docs" / "openapi.json"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from redrive.app import App
-from redrive.reach import connect
+from redrive.inspection import connect
 from redrive.store.outbox import OutboxPolicy
 
 PROGRAM = """

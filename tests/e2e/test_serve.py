@@ -21,7 +21,7 @@ from admin_api import bearing
 from dead_lettering import DLQ, dead_letter, prepare
 from e2e.serving import ROOT, Server, serving
 from redrive.client import Connection
-from redrive.reach import connect
+from redrive.inspection import connect
 
 T = TypeVar("T")
 

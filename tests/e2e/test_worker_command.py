@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from redrive.client import Connection
-from redrive.reach import connect
+from redrive.inspection import connect
 
 PROGRAM = """
 import asyncio, pathlib

@@ -15,9 +15,8 @@ from redrive import App, Batch, Message, Retry
 from redrive.admin.place import Place
 from redrive.admin.service import Service
 from redrive.client import Connection, Properties
-from redrive.client.inventory import read_inventory
-from redrive.client.watching import InventoryWatcher
 from redrive.errors import MigrationPaused, MigrationRefused, PublishError
+from redrive.inspection.embedded import EmbeddedWatcher, read_status
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Route
 from redrive.runtime.dlq.operation import Kind, Order
@@ -332,8 +331,8 @@ class Redriving(Scenario):
             await service.run(await service.begin(Order(Kind.REDRIVE, DLQ)))
 
     async def complete(self) -> bool:
-        survey = await read_inventory(self.world.witness)
-        state = survey.state(DLQ)
+        snapshot = await read_status(self.world.witness)
+        state = snapshot.state(DLQ)
         return not state.messages and not state.unacknowledged
 
     async def check(self, plan: Plan) -> None:
@@ -369,7 +368,7 @@ class Migrating(Scenario):
         async with Connection(self.world.url, name="migration") as connection:
             while not self.migrated:
                 with suppress(MigrationPaused, MigrationRefused):  # which say to run it again
-                    watcher = InventoryWatcher(connection)
+                    watcher = EmbeddedWatcher(connection)
                     await migrate(QUEUE, self.wanted, connection, watcher, self.terms, user="guest", tell=_nobody)
                     life = this_life()
                     self.migrated = life is not None and not life.dead
@@ -379,7 +378,7 @@ class Migrating(Scenario):
         return self.migrated
 
     async def check(self, plan: Plan) -> None:
-        found = (await read_inventory(self.world.witness)).definitions
+        found = (await read_status(self.world.witness)).definitions
         assert [(queue.name, queue.arguments) for queue in found.queues] == [(QUEUE, self.wanted.queues[0].arguments)]
         assert list(found.bindings) == self.bindings
         numbers = [int(message.body) for message in await self.world.take(QUEUE)]

@@ -23,7 +23,7 @@ from redrive.topology.draw import FORMATS, draw
 from redrive.topology.equipping import as_topology, equip
 from redrive.topology.files import parse_toml, to_toml
 from redrive.topology.plan import make_plan
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 from topology_systems import EXAMPLES, SYSTEMS, system
 
 SERVERS = (Server.of("3.10"), Server.of("4.3", delayed_exchanges=True))
@@ -210,9 +210,9 @@ def look_at(definitions: Definitions) -> set[str]:
     """In every way that needs no broker."""
     words: set[str] = set()
     for server in SERVERS:
-        survey = Survey(server, definitions, complete=True)
-        words |= {finding.id for finding in examine(survey)}
-        words |= {str(step.action) for step in make_plan(definitions, survey).steps}
+        snapshot = BrokerSnapshot(server, definitions, complete=True)
+        words |= {finding.id for finding in examine(snapshot)}
+        words |= {str(step.action) for step in make_plan(definitions, snapshot).steps}
         words |= allowed(lambda server=server: equip(definitions, Retry(delay="15s"), server, Naming(), ("*",)))
     if len(definitions) <= MOST_DRAWN:
         for form in FORMATS:

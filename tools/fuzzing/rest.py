@@ -29,7 +29,7 @@ from e2e.serving import ROOT, Server, serving
 from fuzzing.hostile import MARK
 from fuzzing.mutation import Mutator
 from fuzzing.targets import Broken, Target
-from redrive.reach import connect
+from redrive.inspection import connect
 
 MEMORY = 200 * 1024 * 1024  # bytes that the server may grow by
 LETTERS = 30

@@ -52,7 +52,7 @@ from redrive.topology.definitions import Definitions
 from redrive.topology.doctor import Finding, examine
 from redrive.topology.plan import Plan as TopologyPlan
 from redrive.topology.plan import make_plan
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class OutboxView:
 
 @dataclass(frozen=True, slots=True)
 class TopologyView:
-    survey: Survey
+    snapshot: BrokerSnapshot
     wanted: Definitions
     drift: TopologyPlan
 
@@ -593,7 +593,7 @@ class Desk:
         await self._need_all(Act.LOOK)
         async with self.office.residence.looking() as view:
             wanted = expand(self.office.place.topology, view.server)
-            return TopologyView(view.survey, wanted, make_plan(wanted, view.survey))
+            return TopologyView(view.snapshot, wanted, make_plan(wanted, view.snapshot))
 
     async def doctor(self) -> tuple[Finding, ...]:
         await self._need_all(Act.LOOK)
@@ -602,7 +602,7 @@ class Desk:
     async def _examine(self) -> tuple[Finding, ...]:
         topology = self.office.place.topology
         async with self.office.residence.looking() as view:
-            return examine(view.survey, topology if topology.queues else None, vhost=view.connection.url.virtual_host)
+            return examine(view.snapshot, topology if topology.queues else None, vhost=view.connection.url.virtual_host)
 
     async def audit(
         self,

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from redrive.client import Connection
 from redrive.client.dead_letters import DeadLetterBroker
-from redrive.client.inventory import read_inventory
-from redrive.client.probing import probe
 from redrive.errors import ConfigurationError, NotDeadLetterQueue, NotFound, PeekUnsafe
-from redrive.reach import connect, recognise, survey
+from redrive.inspection import connect, inspect_broker
+from redrive.inspection.embedded import read_status
+from redrive.inspection.passive import probe
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.dlq.canary import Facts
 from redrive.runtime.dlq.choosing import Route
@@ -31,7 +31,7 @@ from redrive.topology.flows import Flows
 from redrive.topology.naming import Naming, fill
 from redrive.topology.peeking import Peeking, peeking
 from redrive.topology.routing import targets as queues_reached
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 
 
 def _default_destination(part: Expanded) -> Destination:
@@ -98,10 +98,8 @@ class Place:
             yield await self.view(taking, publishing)
 
     async def view(self, taking: Connection, publishing: Connection | None = None) -> View:
-        server = await recognise(taking, self.topology, self.management)
-        wanted = expand(self.topology, server)
-        found = await survey(taking, wanted, server, self.management)
-        return View(self, taking, DeadLetterBroker(taking, publishing or taking), server, found)
+        found = await inspect_broker(taking, self.topology, self.management)
+        return View(self, taking, DeadLetterBroker(taking, publishing or taking), found.server, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class View:
     connection: Connection
     broker: DeadLetterBroker
     server: Server
-    survey: Survey
+    snapshot: BrokerSnapshot
 
     # Which queues -------------------------------------------------------------------------------------
 
@@ -121,21 +119,21 @@ class View:
         return declared(self.place.topology, self.server)
 
     def dead_letter_queues(self) -> list[str]:
-        own = [queue for queue in self.own() if self.survey.definitions.queue(queue) is not None]
-        return sorted({*own, *dead_letter_queues(self.survey.definitions)})
+        own = [queue for queue in self.own() if self.snapshot.definitions.queue(queue) is not None]
+        return sorted({*own, *dead_letter_queues(self.snapshot.definitions)})
 
     def is_dead_letter_queue(self, queue: str) -> bool | None:
         """None: it cannot be seen."""
         if queue in self.dead_letter_queues():
             return True
-        if self.survey.complete or self.survey.definitions.queue(queue) is not None:
+        if self.snapshot.complete or self.snapshot.definitions.queue(queue) is not None:
             return False
         return True if is_called_dead(queue) else None
 
     def check_move(self, order: Order) -> None:
         """Raise `ConfigurationError` if dead letters would be moved to a queue that is known to be for work."""
         name = order.to.name
-        exists = self.survey.definitions.queue(name) is not None  # if not, the plan says so
+        exists = self.snapshot.definitions.queue(name) is not None  # if not, the plan says so
         if order.kind is Kind.MOVE and exists and self.is_dead_letter_queue(name) is False:
             raise ConfigurationError(
                 f"destination {name} is not a dead-letter queue, and a move keeps the failure record: to send messages "
@@ -145,24 +143,24 @@ class View:
     def source(self, queue: str) -> str | None:
         """Whose messages die into it, if that is one queue."""
         own = self.own().get(queue)
-        if own is not None or not self.survey.complete:
+        if own is not None or not self.snapshot.complete:
             return own
-        found = sources(self.survey.definitions).get(queue, [])
+        found = sources(self.snapshot.definitions).get(queue, [])
         return found[0] if len(found) == 1 else None
 
     def feeders(self) -> Feeders:
         """Return which queues dead-letter to which, by the application and by the broker, policies included."""
-        topology, seen = self.place.topology, self.survey.definitions
+        topology, seen = self.place.topology, self.snapshot.definitions
         whole = [expand(topology, self.server)]
-        if self.survey.complete:
-            queues = [effective(queue, self.survey.state(queue.name).effective_policy) for queue in seen.queues]
+        if self.snapshot.complete:
+            queues = [effective(queue, self.snapshot.state(queue.name).effective_policy) for queue in seen.queues]
             whole.append(replace(seen, queues=tuple(queues)))
         return feeders(topology, self.server, whole)
 
     async def definition(self, queue: str) -> QueueDefinition:
         """As the broker has it; over plain AMQP it is asked until it has told."""
-        known = self.survey.definitions.queue(queue)
-        if known is None and not self.survey.complete:
+        known = self.snapshot.definitions.queue(queue)
+        if known is None and not self.snapshot.complete:
             asked = await probe(self.connection, Definitions.of([], [QueueDefinition(queue)]), self.server)
             known = asked.definitions.queue(queue)
         if known is None:
@@ -173,8 +171,8 @@ class View:
 
     async def peeking(self, queue: str) -> Peeking:
         found = await self.definition(queue)
-        state = self.survey.state(queue)
-        sees_policies = (self.survey.complete and not state.policy_unknown) or queue in self.own()
+        state = self.snapshot.state(queue)
+        sees_policies = (self.snapshot.complete and not state.policy_unknown) or queue in self.own()
         return peeking(found, state, self.server, sees_policies=sees_policies)
 
     async def check_look(self, queue: str, *, spend: bool) -> Peeking:
@@ -211,7 +209,7 @@ class View:
     async def prefers_urgent(self, queue: str) -> bool:
         """Do messages of a higher priority stand before those that came earlier?"""
         highest = (await self.definition(queue)).arguments.get("x-max-priority")
-        return bool(highest or self.survey.state(queue).effective_policy.get("max-priority"))
+        return bool(highest or self.snapshot.state(queue).effective_policy.get("max-priority"))
 
     # What a canary sees ---------------------------------------------------------------------------------
 
@@ -229,14 +227,14 @@ class View:
     def dead_letter_queues_of(self, queue: str) -> Collection[str]:
         """Return the dead-letter queues in which failures of a queue end, as far as they are known."""
         own = {name for name, source in self.own().items() if source == queue}
-        if not self.survey.complete:
+        if not self.snapshot.complete:
             return own
-        known = sources(self.survey.definitions)
-        return own | {name for name in dead_letter_queues(self.survey.definitions) if queue in known.get(name, ())}
+        known = sources(self.snapshot.definitions)
+        return own | {name for name in dead_letter_queues(self.snapshot.definitions) if queue in known.get(name, ())}
 
     def reached(self, exchange: str, routing_key: str) -> Collection[str] | None:
         """Return the queues that an exchange leads to; None: not known."""
-        return queues_reached(self.survey.definitions, exchange, routing_key) if self.survey.complete else None
+        return queues_reached(self.snapshot.definitions, exchange, routing_key) if self.snapshot.complete else None
 
     async def unsettled(self, queues: Collection[str]) -> Facts | None:
         """Return what is left in these queues and for them. The embedded broker tells it exactly. RabbitMQ's figures
@@ -244,7 +242,7 @@ class View:
         """
         if not self.server.embedded:
             return None
-        now = await read_inventory(self.connection)
+        now = await read_status(self.connection)
         ready = sum(now.state(queue).messages or 0 for queue in queues)
         unacknowledged = sum(now.state(queue).unacknowledged or 0 for queue in queues)
         return Facts(ready, unacknowledged, _waiting_for(queues, now))
@@ -276,7 +274,7 @@ class View:
         return ways
 
 
-def _waiting_for(queues: Collection[str], seen: Survey) -> int | None:
+def _waiting_for(queues: Collection[str], seen: BrokerSnapshot) -> int | None:
     """Return how many messages wait to come back to these queues; None: a delayed exchange may hold more."""
     definitions, flows = seen.definitions, Flows(seen.definitions)
     delaying = {exchange.name for exchange in definitions.exchanges if exchange.type == "x-delayed-message"}

@@ -1,8 +1,8 @@
 """A place where somebody stays: one connection for all looks, and what the broker holds is asked anew after a moment.
 
 A command looks once and leaves (`Place.looking`). A server is asked again and again, by many at once: it keeps its
-connection, shares a survey for as long as that is fresh, and answers within seconds when the broker is away, instead of
-waiting for it. Operations have connections of their own, as everywhere.
+connection, shares a snapshot for as long as that is fresh, and answers within seconds when the broker is away, instead
+of waiting for it. Operations have connections of their own, as everywhere.
 
 The lock that keeps a look and an operation apart belongs to the connection, so those who share one would not notice
 each other: they take turns here first.
@@ -20,7 +20,7 @@ from redrive.admin.place import Place, View
 from redrive.client import Connection, State
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.errors import ConnectionFailed, ConnectionLost, OperationConflict, RedriveError
-from redrive.reach import connect
+from redrive.inspection import connect
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.dlq.operation import Destination
 
@@ -37,7 +37,7 @@ class Residence:
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._failed: tuple[float, RedriveError] | None = None  # when, and why
-        self._view: tuple[float, asyncio.Task[View]] | None = None  # the latest survey, and when it was started
+        self._view: tuple[float, asyncio.Task[View]] | None = None  # the latest snapshot, and when it was started
         self._surveys: set[asyncio.Task[View]] = set()  # in progress; an older one may still be awaited
         self._turns = _Turns()
 
@@ -57,11 +57,11 @@ class Residence:
 
     @asynccontextmanager
     async def looking(self, *queues: str) -> AsyncIterator[View]:
-        """`queues`: those that matter. One that the last survey does not know may be younger than it."""
+        """`queues`: those that matter. One that the last snapshot does not know may be younger than it."""
         connection = await self._connected()
         view = await self._seen(connection)
-        known = view.survey.definitions
-        if view.survey.complete and any(known.queue(queue) is None for queue in queues):
+        known = view.snapshot.definitions
+        if view.snapshot.complete and any(known.queue(queue) is None for queue in queues):
             self._view = None
             view = await self._seen(connection)
         yield replace(view, broker=_Sharing(view.connection, self._turns))
@@ -123,10 +123,10 @@ class Residence:
     async def _seen(self, connection: Connection) -> View:
         now = asyncio.get_running_loop().time()
         if self._view is None or now - self._view[0] > _FRESH:
-            survey = asyncio.create_task(self.place.view(connection), name="redrive-survey")
-            self._surveys.add(survey)
-            survey.add_done_callback(self._surveys.discard)
-            self._view = now, survey
+            snapshot = asyncio.create_task(self.place.view(connection), name="redrive-snapshot")
+            self._surveys.add(snapshot)
+            snapshot.add_done_callback(self._surveys.discard)
+            self._view = now, snapshot
         asked = self._view
         try:
             return await asyncio.shield(asked[1])

@@ -328,7 +328,7 @@ class Service:
             chooser = await self._chooser(view, order, "")
             found = await planning.tally(view.broker, order, chooser)
             targets = tuple([await self._target(view, route, count) for route, count in found.routes.most_common()])
-            also = planning.also_receiving(found, order, view.survey)
+            also = planning.also_receiving(found, order, view.snapshot)
             consumers = (await view.connection.queue_info(order.queue)).consumers
             unseen, unproven = _unseen(found, order, view), _unproven(found, order, view)
             into_dead = view.is_dead_letter_queue(order.to.name) if order.to.way is Way.QUEUE else False

@@ -14,10 +14,10 @@ from redrive import environment
 from redrive.cli.exits import FOUND
 from redrive.cli.sources import Source, broker_options, chosen, explains_errors, load_source, look, run
 from redrive.client import BrokerURL
-from redrive.client.management import Management
+from redrive.inspection.management import Management
 from redrive.topology import Topology
 from redrive.topology.doctor import Finding, Severity, examine
-from redrive.topology.server import Server
+from redrive.topology.snapshot import Server
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold blue"}
 _NOWHERE = "without APP it takes --management to see what there is (or --broker, if that is Redrive's own broker)"
@@ -61,16 +61,16 @@ def doctor(
 async def _examine(source: Source, has_app: bool, vhost: str | None) -> tuple[Server, Sequence[Finding]]:
     if not has_app and source.management is not None:
         at = vhost or (BrokerURL.parse(source.broker).virtual_host if source.broker is not None else "/")
-        seen = await Management(source.management).survey(at)
+        seen = await Management(source.management).snapshot(at)
         return seen.server, examine(seen, vhost=at)
     if not has_app and source.broker is None:
         raise click.UsageError(_NOWHERE)
     async with look(source, name="redrive doctor") as view:
-        if not has_app and not view.survey.complete:
+        if not has_app and not view.snapshot.complete:
             raise click.UsageError(_NOWHERE)
         at = view.connection.url.virtual_host
         limits = source.handler_limits
-        return view.survey.server, examine(view.survey, source.topology, handler_limits=limits, vhost=at)
+        return view.snapshot.server, examine(view.snapshot, source.topology, handler_limits=limits, vhost=at)
 
 
 def _show(server: Server, findings: Sequence[Finding], as_json: bool) -> None:

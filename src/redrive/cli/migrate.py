@@ -15,8 +15,6 @@ from redrive.cli.exits import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACH
 from redrive.cli.failing import fail
 from redrive.cli.sources import Source, View, broker_options, chosen, explains_errors, load_source, look, run
 from redrive.client import Connection
-from redrive.client.management import Management
-from redrive.client.watching import InventoryWatcher, ManagementWatcher
 from redrive.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -27,6 +25,8 @@ from redrive.errors import (
     NotPublished,
     PublishUnknown,
 )
+from redrive.inspection.embedded import EmbeddedWatcher
+from redrive.inspection.management import Management, ManagementWatcher
 from redrive.protocol.handshake import Plain
 from redrive.recovery.durations import duration
 from redrive.runtime.migration import Result, Terms, prospect
@@ -140,7 +140,7 @@ async def _prospect(source: Source, queue: str) -> MigrationPlan | None:
         try:
             plan = await prospect(queue, view.wanted, view.connection, watcher)
         except MigrationRefused:
-            if view.survey.definitions.queue(queue) is None:
+            if view.snapshot.definitions.queue(queue) is None:
                 raise _NotThere(f"there is no queue {queue}: `redrive topology apply` makes it") from None
             raise
         return plan
@@ -156,8 +156,8 @@ async def _migrate(source: Source, queue: str, terms: Terms) -> Result:
 def _watcher(source: Source, view: View) -> Watcher:
     if source.management is not None:
         return ManagementWatcher(Management(source.management), view.connection.url.virtual_host)
-    if view.survey.complete:
-        return InventoryWatcher(view.connection)
+    if view.snapshot.complete:
+        return EmbeddedWatcher(view.connection)
     raise ConfigurationError(
         "the bindings of a queue must be known to migrate it, and plain AMQP cannot list them: give --management"
     )

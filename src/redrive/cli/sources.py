@@ -23,13 +23,13 @@ from redrive.cli.exits import UNREACHABLE, exit_code
 from redrive.cli.failing import fail
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, RedriveError
-from redrive.reach import connect, recognise, survey
+from redrive.inspection import connect, inspect_broker
 from redrive.recovery.durations import duration
 from redrive.store.outages import explanation, is_outage, reason
 from redrive.topology import Definitions, Topology, expand
 from redrive.topology.definitions_json import DefinitionsFile
 from redrive.topology.files import parse_toml, parse_yaml
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,15 +132,14 @@ class View:
 
     connection: Connection
     wanted: Definitions
-    survey: Survey
+    snapshot: BrokerSnapshot
 
 
 @asynccontextmanager
 async def look(source: Source, *, name: str = "redrive") -> AsyncIterator[View]:
     async with connect(source.broker, data=source.data, name=name) as connection:
-        server = await recognise(connection, source.topology, source.management)
-        wanted = expand(source.topology, server)
-        yield View(connection, wanted, await survey(connection, wanted, server, source.management))
+        found = await inspect_broker(connection, source.topology, source.management)
+        yield View(connection, expand(source.topology, found.server), found)
 
 
 def broker_options(command: Callable[P, T]) -> Callable[P, T]:

@@ -13,8 +13,8 @@ import msgspec
 from redrive.cli.exits import CONFLICT, FOUND
 from redrive.cli.migrate import migrate
 from redrive.cli.sources import Source, broker_options, chosen, explains_errors, load, load_source, look, run
-from redrive.client.management import Management
 from redrive.errors import ConfigurationError
+from redrive.inspection.management import Management
 from redrive.recovery.retry import Retry
 from redrive.runtime.provisioning import provision
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, Naming, Server, expand
@@ -23,7 +23,7 @@ from redrive.topology.draw import FORMATS, draw
 from redrive.topology.equipping import as_topology, equip
 from redrive.topology.files import to_toml
 from redrive.topology.plan import Action, Plan, Step, make_plan
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 
 _MARKS = {Action.CREATE: "+", Action.UNCHANGED: "=", Action.CONFLICT: "!", Action.UNSEEN: "?", Action.EXTRA: "·"}
 _COLOURS = {Action.CREATE: "green", Action.CONFLICT: "red", Action.UNSEEN: "yellow"}
@@ -70,8 +70,8 @@ def plan(app: str, broker: str | None, management: str | None, everything: bool,
     redrive topology plan uploads:app
     redrive topology plan topology.toml --broker amqp://localhost/ --all
     """
-    found, survey = run(_plan, chosen(load_source(app), broker, management))
-    _show(found, survey, everything, as_json)
+    found, snapshot = run(_plan, chosen(load_source(app), broker, management))
+    _show(found, snapshot, everything, as_json)
 
 
 @topology.command(short_help="Exit with 9 if the broker differs: for deploy pipelines.")
@@ -86,15 +86,15 @@ def check(app: str, broker: str | None, management: str | None, strict: bool, as
     \b
     redrive topology check uploads:app --strict
     """
-    found, survey = run(_plan, chosen(load_source(app), broker, management))
-    _show(found, survey, False, as_json)
+    found, snapshot = run(_plan, chosen(load_source(app), broker, management))
+    _show(found, snapshot, False, as_json)
     if not found.is_empty or (strict and found.by(Action.EXTRA)):
         sys.exit(FOUND)
 
 
-async def _plan(source: Source) -> tuple[Plan, Survey]:
+async def _plan(source: Source) -> tuple[Plan, BrokerSnapshot]:
     async with look(source, name="redrive topology plan") as view:
-        return make_plan(view.wanted, view.survey), view.survey
+        return make_plan(view.wanted, view.snapshot), view.snapshot
 
 
 @topology.command()
@@ -108,24 +108,24 @@ def apply(app: str, broker: str | None, management: str | None, as_json: bool) -
     \b
     redrive topology apply uploads:app --broker amqps://deploy:secret@rabbit.example.com/
     """
-    done, survey = run(_apply, chosen(load_source(app), broker, management))
-    _show(done, survey, False, as_json, applied=not done.conflicts)
+    done, snapshot = run(_apply, chosen(load_source(app), broker, management))
+    _show(done, snapshot, False, as_json, applied=not done.conflicts)
     if done.conflicts:
         click.echo("redrive: nothing was applied, because of the conflicts", err=True)
         sys.exit(CONFLICT)
 
 
-async def _apply(source: Source) -> tuple[Plan, Survey]:
+async def _apply(source: Source) -> tuple[Plan, BrokerSnapshot]:
     async with look(source, name="redrive topology apply") as view:
-        found = make_plan(view.wanted, view.survey)
+        found = make_plan(view.wanted, view.snapshot)
         if not found.conflicts:
             await provision(found, view.connection)
-        return found, view.survey
+        return found, view.snapshot
 
 
-def _show(plan: Plan, survey: Survey, everything: bool, as_json: bool, *, applied: bool = False) -> None:
+def _show(plan: Plan, snapshot: BrokerSnapshot, everything: bool, as_json: bool, *, applied: bool = False) -> None:
     if as_json:
-        click.echo(msgspec.json.encode(_as_data(plan, survey)))
+        click.echo(msgspec.json.encode(_as_data(plan, snapshot)))
         return
     hidden = set() if everything else {Action.UNCHANGED}
     for step in plan.steps:
@@ -133,7 +133,7 @@ def _show(plan: Plan, survey: Survey, everything: bool, as_json: bool, *, applie
             click.secho(_line(step), fg=_COLOURS.get(step.action))
     words = {Action.CREATE: "created" if applied else "to create", Action.UNSEEN: "bound" if applied else "unseen"}
     counts = ", ".join(f"{plan.count(action)} {words.get(action, action)}" for action in Action if plan.count(action))
-    click.echo(f"{survey.server}: {counts or 'nothing wanted'}")
+    click.echo(f"{snapshot.server}: {counts or 'nothing wanted'}")
     if plan.by(Action.UNSEEN) and not applied:
         click.echo("redrive: plain AMQP cannot list bindings; --management can", err=True)
     if plan.conflicts:
@@ -145,10 +145,10 @@ def _line(step: Step) -> str:
     return line + "".join(f"\n              {difference}" for difference in step.differences)
 
 
-def _as_data(plan: Plan, survey: Survey) -> dict[str, Any]:
+def _as_data(plan: Plan, snapshot: BrokerSnapshot) -> dict[str, Any]:
     return {
-        "server": str(survey.server),
-        "complete": survey.complete,
+        "server": str(snapshot.server),
+        "complete": snapshot.complete,
         "empty": plan.is_empty,
         "summary": {str(action): plan.count(action) for action in Action},
         "steps": [_step_data(step) for step in plan.steps],
@@ -310,7 +310,7 @@ def draw_(
     if (app is None) == (management is None):
         raise click.UsageError("give APP, or --management")
     definitions = (
-        run(Management(management).survey, vhost).definitions
+        run(Management(management).snapshot, vhost).definitions
         if management is not None
         else expand(load(str(app)), Server.of(version))
     )

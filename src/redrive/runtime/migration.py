@@ -94,7 +94,7 @@ async def prospect(queue: str, wanted: Definitions, broker: Migrator, watcher: W
     """What `migrate` would do. Changes nothing. None: a migration was begun, and would be resumed."""
     if await Operations(broker).ready(Names(queue).journal):
         return None
-    return plan_migration(queue, wanted, await watcher.survey())
+    return plan_migration(queue, wanted, await watcher.snapshot())
 
 
 async def migrate(
@@ -171,9 +171,9 @@ class Migration:
 
     async def begin(self, wanted: Definitions) -> Record | None:
         """The first record, written down; None if the queue is as wanted."""
-        survey = await self._watcher.survey()
-        plan = plan_migration(self._names.queue, wanted, survey)
-        journal = survey.definitions.queue(self._names.journal)
+        snapshot = await self._watcher.snapshot()
+        plan = plan_migration(self._names.queue, wanted, snapshot)
+        journal = snapshot.definitions.queue(self._names.journal)
         if not plan.is_needed:
             if journal is not None:
                 await self._journal.erase(journal.type)
@@ -186,7 +186,7 @@ class Migration:
             raise MigrationRefused(self._names.queue, reasons)
         if journal is None:
             kind = plan.record.wanted.type
-            await self._journal.open(waiting_arguments(kind, survey.server))
+            await self._journal.open(waiting_arguments(kind, snapshot.server))
             await self._grow_up(kind)
         await self._journal.write(plan.record)
         return plan.record
@@ -237,12 +237,12 @@ class Migration:
         await self._operations.delete_idle(trial.name, trial.type)
 
     async def _make_helpers(self, record: Record, made: list[Definition]) -> None:
-        server = (await self._watcher.survey()).server
+        server = (await self._watcher.snapshot()).server
         for definition in helpers(record, server):
             await self._operations.make(definition)
             made.append(definition)
         await self._grow_up(record.wanted.type)
-        if reasons := harm(record, await self._watcher.survey()):
+        if reasons := harm(record, await self._watcher.snapshot()):
             raise MigrationRefused(self._names.queue, reasons)
 
     async def _withdraw(self, record: Record, made: list[Definition]) -> None:
@@ -269,7 +269,7 @@ class Migration:
         await self._make_unless_gone(entrance(self._names), f"queue '{self._names.queue}'")
         for _ in range(_ROUNDS):
             await self._lay_detours(record)
-            direct = direct_bindings((await self._watcher.survey()).definitions, self._names)
+            direct = direct_bindings((await self._watcher.snapshot()).definitions, self._names)
             if not direct:
                 return record.then(Step.DIVERT)
             if late := self._unknown(direct, record):
@@ -321,7 +321,7 @@ class Migration:
         return record.then(Step.REPLACE)
 
     async def _replace(self, record: Record) -> Record:
-        definitions = (await self._watcher.survey()).definitions
+        definitions = (await self._watcher.snapshot()).definitions
         if late := self._unknown(direct_bindings(definitions, self._names), record):
             return (await self._adopt(late, record)).then(Step.EMPTY)
         have, wanted = definitions.queue(self._names.queue), record.wanted
@@ -352,7 +352,7 @@ class Migration:
 
     async def _switch(self, record: Record) -> Record:
         gate = record.open_gate
-        if is_switched((await self._watcher.survey()).definitions, self._names):  # by one who died right after
+        if is_switched((await self._watcher.snapshot()).definitions, self._names):  # by one who died right after
             await self._settle()
             is_right = not await self._operations.ready(gate)
         elif self.result.retreats >= self._terms.attempts:
@@ -434,7 +434,7 @@ class Migration:
 
     async def _erase(self, kind: str) -> None:
         """The journal may be older than this migration, and of another type."""
-        found = (await self._watcher.survey()).definitions.queue(self._names.journal)
+        found = (await self._watcher.snapshot()).definitions.queue(self._names.journal)
         await self._journal.erase(kind if found is None else found.type)
 
     # Carrying -----------------------------------------------------------------------------------------

@@ -1,6 +1,4 @@
-"""What a migration asks of a broker, and of whoever watches it. `redrive.client.Connection` is the one, and
-`redrive.client.watching` holds the others.
-"""
+"""What a migration asks of a broker (`redrive.client.Connection`) and of its watchers (`redrive.inspection`)."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Protocol, Self, TypeVar
 from redrive.errors import RedriveError
 from redrive.protocol.content import Delivery
 from redrive.runtime.ports import Consuming, Publishes
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 from redrive.wire.method import Method
 
 M = TypeVar("M", bound=Method)
@@ -49,7 +47,7 @@ class Watcher(Protocol):
     def lag(self) -> timedelta:
         """How old what it says about a queue's messages may be."""
 
-    async def survey(self) -> Survey: ...
+    async def snapshot(self) -> BrokerSnapshot: ...
 
     async def held(self, queue: str) -> int | None:
         """How many messages of a queue are in other hands or otherwise not ready; None where it cannot be seen."""

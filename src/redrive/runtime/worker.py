@@ -32,7 +32,7 @@ from redrive.runtime.specs import BatchSpec, ConsumerSpec
 from redrive.runtime.transactions import Transactions
 from redrive.topology.declared import Topology
 from redrive.topology.expansion import Expanded
-from redrive.topology.server import Server
+from redrive.topology.snapshot import Server
 
 log = logging.getLogger("redrive.runtime")
 

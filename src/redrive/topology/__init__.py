@@ -10,7 +10,6 @@
 |--------------------|-----------------------------------------------------------------------------------------|
 | `declared`         | what a person says: `Topology`, `Exchange`, `Queue`                                     |
 | `naming`           | how the retry and dead-letter parts of a queue are called                               |
-| `server`           | what a version of RabbitMQ can and wants                                                |
 | `definitions`      | what a broker holds: plain exchanges, queues and bindings                               |
 | `expansion`        | from the one to the other                                                               |
 | `ladder`           | delays without a plugin: queues of 2^n seconds                                          |
@@ -18,7 +17,7 @@
 | `plan`             | what is missing, what differs, what is more                                             |
 | `definitions_json` | RabbitMQ's `definitions.json`, kept whole                                               |
 | `files`            | a topology written as TOML or YAML                                                      |
-| `survey`           | what a broker was seen to hold                                                          |
+| `snapshot`         | a broker as it was inspected: its server and what it can do, what it held               |
 | `flows`            | where messages can go, whatever their keys                                              |
 | `dead_ends`        | which queues are for dead letters, also in systems that others made                     |
 | `doctor`           | what in a broker loses messages, and what mends it                                      |
@@ -31,7 +30,7 @@ from redrive.topology.declared import Bind, Exchange, Queue, QueueType, Topology
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.expansion import expand
 from redrive.topology.naming import Naming
-from redrive.topology.server import Server
+from redrive.topology.snapshot import Server
 
 __all__ = [
     "Bind",

@@ -24,7 +24,7 @@ from redrive.topology.declared import Topology
 from redrive.topology.definitions import DEFAULT_EXCHANGE, Definitions, QueueDefinition
 from redrive.topology.expansion import Expanded
 from redrive.topology.flows import Flows
-from redrive.topology.server import Server
+from redrive.topology.snapshot import Server
 
 # orders.dlq, orders_dlq, DLQ, dlq.orders, orders-dead-letter, OrderDeadLetterQueue, orders_error (MassTransit),
 # default.XQ (dramatiq), error (NServiceBus), orders.parkingLot (Spring)

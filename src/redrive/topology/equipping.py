@@ -16,7 +16,7 @@ from redrive.topology.definitions import Definitions, QueueDefinition
 from redrive.topology.expansion import expand
 from redrive.topology.naming import Naming
 from redrive.topology.routing import dead_letter_targets
-from redrive.topology.server import Server
+from redrive.topology.snapshot import Server
 
 
 def equip(

@@ -33,7 +33,7 @@ from redrive.topology.definitions import (
 )
 from redrive.topology.naming import RungNames, fill
 from redrive.topology.rules import LONGEST_NAME, problems_of_definitions, problems_of_queue, problems_of_redrive
-from redrive.topology.server import Server
+from redrive.topology.snapshot import Server
 
 # A message whose handling kills the worker comes back this often before the broker parks it (quorum queues). The same
 # on every version: 4.x has this default, 3.x has none.

@@ -39,8 +39,7 @@ from redrive.topology.definitions import (
     ExchangeDefinition,
     QueueDefinition,
 )
-from redrive.topology.server import Server
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot, Server
 
 VERSION = 1
 
@@ -284,12 +283,12 @@ def was_carried(exchange: str, names: Names) -> bool:
     return exchange in (names.lane(names.queue), DEFAULT_EXCHANGE)
 
 
-def harm(record: Record, survey: Survey) -> list[str]:
+def harm(record: Record, snapshot: BrokerSnapshot) -> list[str]:
     """What policies would do to messages that wait."""
     names = record.names
     found = []
     for queue in (*names.gates, names.store, names.journal, *map(names.parking, record.feeders)):
-        state = survey.state(queue)
+        state = snapshot.state(queue)
         for key in (key for key in _HARMFUL if key in state.effective_policy):
             said = f"policy {state.policy}" if state.policy else "a policy"
             found.append(

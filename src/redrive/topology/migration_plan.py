@@ -14,7 +14,7 @@ from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, De
 from redrive.topology.migration import Names, Record, Step, explain, helpers, waiting_arguments
 from redrive.topology.plan import Difference, differences_between
 from redrive.topology.rules import LONGEST_NAME
-from redrive.topology.survey import QueueState, Survey
+from redrive.topology.snapshot import BrokerSnapshot, QueueState
 
 # Exchanges of other types may send a message elsewhere, or once more, just because another binding came.
 _DETOURABLE = {"direct", "fanout", "topic", "headers", "x-delayed-message"}
@@ -44,10 +44,10 @@ class MigrationPlan:
         return tuple((step, explain(step, self.record)) for step in Step if step is not Step.RETREAT)
 
 
-def plan_migration(queue: str, wanted: Definitions, survey: Survey) -> MigrationPlan:
+def plan_migration(queue: str, wanted: Definitions, snapshot: BrokerSnapshot) -> MigrationPlan:
     """What it takes to give the queue its wanted arguments. Refuses what it cannot even judge."""
-    want, have = wanted.queue(queue), survey.definitions.queue(queue)
-    if not survey.complete:
+    want, have = wanted.queue(queue), snapshot.definitions.queue(queue)
+    if not snapshot.complete:
         raise MigrationRefused(
             queue, ["its bindings must be known, and plain AMQP cannot list them: give the management API's URL"]
         )
@@ -55,15 +55,15 @@ def plan_migration(queue: str, wanted: Definitions, survey: Survey) -> Migration
         raise MigrationRefused(queue, ["nobody wants such a queue: declare it in the topology"])
     if have is None:
         raise MigrationRefused(queue, ["there is no such queue: `redrive topology apply` makes it"])
-    state = survey.state(queue)
+    state = snapshot.state(queue)
     record = Record(
         Step.PREPARE,
         have,
         want,
-        bindings=survey.definitions.bindings_to(queue),
-        added=_added(want, wanted, survey.definitions),
-        feeders=tuple(_feeders(queue, survey)),
-        needs=_needs(want, wanted, survey.definitions),
+        bindings=snapshot.definitions.bindings_to(queue),
+        added=_added(want, wanted, snapshot.definitions),
+        feeders=tuple(_feeders(queue, snapshot)),
+        needs=_needs(want, wanted, snapshot.definitions),
         hidden=_hidden(have, state),
     )
     return MigrationPlan(
@@ -71,8 +71,8 @@ def plan_migration(queue: str, wanted: Definitions, survey: Survey) -> Migration
         tuple(differences_between(have, want)),
         messages=state.messages,
         consumers=state.consumers,
-        problems=tuple(_problems(record, survey)),
-        warnings=tuple(_warnings(record, wanted, survey)),
+        problems=tuple(_problems(record, snapshot)),
+        warnings=tuple(_warnings(record, wanted, snapshot)),
     )
 
 
@@ -101,10 +101,10 @@ def _needs(want: QueueDefinition, wanted: Definitions, have: Definitions) -> Def
     )
 
 
-def _feeders(queue: str, survey: Survey) -> Iterator[str]:
+def _feeders(queue: str, snapshot: BrokerSnapshot) -> Iterator[str]:
     """Queues whose messages go, when they have waited, to the queue by its name: into nothing while it is gone."""
-    for other in survey.definitions.queues:
-        state = survey.state(other.name)
+    for other in snapshot.definitions.queues:
+        state = snapshot.state(other.name)
         if other.name != queue and _waits(other, state) and not state.consumers and _leads_to(queue, other, state):
             yield other.name
 
@@ -134,11 +134,11 @@ def _hidden(have: QueueDefinition, state: QueueState) -> int:
 # Why not, and what to know ------------------------------------------------------------------------
 
 
-def _problems(record: Record, survey: Survey) -> Iterator[str]:
+def _problems(record: Record, snapshot: BrokerSnapshot) -> Iterator[str]:
     yield from _unfit(record)
-    yield from _undetourable(record, survey.definitions)
-    yield from _leftovers(record, survey)
-    yield from _too_many(record.wanted, survey.state(record.old.name).messages)
+    yield from _undetourable(record, snapshot.definitions)
+    yield from _leftovers(record, snapshot)
+    yield from _too_many(record.wanted, snapshot.state(record.old.name).messages)
     if Record.decode(record.encode()) != record:
         yield "its arguments hold values that JSON cannot carry, so the migration could not be recorded: do it by hand"
 
@@ -161,9 +161,9 @@ def _undetourable(record: Record, have: Definitions) -> Iterator[str]:
             )
 
 
-def _leftovers(record: Record, survey: Survey) -> Iterator[str]:
+def _leftovers(record: Record, snapshot: BrokerSnapshot) -> Iterator[str]:
     """Whatever bears one of our names without a record of ours is somebody else's."""
-    made = helpers(record, survey.server)
+    made = helpers(record, snapshot.server)
     names = record.names
     queues = [*(queue.name for queue in made.queues), names.trial]
     exchanges = [exchange.name for exchange in made.exchanges]
@@ -171,14 +171,14 @@ def _leftovers(record: Record, survey: Survey) -> Iterator[str]:
         if len(name.encode()) > LONGEST_NAME:
             yield f"the name {name[:60]}… is needed for it, and is longer than {LONGEST_NAME} bytes"
     for kind, wanted, known in (
-        ("queue", queues, survey.definitions.queue),
-        ("exchange", exchanges, survey.definitions.exchange),
+        ("queue", queues, snapshot.definitions.queue),
+        ("exchange", exchanges, snapshot.definitions.exchange),
     ):
         for name in wanted:
             if known(name) is not None:
                 yield _foreign(f"{kind} {name}")
-    journal = survey.definitions.queue(names.journal)
-    if journal is not None and journal.arguments != waiting_arguments(journal.type, survey.server):
+    journal = snapshot.definitions.queue(names.journal)
+    if journal is not None and journal.arguments != waiting_arguments(journal.type, snapshot.server):
         yield _foreign(f"queue {journal.name}")
 
 
@@ -193,7 +193,7 @@ def _too_many(wanted: QueueDefinition, messages: int | None) -> Iterator[str]:
         yield f"it holds {messages} messages and is wanted with x-max-length {most}: it would drop the oldest"
 
 
-def _warnings(record: Record, wanted: Definitions, survey: Survey) -> Iterator[str]:
+def _warnings(record: Record, wanted: Definitions, snapshot: BrokerSnapshot) -> Iterator[str]:
     queue, want = record.old.name, record.wanted
     yield (
         f"what is published straight to {queue} by its name (default exchange) cannot be led round: it may overtake "
@@ -201,12 +201,12 @@ def _warnings(record: Record, wanted: Definitions, survey: Survey) -> Iterator[s
     )
     if record.feeders:
         yield f"the waits of what is in {', '.join(record.feeders)} begin anew"
-    for other in survey.definitions.queues:
-        state = survey.state(other.name)
+    for other in snapshot.definitions.queues:
+        state = snapshot.state(other.name)
         if other.name not in (queue, *record.feeders) and _leads_to_only(queue, other, state):
             yield f"queue {other.name} dead-letters to {queue} by its name: what dies there meanwhile may be lost"
     exchange = want.dead_letter_exchange
-    if exchange and not any(known.exchange(exchange) for known in (wanted, survey.definitions)):
+    if exchange and not any(known.exchange(exchange) for known in (wanted, snapshot.definitions)):
         yield f"its dead-letter exchange {exchange} does not exist: what dies in the queue will be lost"
     if want.arguments.get("x-max-length-bytes") is not None:
         yield "it is wanted with x-max-length-bytes: see that what is in it now fits"

@@ -20,8 +20,7 @@ from enum import StrEnum
 
 from redrive.topology.definitions import QueueDefinition
 from redrive.topology.doctor.case import DEFAULT_DELIVERY_LIMIT
-from redrive.topology.server import Server
-from redrive.topology.survey import QueueState
+from redrive.topology.snapshot import QueueState, Server
 
 _COUNTING_ENDS = (4, 3)
 

@@ -22,7 +22,7 @@ from redrive.topology.definitions import (
     QueueDefinition,
 )
 from redrive.topology.rules import KNOWN_ARGUMENTS
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 
 
 class Action(StrEnum):
@@ -74,12 +74,12 @@ class Plan:
         return len(self.by(action))
 
 
-def make_plan(wanted: Definitions, survey: Survey) -> Plan:
-    return Plan(tuple(_steps(wanted, survey)))
+def make_plan(wanted: Definitions, snapshot: BrokerSnapshot) -> Plan:
+    return Plan(tuple(_steps(wanted, snapshot)))
 
 
-def _steps(wanted: Definitions, survey: Survey) -> Iterator[Step]:
-    have = survey.definitions
+def _steps(wanted: Definitions, snapshot: BrokerSnapshot) -> Iterator[Step]:
+    have = snapshot.definitions
     exchanges = {exchange.name: exchange for exchange in have.exchanges}
     queues = {queue.name: queue for queue in have.queues}
     bindings = {binding.key for binding in have.bindings}
@@ -92,8 +92,8 @@ def _steps(wanted: Definitions, survey: Survey) -> Iterator[Step]:
             yield Step(Action.UNCHANGED, binding)
         else:
             ends = _has_both_ends(binding, exchanges, queues)
-            yield Step(Action.UNSEEN if ends and not survey.complete else Action.CREATE, binding)
-    if survey.complete:
+            yield Step(Action.UNSEEN if ends and not snapshot.complete else Action.CREATE, binding)
+    if snapshot.complete:
         yield from _extra(wanted, have)
 
 

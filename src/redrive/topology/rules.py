@@ -11,7 +11,7 @@ from redrive.topology.cycles import find_cycles
 from redrive.topology.declared import Queue, QueueType, Way
 from redrive.topology.definitions import TEXTS, WHOLE_NUMBERS, Definitions, QueueDefinition, misfits
 from redrive.topology.routing import dead_letter_targets, targets
-from redrive.topology.server import Server
+from redrive.topology.snapshot import Server
 from redrive.wire.values import shown
 
 LONGEST_NAME = 255

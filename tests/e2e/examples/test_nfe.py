@@ -36,9 +36,8 @@ from examples.nfe.nota import Nota
 from examples.nfe.settings import Settings, settings_of
 from examples.nfe.storage import XmlStorage
 from redrive.client import Connection, Delivery, Properties
-from redrive.client.probing import server_of
 from redrive.errors import ConfigurationError
-from redrive.reach import survey
+from redrive.inspection import inspect_broker
 from redrive.store.database import Database
 from redrive.store.tables import RowState
 from redrive.store.transport import Transport
@@ -688,11 +687,9 @@ def compared(nfe: Nfe) -> set[Action]:
 
     async def look() -> set[Action]:
         async with nfe.stack.connection() as connection:
-            server = server_of(connection)
-            definitions = expand(wanted, server)
-            held = await survey(connection, definitions, server, nfe.stack.management)
+            held = await inspect_broker(connection, wanted, nfe.stack.management)
             assert held.complete
-            return {step.action for step in make_plan(definitions, held).steps}
+            return {step.action for step in make_plan(expand(wanted, held.server), held).steps}
 
     return asyncio.run(look())
 

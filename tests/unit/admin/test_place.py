@@ -11,7 +11,7 @@ from redrive.admin.place import Place, View
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Exponential
 from redrive.topology import Definitions, Exchange, Queue, QueueDefinition, Server, Topology
-from redrive.topology.survey import QueueState, Survey
+from redrive.topology.snapshot import BrokerSnapshot, QueueState
 
 QUEUE = {"arguments": {"x-max-priority": 10}}, {}
 POLICY = {}, {"effective_policy": {"max-priority": 10}}
@@ -27,8 +27,8 @@ async def test_where_the_urgent_come_first_no_order_is_kept(
     told: tuple[dict[str, Any], dict[str, Any]], keeps_order: bool, prefers_urgent: bool
 ) -> None:
     definition, state = QueueDefinition("q.dlq", **told[0]), QueueState(**told[1])
-    survey = Survey(Server("4.1.0"), Definitions.of([], [definition]), True, {"q.dlq": state})
-    view = View(Place(), cast("Any", None), cast("Any", None), survey.server, survey)
+    snapshot = BrokerSnapshot(Server("4.1.0"), Definitions.of([], [definition]), True, {"q.dlq": state})
+    view = View(Place(), cast("Any", None), cast("Any", None), snapshot.server, snapshot)
 
     assert await view.keeps_order("q.dlq") is keeps_order
     assert await view.prefers_urgent("q.dlq") is prefers_urgent

@@ -17,11 +17,11 @@ async def _look(residence: Residence) -> None:
 
 
 def _surveys() -> list[asyncio.Task[object]]:
-    return [task for task in asyncio.all_tasks() if task.get_name() == "redrive-survey"]
+    return [task for task in asyncio.all_tasks() if task.get_name() == "redrive-snapshot"]
 
 
 async def test_close_ends_every_survey_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.admin.residence._FRESH", -1)  # each look starts a survey
+    monkeypatch.setattr("redrive.admin.residence._FRESH", -1)  # each look starts a snapshot
     with ThreadedBroker() as broker, socket.create_server(("127.0.0.1", 0)) as silent:
         management = f"http://guest:guest@127.0.0.1:{silent.getsockname()[1]}"  # it never answers
         residence = Residence(Place(broker.url, management))

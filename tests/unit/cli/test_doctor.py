@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from redrive.cli.doctor import doctor
-from redrive.client.management import Management
+from redrive.inspection.management import Management
 from redrive.testing import Endpoint, free_port
 from redrive.testing.broker import ThreadedBroker
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 from unit.topology.doctor.surveys import classic, quorum, seen
 
 MANAGEMENT = "http://me:secret@localhost:1"
@@ -27,11 +27,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The virtual hosts that were asked for. All hold a DLQ that deletes, and a queue for work without one."""
     vhosts: list[str] = []
 
-    async def survey(_: Management, vhost: str) -> Survey:
+    async def snapshot(_: Management, vhost: str) -> BrokerSnapshot:
         vhosts.append(vhost)
         return seen(quorum("q.dlq"), classic("q"), consumers={"q": 1})
 
-    monkeypatch.setattr(Management, "survey", survey)
+    monkeypatch.setattr(Management, "snapshot", snapshot)
     return vhosts
 
 
@@ -73,10 +73,10 @@ def test_json_is_a_list_of_objects_and_nothing_else() -> None:
 
 
 def test_severity_decides_the_exit_code_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def survey(_: Management, __: str) -> Survey:
+    async def snapshot(_: Management, __: str) -> BrokerSnapshot:
         return seen(classic("q"), consumers={"q": 1})
 
-    monkeypatch.setattr(Management, "survey", survey)
+    monkeypatch.setattr(Management, "snapshot", snapshot)
 
     assert run("--management", MANAGEMENT).exit_code == 9
     result = run("--management", MANAGEMENT, "--severity", "error")
@@ -85,10 +85,10 @@ def test_severity_decides_the_exit_code_and_hides_nothing(monkeypatch: pytest.Mo
 
 
 def test_a_healthy_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def survey(_: Management, __: str) -> Survey:
+    async def snapshot(_: Management, __: str) -> BrokerSnapshot:
         return seen()
 
-    monkeypatch.setattr(Management, "survey", survey)
+    monkeypatch.setattr(Management, "snapshot", snapshot)
 
     result = run("--management", MANAGEMENT)
 

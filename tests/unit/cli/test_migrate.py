@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from redrive.cli import migrate as module
 from redrive.cli.migrate import migrate
 from redrive.client import Connection
-from redrive.client.inventory import read_inventory
+from redrive.inspection.embedded import read_status
 from redrive.runtime.migration import Terms
 from redrive.testing import Endpoint, free_port
 from redrive.testing.broker import ThreadedBroker
@@ -74,7 +74,7 @@ def command(*arguments: str, given: str | None = None) -> Result:
 
 def definitions(url: str) -> Definitions:
     async def look(connection: Connection) -> Definitions:
-        return (await read_inventory(connection)).definitions
+        return (await read_status(connection)).definitions
 
     return on(url, look)
 

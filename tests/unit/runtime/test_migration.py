@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from redrive.client import Connection, Delivery, Properties, State
-from redrive.client.watching import InventoryWatcher
 from redrive.errors import ConnectionLost, MigrationPaused, MigrationRefused, PublishUnknown
+from redrive.inspection.embedded import EmbeddedWatcher
 from redrive.runtime.migration import Result, Terms, migrate, prospect
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.migration import Names, Record, Step
-from redrive.topology.survey import QueueState, Survey
+from redrive.topology.snapshot import BrokerSnapshot, QueueState
 
 NAMES = Names("orders")
 QUICK = timedelta(milliseconds=10)
@@ -62,7 +62,7 @@ async def other(url: str) -> AsyncIterator[Connection]:
 
 async def run(connection: Connection, wish: Definitions = WISH, watcher: Any = None, **terms: Any) -> Result:
     chosen = Terms(**{"settle": QUICK, "youth": QUICK, **terms})
-    return await migrate("orders", wish, connection, watcher or InventoryWatcher(connection), chosen, user="guest")
+    return await migrate("orders", wish, connection, watcher or EmbeddedWatcher(connection), chosen, user="guest")
 
 
 async def content(connection: Connection, queue: str = "orders") -> list[int]:
@@ -74,7 +74,7 @@ async def content(connection: Connection, queue: str = "orders") -> list[int]:
 
 
 async def everything(connection: Connection) -> Definitions:
-    return (await InventoryWatcher(connection).survey()).definitions
+    return (await EmbeddedWatcher(connection).snapshot()).definitions
 
 
 async def leave_undone(connection: Connection, record: Record) -> None:
@@ -83,17 +83,17 @@ async def leave_undone(connection: Connection, record: Record) -> None:
     await connection.publish("", NAMES.journal, record.encode())
 
 
-class Intruder(InventoryWatcher):
+class Intruder(EmbeddedWatcher):
     """Something happens whenever the migration looks at the broker."""
 
     def __init__(self, connection: Connection, *deeds: Callable[[], Any]) -> None:
         super().__init__(connection)
         self.deeds = list(deeds)
 
-    async def survey(self) -> Survey:
+    async def snapshot(self) -> BrokerSnapshot:
         if self.deeds:
             await self.deeds.pop(0)()
-        return await super().survey()
+        return await super().snapshot()
 
 
 async def nothing() -> None:
@@ -125,7 +125,7 @@ async def test_a_queue_that_is_as_wanted_is_left_alone(connection: Connection) -
 async def test_looking_ahead_changes_nothing(connection: Connection) -> None:
     before = await everything(connection)
 
-    plan = await prospect("orders", WISH, connection, InventoryWatcher(connection))
+    plan = await prospect("orders", WISH, connection, EmbeddedWatcher(connection))
 
     assert plan is not None
     assert plan.is_needed
@@ -252,11 +252,11 @@ async def test_arguments_that_the_broker_refuses_are_found_out_before_anything_c
 async def test_a_policy_that_would_take_waiting_messages_away_is_found_out_before_anything_changes(
     connection: Connection,
 ) -> None:
-    class Policed(InventoryWatcher):
-        async def survey(self) -> Survey:
-            seen = await super().survey()
+    class Policed(EmbeddedWatcher):
+        async def snapshot(self) -> BrokerSnapshot:
+            seen = await super().snapshot()
             state = QueueState(policy="short", effective_policy={"message-ttl": 5})
-            return Survey(seen.server, seen.definitions, True, {**seen.queues, NAMES.store: state})
+            return BrokerSnapshot(seen.server, seen.definitions, True, {**seen.queues, NAMES.store: state})
 
     before = await everything(connection)
 
@@ -292,7 +292,7 @@ async def test_it_waits_for_consumers_if_it_is_told_to(connection: Connection, o
         "orders",
         WISH,
         connection,
-        InventoryWatcher(connection),
+        EmbeddedWatcher(connection),
         Terms(wait_for_consumers=True, settle=QUICK),
         tell=said,
     )
@@ -309,7 +309,7 @@ async def test_until_they_have_stopped_the_consumers_go_on_as_before(connection:
     said = Words()
     consumer = await other.consume("orders")
     terms = Terms(wait_for_consumers=True, settle=QUICK)
-    work = migrate("orders", WISH, connection, InventoryWatcher(connection), terms, tell=said)
+    work = migrate("orders", WISH, connection, EmbeddedWatcher(connection), terms, tell=said)
     running = asyncio.create_task(work)
     await said.heard("waiting")
 
@@ -331,7 +331,7 @@ async def test_it_waits_for_messages_that_are_in_somebodys_hands(connection: Con
     said = Words()
     held = await other.get("orders")
     assert held is not None
-    work = migrate("orders", WISH, connection, InventoryWatcher(connection), Terms(settle=QUICK), tell=said)
+    work = migrate("orders", WISH, connection, EmbeddedWatcher(connection), Terms(settle=QUICK), tell=said)
     running = asyncio.create_task(work)
 
     await said.heard("waiting: 1 of its messages are in somebody's hands")
@@ -359,7 +359,7 @@ async def test_after_the_timeout_it_can_be_resumed_and_everything_works_meanwhil
 
 
 async def test_a_broker_that_does_not_say_who_holds_messages_is_believed_after_a_while(connection: Connection) -> None:
-    class Silent(InventoryWatcher):
+    class Silent(EmbeddedWatcher):
         lag = timedelta(milliseconds=20)
 
         async def held(self, _: str) -> int | None:
@@ -561,7 +561,7 @@ async def test_a_consumer_that_comes_too_early_is_waited_for_if_it_is_told_to(
     said = Words()
     consumer = await other.consume("orders", prefetch=1)
     terms = Terms(wait_for_consumers=True, settle=QUICK)
-    work = migrate("orders", WISH, connection, InventoryWatcher(connection), terms, user="guest", tell=said)
+    work = migrate("orders", WISH, connection, EmbeddedWatcher(connection), terms, user="guest", tell=said)
     running = asyncio.create_task(work)
 
     await said.heard("waiting: 1 consumer is attached to it")
@@ -609,7 +609,7 @@ async def test_one_that_was_begun_is_seen_from_afar(connection: Connection) -> N
     old, new = QueueDefinition("orders", arguments=CLASSIC), QueueDefinition("orders", arguments=WANTED)
     await leave_undone(connection, Record(Step.PREPARE, old, new, bindings=(BOUND,)))
 
-    assert await prospect("orders", WISH, connection, InventoryWatcher(connection)) is None
+    assert await prospect("orders", WISH, connection, EmbeddedWatcher(connection)) is None
     assert (await connection.queue_info(NAMES.journal)).messages == 1
 
 

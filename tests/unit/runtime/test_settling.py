@@ -28,7 +28,7 @@ from redrive.runtime.observing import Observer, Observers, Outcome, Settled
 from redrive.runtime.ports import Waiter
 from redrive.runtime.settling import Case, Settlement
 from redrive.topology.expansion import Expanded
-from redrive.topology.server import Server
+from redrive.topology.snapshot import Server
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.values import encode_short_string
 

@@ -18,8 +18,7 @@ from redrive.topology.migration import (
     waiting_arguments,
     was_carried,
 )
-from redrive.topology.server import Server
-from redrive.topology.survey import QueueState, Survey
+from redrive.topology.snapshot import BrokerSnapshot, QueueState, Server
 
 OLD = QueueDefinition("orders", arguments={"x-queue-type": "classic"})
 WANTED = QueueDefinition("orders", arguments={"x-queue-type": "classic", "x-message-ttl": 1000, "x-max-length": 9})
@@ -224,9 +223,9 @@ def test_a_message_tells_by_its_exchange_how_it_came(exchange: str, carried: boo
 @pytest.mark.parametrize("queue", [*NAMES.gates, NAMES.store, NAMES.journal, "orders.retry.migrating"])
 def test_a_policy_that_would_take_waiting_messages_away_is_found(queue: str, key: str) -> None:
     state = QueueState(policy="everything", effective_policy={key: 1})
-    survey = Survey(SERVER, Definitions(), complete=True, queues={queue: state})
+    snapshot = BrokerSnapshot(SERVER, Definitions(), complete=True, queues={queue: state})
 
-    (problem,) = harm(record(feeders=("orders.retry",)), survey)
+    (problem,) = harm(record(feeders=("orders.retry",)), snapshot)
 
     assert f"policy everything sets {key} on queue {queue}" in problem
 
@@ -237,4 +236,4 @@ def test_policies_that_do_no_harm_and_those_of_other_queues_are_left_in_peace() 
         "orders": QueueState(effective_policy={"message-ttl": 1}),
     }
 
-    assert harm(record(), Survey(SERVER, Definitions(), complete=True, queues=states)) == []
+    assert harm(record(), BrokerSnapshot(SERVER, Definitions(), complete=True, queues=states)) == []

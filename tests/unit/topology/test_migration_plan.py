@@ -10,8 +10,7 @@ from redrive.topology.definitions import BindingDefinition, Definitions, Exchang
 from redrive.topology.migration import Names, Step
 from redrive.topology.migration_plan import MigrationPlan, plan_migration
 from redrive.topology.plan import Difference
-from redrive.topology.server import Server
-from redrive.topology.survey import QueueState, Survey
+from redrive.topology.snapshot import BrokerSnapshot, QueueState, Server
 
 EVENTS = ExchangeDefinition("events", "topic")
 OLD = QueueDefinition("orders", arguments={"x-queue-type": "classic"})
@@ -31,17 +30,17 @@ def seen(
     old: QueueDefinition = OLD,
     complete: bool = True,
     states: Mapping[str, QueueState] | None = None,
-) -> Survey:
+) -> BrokerSnapshot:
     definitions = Definitions.of(
         [EVENTS, *(one for one in others if isinstance(one, ExchangeDefinition))],
         [old, *(one for one in others if isinstance(one, QueueDefinition))],
         [BOUND, *(one for one in others if isinstance(one, BindingDefinition))],
     )
-    return Survey(Server.of("4.3"), definitions, complete, states or {})
+    return BrokerSnapshot(Server.of("4.3"), definitions, complete, states or {})
 
 
-def plan(want: Definitions | None = None, survey: Survey | None = None) -> MigrationPlan:
-    return plan_migration("orders", wanted(message_ttl=5) if want is None else want, survey or seen())
+def plan(want: Definitions | None = None, snapshot: BrokerSnapshot | None = None) -> MigrationPlan:
+    return plan_migration("orders", wanted(message_ttl=5) if want is None else want, snapshot or seen())
 
 
 def waiting(name: str, **arguments: Any) -> QueueDefinition:
@@ -53,7 +52,7 @@ def waiting(name: str, **arguments: Any) -> QueueDefinition:
 
 
 def test_a_queue_that_differs_is_to_be_migrated() -> None:
-    found = plan(survey=seen(states={"orders": QueueState(messages=7, consumers=1)}))
+    found = plan(snapshot=seen(states={"orders": QueueState(messages=7, consumers=1)}))
 
     assert found.is_needed
     assert found.differences == (Difference("x-message-ttl", None, 5),)
@@ -80,12 +79,12 @@ def test_bindings_that_are_wanted_and_missing_are_added_if_they_have_a_source() 
 def test_bindings_that_nobody_wants_are_kept() -> None:
     extra = BindingDefinition("events", "orders", "extra")
 
-    assert plan(survey=seen(extra)).record.bindings == (extra, BOUND)
+    assert plan(snapshot=seen(extra)).record.bindings == (extra, BOUND)
 
 
 def test_queues_that_let_messages_go_to_it_by_name_are_emptied_too() -> None:
     back = {"dead_letter_exchange": "", "dead_letter_routing_key": "orders"}
-    survey = seen(
+    snapshot = seen(
         waiting("orders.retry", message_ttl=5, **back),
         waiting("by.policy"),
         waiting("own.keys", message_ttl=5, dead_letter_exchange=""),
@@ -105,7 +104,7 @@ def test_queues_that_let_messages_go_to_it_by_name_are_emptied_too() -> None:
         },
     )
 
-    assert plan(survey=survey).record.feeders == ("by.policy", "orders.retry", "own.keys")
+    assert plan(snapshot=snapshot).record.feeders == ("by.policy", "orders.retry", "own.keys")
 
 
 def test_what_its_dead_letters_need_is_made_if_it_is_missing() -> None:
@@ -157,9 +156,9 @@ def test_what_its_dead_letters_need_is_left_alone_if_it_is_there() -> None:
 def test_messages_that_the_broker_holds_back_for_a_retry_are_waited_for(
     arguments: dict[str, Any], policy: dict[str, Any], hidden: int
 ) -> None:
-    survey = seen(old=waiting("orders", **arguments), states={"orders": QueueState(effective_policy=policy)})
+    snapshot = seen(old=waiting("orders", **arguments), states={"orders": QueueState(effective_policy=policy)})
 
-    assert plan(survey=survey).record.hidden == hidden
+    assert plan(snapshot=snapshot).record.hidden == hidden
 
 
 # What cannot be judged --------------------------------------------------------------------------------
@@ -167,7 +166,7 @@ def test_messages_that_the_broker_holds_back_for_a_retry_are_waited_for(
 
 def test_without_its_bindings_a_queue_is_not_touched() -> None:
     with pytest.raises(MigrationRefused, match="plain AMQP cannot list them: give the management API's URL"):
-        plan(survey=seen(complete=False))
+        plan(snapshot=seen(complete=False))
 
 
 def test_a_queue_that_nobody_wants_is_not_touched() -> None:
@@ -177,23 +176,23 @@ def test_a_queue_that_nobody_wants_is_not_touched() -> None:
 
 def test_a_queue_that_does_not_exist_is_for_apply_to_make() -> None:
     with pytest.raises(MigrationRefused, match=r"there is no such queue: `redrive topology apply` makes it"):
-        plan(survey=Survey(Server.of("4.3"), Definitions(), complete=True))
+        plan(snapshot=BrokerSnapshot(Server.of("4.3"), Definitions(), complete=True))
 
 
 # What cannot be done ----------------------------------------------------------------------------------
 
 
 def test_streams_are_refused() -> None:
-    (problem,) = plan(survey=seen(old=QueueDefinition("orders", arguments={"x-queue-type": "stream"}))).problems
+    (problem,) = plan(snapshot=seen(old=QueueDefinition("orders", arguments={"x-queue-type": "stream"}))).problems
 
     assert problem.startswith("a stream keeps what was read")
 
 
 def test_auto_delete_is_refused_on_either_side() -> None:
     want = Definitions.of([EVENTS], [QueueDefinition("orders", auto_delete=True)], [BOUND])
-    survey = seen(old=QueueDefinition("orders", auto_delete=True))
+    snapshot = seen(old=QueueDefinition("orders", auto_delete=True))
 
-    assert [problem.split(",")[0] for problem in plan(want, survey).problems] == [
+    assert [problem.split(",")[0] for problem in plan(want, snapshot).problems] == [
         "it is auto-delete",
         "it is wanted auto-delete",
     ]
@@ -201,9 +200,9 @@ def test_auto_delete_is_refused_on_either_side() -> None:
 
 @pytest.mark.parametrize("kind", ["x-consistent-hash", "x-random", "x-recent-history"])
 def test_exchanges_that_route_by_their_bindings_number_are_refused(kind: str) -> None:
-    survey = seen(ExchangeDefinition("shards", kind), BindingDefinition("shards", "orders", "1"))
+    snapshot = seen(ExchangeDefinition("shards", kind), BindingDefinition("shards", "orders", "1"))
 
-    (problem,) = plan(survey=survey).problems
+    (problem,) = plan(snapshot=snapshot).problems
 
     assert f"exchange shards is of type {kind}" in problem
 
@@ -220,7 +219,7 @@ def test_exchanges_that_route_by_their_bindings_number_are_refused(kind: str) ->
 def test_what_bears_one_of_our_names_and_is_not_ours_is_not_touched(
     leftover: QueueDefinition | ExchangeDefinition,
 ) -> None:
-    (problem,) = plan(survey=seen(leftover)).problems
+    (problem,) = plan(snapshot=seen(leftover)).problems
 
     assert problem.endswith(
         f"{leftover.name} exists, and no migration is recorded that made it: look into it, and delete it"
@@ -228,14 +227,14 @@ def test_what_bears_one_of_our_names_and_is_not_ours_is_not_touched(
 
 
 def test_an_empty_journal_of_ours_is_no_hindrance() -> None:
-    assert not plan(survey=seen(waiting(NAMES.journal))).problems
+    assert not plan(snapshot=seen(waiting(NAMES.journal))).problems
 
 
 def test_a_name_that_leaves_no_room_for_others_is_refused() -> None:
     long = QueueDefinition("q" * 150, arguments={"x-message-ttl": 5})
-    survey = Survey(Server.of("4.3"), Definitions.of(queues=[QueueDefinition(long.name)]), complete=True)
+    snapshot = BrokerSnapshot(Server.of("4.3"), Definitions.of(queues=[QueueDefinition(long.name)]), complete=True)
 
-    problems = plan_migration(long.name, Definitions.of(queues=[long]), survey).problems
+    problems = plan_migration(long.name, Definitions.of(queues=[long]), snapshot).problems
 
     assert problems
     assert all("is longer than 255 bytes" in problem for problem in problems)
@@ -267,16 +266,16 @@ def test_producers_who_publish_by_name_are_always_warned_of() -> None:
 
 
 def test_waits_that_begin_anew_are_told() -> None:
-    survey = seen(waiting("orders.retry", message_ttl=5, dead_letter_exchange="", dead_letter_routing_key="orders"))
+    snapshot = seen(waiting("orders.retry", message_ttl=5, dead_letter_exchange="", dead_letter_routing_key="orders"))
 
-    assert "the waits of what is in orders.retry begin anew" in plan(survey=survey).warnings
+    assert "the waits of what is in orders.retry begin anew" in plan(snapshot=snapshot).warnings
 
 
 def test_other_queues_whose_dead_letters_come_by_name_are_told() -> None:
-    survey = seen(waiting("upstream", dead_letter_exchange="", dead_letter_routing_key="orders"))
+    snapshot = seen(waiting("upstream", dead_letter_exchange="", dead_letter_routing_key="orders"))
 
     assert any(
-        "queue upstream dead-letters to orders by its name" in warning for warning in plan(survey=survey).warnings
+        "queue upstream dead-letters to orders by its name" in warning for warning in plan(snapshot=snapshot).warnings
     )
 
 

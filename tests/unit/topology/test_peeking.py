@@ -2,7 +2,7 @@ import pytest
 
 from redrive.topology import QueueDefinition, Server
 from redrive.topology.peeking import Peeking, PeekSafety, peeking
-from redrive.topology.survey import QueueState
+from redrive.topology.snapshot import QueueState
 
 V3, V40, V43 = Server((3, 10, 8)), Server((4, 0, 5)), Server((4, 3, 6))
 

@@ -537,10 +537,10 @@ class TopologyOut(Told):
 
     @classmethod
     def of(cls, view: TopologyView) -> Self:
-        held = view.survey.definitions
+        held = view.snapshot.definitions
         return cls(
-            server=str(view.survey.server),
-            complete=view.survey.complete,
+            server=str(view.snapshot.server),
+            complete=view.snapshot.complete,
             exchanges=len(held.exchanges),
             queues=len(held.queues),
             bindings=len(held.bindings),

@@ -19,7 +19,7 @@ from redrive.runtime.dlq.operation import Kind, Order, Way
 from redrive.runtime.dlq.origins import shown_name
 from redrive.runtime.dlq.ports import Looks
 from redrive.topology.routing import targets as queues_reached
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 
 MOST_SAMPLES = 5
 MOST_TARGETS = 100
@@ -102,15 +102,15 @@ async def tally(broker: Looks, order: Order, chooser: Chooser) -> Tally:
     return Tally(depth, scanned, eligible + skipped, eligible, ineligible, routes, sources, tuple(sample), oldest)
 
 
-def also_receiving(found: Tally, order: Order, survey: Survey) -> tuple[str, ...] | None:
+def also_receiving(found: Tally, order: Order, snapshot: BrokerSnapshot) -> tuple[str, ...] | None:
     """Who gets a copy although the message did not fail there."""
     if order.kind is Kind.DISCARD or order.to.way in (Way.OWN, Way.QUEUE, Way.RETRY):
         return ()
-    if not survey.complete:
+    if not snapshot.complete:
         return None
     reached: set[str] = set()
     for exchange, key in found.routes:
-        reached |= queues_reached(survey.definitions, exchange, key)
+        reached |= queues_reached(snapshot.definitions, exchange, key)
     if order.to.way is Way.ORIGINAL:
         reached -= set(found.sources)
     return tuple(sorted(reached))

@@ -1,6 +1,6 @@
 """The doctor: what is wrong with a broker, why that matters, and what mends it.
 
-It looks at a survey and touches nothing. Each kind of finding is a rule, a function that yields the places where it
+It looks at a snapshot and touches nothing. Each kind of finding is a rule, a function that yields the places where it
 applies; `table` lists them all.
 
 | module         | what                                                                     |
@@ -29,7 +29,7 @@ from redrive.topology.declared import Topology
 from redrive.topology.doctor.case import Case
 from redrive.topology.doctor.finding import Finding, Rule, Severity
 from redrive.topology.doctor.table import RULES
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 
 __all__ = ["RULES", "Finding", "Rule", "Severity", "examine"]
 
@@ -37,7 +37,7 @@ _NO_LIMITS: Mapping[str, timedelta] = MappingProxyType({})
 
 
 def examine(
-    survey: Survey,
+    snapshot: BrokerSnapshot,
     wanted: Topology | None = None,
     *,
     handler_limits: Mapping[str, timedelta] = _NO_LIMITS,
@@ -46,9 +46,9 @@ def examine(
 ) -> tuple[Finding, ...]:
     """Everything that is wrong, worst first.
 
-    `handler_limits`: how long a handler may take, by queue. `consumer_timeout`: the broker's, where the survey does not
-    say. `vhost` is for the commands in fixes. Raises `TopologyError` if `wanted` is impossible on this server.
+    `handler_limits`: how long a handler may take, by queue. `consumer_timeout`: the broker's, where the snapshot has
+    none. `vhost` is for the commands in fixes. Raises `TopologyError` if `wanted` is impossible on this server.
     """
-    case = Case(survey, wanted, handler_limits, consumer_timeout, vhost)
+    case = Case(snapshot, wanted, handler_limits, consumer_timeout, vhost)
     found = [finding for rule in RULES if rule.applies(case) for finding in rule.findings(case)]
     return tuple(sorted(found, key=lambda finding: finding.severity.rank))

@@ -1,4 +1,4 @@
-"""Everything that a rule may look at: a survey, read once, with the questions that rules ask of it."""
+"""Everything that a rule may look at: a snapshot, read once, with the questions that rules ask of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redrive.topology.definitions import Definitions, QueueDefinition
 from redrive.topology.doctor.policies import effective
 from redrive.topology.expansion import expand
 from redrive.topology.flows import Flows
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 
 DEFAULT_DELIVERY_LIMIT = 20  # of quorum queues, from 4.0 on
 DROPPING = ("drop-head", "reject-publish-dlx")  # overflows that dead-letter what does not fit
@@ -32,25 +32,25 @@ class Sight(Enum):
 class Case:
     def __init__(
         self,
-        survey: Survey,
+        snapshot: BrokerSnapshot,
         wanted: Topology | None,
         handler_limits: Mapping[str, timedelta],
         consumer_timeout: timedelta,
         vhost: str = "/",
     ) -> None:
-        self.server = survey.server
-        self.sights = frozenset(Sight) if survey.complete else frozenset({Sight.ARGUMENTS})
+        self.server = snapshot.server
+        self.sights = frozenset(Sight) if snapshot.complete else frozenset({Sight.ARGUMENTS})
         self.sees_bindings = Sight.BINDINGS in self.sights
         self.sees_policies = Sight.POLICIES in self.sights
         self.wanted = wanted or Topology()
-        self.asked = expand(wanted, survey.server) if wanted is not None else Definitions()
+        self.asked = expand(wanted, snapshot.server) if wanted is not None else Definitions()
         self.handler_limits = handler_limits
-        told = survey.consumer_timeout
+        told = snapshot.consumer_timeout
         self.consumer_timeout = consumer_timeout if told is None else timedelta(milliseconds=told)
         self.vhost = vhost
-        self._survey = survey
-        seen = survey.definitions
-        queues = tuple(effective(queue, survey.state(queue.name).effective_policy) for queue in seen.queues)
+        self._survey = snapshot
+        seen = snapshot.definitions
+        queues = tuple(effective(queue, snapshot.state(queue.name).effective_policy) for queue in seen.queues)
         self.definitions = Definitions(seen.exchanges, queues, seen.bindings)
         self.queues = {queue.name: queue for queue in queues}
         self.exchanges = {exchange.name for exchange in seen.exchanges}

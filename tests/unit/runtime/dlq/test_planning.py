@@ -10,7 +10,7 @@ from redrive.runtime.dlq.choosing import Chooser
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
 from redrive.runtime.dlq.planning import MOST_SAMPLES, Plan, Tally, Target, also_receiving, tally, warnings
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 from redrive.wire.properties import Properties
 
 NOW = datetime(2024, 5, 17, 12, tzinfo=UTC)
@@ -120,10 +120,10 @@ def a_tally(**changes: Any) -> Tally:
     return Tally(**usual | changes)
 
 
-def a_survey(complete: bool = True) -> Survey:
+def a_survey(complete: bool = True) -> BrokerSnapshot:
     bindings = [BindingDefinition("events", queue, "order.new") for queue in ("orders", "mails", "ledger")]
     queues = map(QueueDefinition, ("orders", "mails", "ledger"))
-    return Survey(Server(), Definitions.of([ExchangeDefinition("events")], queues, bindings), complete)
+    return BrokerSnapshot(Server(), Definitions.of([ExchangeDefinition("events")], queues, bindings), complete)
 
 
 @pytest.mark.parametrize("to", ["own", "elsewhere", "retry"])

@@ -5,7 +5,7 @@ from typing import Any
 
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server, Topology
 from redrive.topology.doctor import Finding, examine
-from redrive.topology.survey import QueueState, Survey
+from redrive.topology.snapshot import BrokerSnapshot, QueueState
 
 TO_DLQ = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q.dlq"}
 TO_RETRY = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q.retry"}
@@ -34,7 +34,7 @@ def seen(
     delayed: bool = False,
     embedded: bool = False,
     consumer_timeout: int | None = None,
-) -> Survey:
+) -> BrokerSnapshot:
     """`policies`: what the policy "p" says, by queue. Nobody consumes unless `consumers` say so."""
     holds = Definitions.of(
         (one for one in definitions if isinstance(one, ExchangeDefinition)),
@@ -52,15 +52,15 @@ def seen(
         for queue in holds.queues
     }
     server = Server(Server.of(version).version, delayed, embedded)
-    return Survey(server, holds, complete, states, consumer_timeout)
+    return BrokerSnapshot(server, holds, complete, states, consumer_timeout)
 
 
-def only(survey: Survey, rule: str, wanted: Topology | None = None, **options: Any) -> Finding:
+def only(snapshot: BrokerSnapshot, rule: str, wanted: Topology | None = None, **options: Any) -> Finding:
     """The one finding of that kind."""
-    (finding,) = (finding for finding in examine(survey, wanted, **options) if finding.id == rule)
+    (finding,) = (finding for finding in examine(snapshot, wanted, **options) if finding.id == rule)
     return finding
 
 
-def subjects(survey: Survey, rule: str, wanted: Topology | None = None, **options: Any) -> list[str]:
+def subjects(snapshot: BrokerSnapshot, rule: str, wanted: Topology | None = None, **options: Any) -> list[str]:
     """Where a rule applies."""
-    return [finding.subject for finding in examine(survey, wanted, **options) if finding.id == rule]
+    return [finding.subject for finding in examine(snapshot, wanted, **options) if finding.id == rule]

@@ -71,7 +71,7 @@ def test_a_queue_that_the_topology_would_make() -> None:
 
 
 def test_messages_that_keep_their_key_are_lost_when_only_some_keys_are_bound() -> None:
-    survey = seen(
+    snapshot = seen(
         classic("q", TO_DLX),
         classic("q.dlq"),
         ExchangeDefinition("events", "topic"),
@@ -81,13 +81,13 @@ def test_messages_that_keep_their_key_are_lost_when_only_some_keys_are_bound() -
         BindingDefinition("dlx", "q.dlq", "order.created"),
     )
 
-    finding = only(survey, "dlx-unroutable")
+    finding = only(snapshot, "dlx-unroutable")
 
     assert "with key 'order.paid', which messages bring along, it reaches no queue" in finding.evidence
 
 
 def test_after_a_retry_through_the_default_exchange_the_key_is_the_queues_name() -> None:
-    survey = seen(
+    snapshot = seen(
         classic("q", TO_DLX),
         classic("q.retry", {"x-message-ttl": 5, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}),
         classic("q.dlq"),
@@ -97,17 +97,17 @@ def test_after_a_retry_through_the_default_exchange_the_key_is_the_queues_name()
         BindingDefinition("dlx", "q.dlq", "order.created"),
     )
 
-    assert "with key 'q'" in only(survey, "dlx-unroutable").evidence
+    assert "with key 'q'" in only(snapshot, "dlx-unroutable").evidence
 
 
 def test_without_a_key_of_its_own_the_default_exchange_rarely_knows_the_messages() -> None:
-    survey = seen(
+    snapshot = seen(
         classic("q", {"x-dead-letter-exchange": ""}),
         ExchangeDefinition("events", "topic"),
         BindingDefinition("events", "q", "order.created"),
     )
 
-    finding = only(survey, "dlx-unroutable")
+    finding = only(snapshot, "dlx-unroutable")
 
     assert finding.fix.endswith('\'{"dead-letter-routing-key": "q.dlq"}\'')
 
@@ -121,7 +121,7 @@ def test_exchanges_that_do_not_look_at_keys_need_a_binding_only(kind: str) -> No
 
 
 def test_an_alternate_exchange_catches_what_nothing_is_bound_for() -> None:
-    survey = seen(
+    snapshot = seen(
         classic("q", TO_DLX),
         classic("d"),
         ExchangeDefinition("dlx", arguments={"alternate-exchange": "rest"}),
@@ -129,7 +129,7 @@ def test_an_alternate_exchange_catches_what_nothing_is_bound_for() -> None:
         BindingDefinition("rest", "d"),
     )
 
-    assert subjects(survey, "dlx-unroutable") == []
+    assert subjects(snapshot, "dlx-unroutable") == []
 
 
 def test_over_plain_amqp_bindings_are_unknown() -> None:
@@ -159,9 +159,9 @@ def test_who_says_dlq_false_means_it() -> None:
 
 
 def test_a_dead_letter_exchange_by_policy_is_one() -> None:
-    survey = seen(classic("q"), consumers={"q": 1}, policies={"q": {"dead-letter-exchange": "dlx"}})
+    snapshot = seen(classic("q"), consumers={"q": 1}, policies={"q": {"dead-letter-exchange": "dlx"}})
 
-    assert subjects(survey, "no-dlq") == []
+    assert subjects(snapshot, "no-dlq") == []
 
 
 @pytest.mark.parametrize(
@@ -196,12 +196,12 @@ def test_a_quorum_queue_that_does_not_make_sure() -> None:
 def test_one_that_does_by_argument_or_by_policy() -> None:
     policy = {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}
 
-    for survey in (
+    for snapshot in (
         seen(quorum("q", TO_DLQ | SURE), classic("q.dlq")),
         seen(quorum("q", TO_DLQ), classic("q.dlq"), policies={"q": policy}),
     ):
-        assert subjects(survey, "at-most-once") == []
-        assert subjects(survey, "at-least-once-ineffective") == []
+        assert subjects(snapshot, "at-most-once") == []
+        assert subjects(snapshot, "at-least-once-ineffective") == []
 
 
 def test_classic_queues_have_no_choice_and_the_embedded_broker_needs_none() -> None:
@@ -211,9 +211,9 @@ def test_classic_queues_have_no_choice_and_the_embedded_broker_needs_none() -> N
 
 @pytest.mark.parametrize("overflow", [{}, {"x-overflow": "drop-head"}])
 def test_at_least_once_without_reject_publish_is_none(overflow: dict[str, str]) -> None:
-    survey = seen(quorum("q", TO_DLQ | {"x-dead-letter-strategy": "at-least-once"} | overflow), classic("q.dlq"))
+    snapshot = seen(quorum("q", TO_DLQ | {"x-dead-letter-strategy": "at-least-once"} | overflow), classic("q.dlq"))
 
-    finding = only(survey, "at-least-once-ineffective")
+    finding = only(snapshot, "at-least-once-ineffective")
 
     assert finding.evidence == "x-dead-letter-strategy 'at-least-once' with overflow drop-head"
     assert "reject-publish" in finding.fix

@@ -10,7 +10,7 @@ import pytest
 from redrive.topology import BindingDefinition, ExchangeDefinition, Queue, Topology
 from redrive.topology.doctor import RULES, Finding, examine
 from redrive.topology.doctor.words import UNKNOWN_QUEUE
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 from unit.topology.doctor.surveys import SURE, TO_RETRY, classic, only, quorum, retry, seen
 
 EVENTS = ExchangeDefinition("events", "topic")
@@ -68,12 +68,12 @@ SURVEYS = [
 ]
 
 
-def findings() -> list[tuple[Survey, Finding]]:
+def findings() -> list[tuple[BrokerSnapshot, Finding]]:
     wanted = Topology(queues=[Queue("a"), Queue("slow")])
     return [
-        (survey, finding)
-        for survey in SURVEYS
-        for finding in examine(survey, wanted, handler_limits={"slow": timedelta(hours=2)})
+        (snapshot, finding)
+        for snapshot in SURVEYS
+        for finding in examine(snapshot, wanted, handler_limits={"slow": timedelta(hours=2)})
     ]
 
 
@@ -81,11 +81,11 @@ def test_the_surveys_produce_every_finding_there_is() -> None:
     assert {finding.id for _, finding in findings()} == {rule.id for rule in RULES}
 
 
-@pytest.mark.parametrize(("survey", "finding"), findings(), ids=lambda one: f"{getattr(one, 'id', '')}")
+@pytest.mark.parametrize(("snapshot", "finding"), findings(), ids=lambda one: f"{getattr(one, 'id', '')}")
 def test_every_queue_in_a_fix_exists_or_is_declared_by_it_or_is_refused_by_the_command(
-    survey: Survey, finding: Finding
+    snapshot: BrokerSnapshot, finding: Finding
 ) -> None:
-    names = {queue.name for queue in survey.definitions.queues}
+    names = {queue.name for queue in snapshot.definitions.queues}
     declared = set(re.findall(r"declare queue (\S+)", finding.fix.replace(";", " ")))
 
     for definition in re.findall(r"\{.*?\}", finding.fix):
@@ -112,6 +112,6 @@ def test_a_queue_that_is_not_known_is_a_placeholder_that_is_not_json() -> None:
 
 def test_a_shared_retry_queue_returns_to_the_queue_it_is_named_after() -> None:
     shared = [EVENTS, BindingDefinition("events", "one", "#"), BindingDefinition("events", "two", "#")]
-    survey = seen(*shared, classic("one"), classic("two"), classic("one.retry", {"x-message-ttl": 5, **TO_EVENTS}))
+    snapshot = seen(*shared, classic("one"), classic("two"), classic("one.retry", {"x-message-ttl": 5, **TO_EVENTS}))
 
-    assert "x-dead-letter-routing-key: one " in only(survey, "retry-shared").fix
+    assert "x-dead-letter-routing-key: one " in only(snapshot, "retry-shared").fix

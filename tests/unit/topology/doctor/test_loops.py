@@ -27,26 +27,26 @@ def test_ttls_by_policy_close_the_circle_too() -> None:
 
 
 def test_a_queue_for_work_with_a_ttl_in_its_own_loop() -> None:
-    survey = seen(classic("q", TO_RETRY | {"x-message-ttl": 60000}), retry(), consumers={"q": 1})
+    snapshot = seen(classic("q", TO_RETRY | {"x-message-ttl": 60000}), retry(), consumers={"q": 1})
 
-    finding = only(survey, "cycle-main-expires")
+    finding = only(snapshot, "cycle-main-expires")
 
     assert finding.subject == "q"
     assert finding.evidence.startswith("q → q.retry → q, and x-message-ttl 60000 on q; on RabbitMQ 4 a rejection")
     assert finding.fix.startswith("make q again without x-message-ttl")
-    assert subjects(survey, "cycle-expires") == []
-    assert subjects(survey, "ttl-consumed") == []
+    assert subjects(snapshot, "cycle-expires") == []
+    assert subjects(snapshot, "ttl-consumed") == []
 
 
 def test_below_4_a_rejection_saves_what_it_can() -> None:
-    survey = seen(classic("q", TO_RETRY | {"x-message-ttl": 60000}), retry(), consumers={"q": 1}, version="3.10")
+    snapshot = seen(classic("q", TO_RETRY | {"x-message-ttl": 60000}), retry(), consumers={"q": 1}, version="3.10")
 
-    assert "rejection" not in only(survey, "cycle-main-expires").evidence
+    assert "rejection" not in only(snapshot, "cycle-main-expires").evidence
 
 
 def test_messages_come_back_with_the_keys_they_have_not_with_any() -> None:
     """Both retry queues let go into the same exchange; each message returns to its own queue."""
-    survey = seen(
+    snapshot = seen(
         ExchangeDefinition("events", "topic"),
         ExchangeDefinition("later", "topic"),
         classic("later.orders", {"x-message-ttl": 5, "x-dead-letter-exchange": "events"}),
@@ -55,7 +55,7 @@ def test_messages_come_back_with_the_keys_they_have_not_with_any() -> None:
         BindingDefinition("events", "orders.slow", "user.*"),
     )
 
-    assert subjects(survey, "cycle-expires") == []
+    assert subjects(snapshot, "cycle-expires") == []
 
 
 # cycle-overflow -----------------------------------------------------------------------------------
@@ -71,9 +71,9 @@ def test_a_full_queue_in_its_own_loop(length: str, overflow: dict[str, str]) -> 
 
 
 def test_a_length_by_policy() -> None:
-    survey = seen(classic("q", TO_RETRY), retry(), policies={"q": {"max-length": 10}})
+    snapshot = seen(classic("q", TO_RETRY), retry(), policies={"q": {"max-length": 10}})
 
-    assert only(survey, "cycle-overflow").fix == 'add {"overflow": "reject-publish"} to policy p'
+    assert only(snapshot, "cycle-overflow").fix == 'add {"overflow": "reject-publish"} to policy p'
 
 
 def test_who_refuses_when_full_drops_nothing() -> None:
@@ -148,14 +148,14 @@ def test_retries_by_rejecting_on_a_classic_queue_of_rabbitmq_4() -> None:
 
 @pytest.mark.parametrize("safe", ["3.10", "quorum", "parked", "embedded"])
 def test_what_loses_nothing(safe: str) -> None:
-    survey = {
+    snapshot = {
         "3.10": seen(classic("q", TO_RETRY), retry(), version="3.10"),
         "quorum": seen(quorum("q", TO_RETRY), retry()),
         "parked": seen(classic("q", TO_DLQ), classic("q.dlq"), retry()),
         "embedded": seen(classic("q", TO_RETRY), retry(), embedded=True),
     }[safe]
 
-    assert subjects(survey, "reject-classic") == []
+    assert subjects(snapshot, "reject-classic") == []
 
 
 def test_over_plain_amqp_the_topology_says_how_it_retries() -> None:
@@ -181,9 +181,9 @@ def back(**arguments: object) -> dict[str, object]:
 
 
 def test_a_way_back_that_others_are_on() -> None:
-    survey = seen(*SHARED, classic("q", TO_RETRY), classic("q.retry", back(routing_key="files.uploaded.png")))
+    snapshot = seen(*SHARED, classic("q", TO_RETRY), classic("q.retry", back(routing_key="files.uploaded.png")))
 
-    finding = only(survey, "retry-shared")
+    finding = only(snapshot, "retry-shared")
 
     assert finding.subject == "q.retry"
     assert finding.evidence == "what has waited goes to events with key 'files.uploaded.png', and reaches q, thumbs"
@@ -191,7 +191,7 @@ def test_a_way_back_that_others_are_on() -> None:
 
 
 def test_with_keys_of_their_own_an_example_shows_it() -> None:
-    survey = seen(
+    snapshot = seen(
         *SHARED,
         classic("q", {"x-dead-letter-exchange": "retry"}),
         ExchangeDefinition("retry", "fanout"),
@@ -199,28 +199,28 @@ def test_with_keys_of_their_own_an_example_shows_it() -> None:
         BindingDefinition("retry", "q.retry"),
     )
 
-    assert "'files.uploaded.x', and reaches q, thumbs" in only(survey, "retry-shared").evidence
+    assert "'files.uploaded.x', and reaches q, thumbs" in only(snapshot, "retry-shared").evidence
 
 
 def test_a_way_back_of_its_own_through_the_same_exchange() -> None:
-    survey = seen(
+    snapshot = seen(
         *SHARED,
         classic("q", TO_RETRY),
         classic("q.retry", back(routing_key="again.q")),
         BindingDefinition("events", "q", "again.q"),
     )
 
-    assert subjects(survey, "retry-shared") == []
+    assert subjects(snapshot, "retry-shared") == []
 
 
 def test_messages_that_wait_for_another_reason_may_go_to_many() -> None:
-    survey = seen(*SHARED, classic("q"), classic("reminders", back(routing_key="files.uploaded.png")))
+    snapshot = seen(*SHARED, classic("q"), classic("reminders", back(routing_key="files.uploaded.png")))
 
-    assert subjects(survey, "retry-shared") == []
+    assert subjects(snapshot, "retry-shared") == []
 
 
 def test_of_a_headers_exchange_one_cannot_tell() -> None:
-    survey = seen(
+    snapshot = seen(
         ExchangeDefinition("events", "headers"),
         classic("q", TO_RETRY),
         classic("other"),
@@ -229,4 +229,4 @@ def test_of_a_headers_exchange_one_cannot_tell() -> None:
         BindingDefinition("events", "other", arguments={"kind": "b"}),
     )
 
-    assert subjects(survey, "retry-shared") == []
+    assert subjects(snapshot, "retry-shared") == []

@@ -7,7 +7,7 @@ import pytest
 from redrive.recovery.retry import Retry, Route
 from redrive.topology import Exchange, Queue, QueueType, Server, Topology, expand
 from redrive.topology.doctor import examine
-from redrive.topology.survey import QueueState, Survey
+from redrive.topology.snapshot import BrokerSnapshot, QueueState
 
 VERSIONS = ["3.10", "4.0", "4.3"]
 POSSIBLE = [
@@ -26,17 +26,17 @@ def topology(kind: QueueType, retry: Retry | None) -> Topology:
     return Topology(exchanges=[events], queues=queues, queue_type=kind)
 
 
-def survey(wanted: Topology, server: Server, *, consumers: int = 1, complete: bool = True) -> Survey:
+def snapshot(wanted: Topology, server: Server, *, consumers: int = 1, complete: bool = True) -> BrokerSnapshot:
     definitions = expand(wanted, server)
     mains = {queue.name for queue in wanted.queues}
     states = {
         queue.name: QueueState(messages=0, consumers=consumers if queue.name in mains else 0)
         for queue in definitions.queues
     }
-    return Survey(server, definitions, complete, states)
+    return BrokerSnapshot(server, definitions, complete, states)
 
 
-def unhealthy(seen: Survey, wanted: Topology | None) -> set[str]:
+def unhealthy(seen: BrokerSnapshot, wanted: Topology | None) -> set[str]:
     return {finding.id for finding in examine(seen, wanted) if finding.id != "not-examined"}
 
 
@@ -46,7 +46,7 @@ def test_nothing_is_found(version: str, kind: QueueType, via: Route | None, way:
     wanted = topology(kind, None if via is None else Retry(attempts=3, delay="15s", via=via))
     server = Server.of(version)
     complete = way != "over plain AMQP"
-    seen = survey(wanted, server, consumers=0 if way == "without consumers" else 1, complete=complete)
+    seen = snapshot(wanted, server, consumers=0 if way == "without consumers" else 1, complete=complete)
 
     found = unhealthy(seen, None if way == "seen from outside" else wanted)
 
@@ -65,11 +65,11 @@ def test_a_ladder_of_waits_and_delays_for_publishing(version: str, kind: QueueTy
     ]
     wanted, server = Topology(queues=queues, queue_type=kind, delays=True), Server.of(version)
 
-    assert unhealthy(survey(wanted, server), wanted) == set()
+    assert unhealthy(snapshot(wanted, server), wanted) == set()
 
 
 @pytest.mark.parametrize(("version", "found"), [("3.10", set()), ("4.0", {"delayed-ending"})])
 def test_with_the_delayed_message_plugin_only_its_end_is_told(version: str, found: set[str]) -> None:
     wanted = topology(QueueType.QUORUM, Retry(via=Route.DELAYED))
 
-    assert unhealthy(survey(wanted, Server.of(version, delayed_exchanges=True)), wanted) == found
+    assert unhealthy(snapshot(wanted, Server.of(version, delayed_exchanges=True)), wanted) == found

@@ -22,17 +22,17 @@ def test_a_quorum_dlq_has_the_default_limit_of_20_from_4_0_on() -> None:
 
 
 def test_on_4_3_the_gets_of_other_tools_are_meant_and_the_peeks_of_redrive_are_safe() -> None:
-    survey = seen(quorum("q.dlq"), version="4.3.6")
+    snapshot = seen(quorum("q.dlq"), version="4.3.6")
 
-    finding = only(survey, "peek-deletes")
+    finding = only(snapshot, "peek-deletes")
 
     assert finding.evidence == (
         'a quorum queue with no delivery limit of its own, and 20 is the default of RabbitMQ 4.3.6: "Get messages" in '
         "the management UI and other tools that requeue can delete messages from get 21 on; peeks of Redrive do not "
         "count"
     )
-    (queue,) = survey.definitions.queues
-    assert peeking(queue, survey.state("q.dlq"), survey.server, sees_policies=True).is_free
+    (queue,) = snapshot.definitions.queues
+    assert peeking(queue, snapshot.state("q.dlq"), snapshot.server, sees_policies=True).is_free
 
 
 def test_below_4_0_there_is_no_default() -> None:
@@ -51,9 +51,9 @@ def test_a_limit_by_argument_counts_everywhere_and_needs_a_new_queue(version: st
 
 
 def test_a_limit_by_policy_counts_and_is_mended_in_the_policy() -> None:
-    survey = seen(quorum("q.dlq"), version="3.10", policies={"q.dlq": {"delivery-limit": 5}})
+    snapshot = seen(quorum("q.dlq"), version="3.10", policies={"q.dlq": {"delivery-limit": 5}})
 
-    finding = only(survey, "peek-deletes")
+    finding = only(snapshot, "peek-deletes")
 
     assert "delivery-limit 5 by policy p" in finding.evidence
     assert finding.fix == "take delivery-limit out of policy p"
@@ -102,10 +102,10 @@ def test_a_limit_below_zero_drops_at_the_first_return_before_4_0() -> None:
 
 
 def test_a_limit_below_zero_is_fine_from_4_0_on_and_unjudged_where_the_version_is_unknown() -> None:
-    survey = seen(quorum("q", {"x-delivery-limit": -1}), version="4.0")
+    snapshot = seen(quorum("q", {"x-delivery-limit": -1}), version="4.0")
 
-    assert subjects(survey, "negative-delivery-limit") == []
-    assert subjects(replace(survey, server=Server(())), "negative-delivery-limit") == []
+    assert subjects(snapshot, "negative-delivery-limit") == []
+    assert subjects(replace(snapshot, server=Server(())), "negative-delivery-limit") == []
 
 
 # dlq-evicts ---------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ def test_no_id_means_two_things() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    survey = seen(quorum("q.dlq"), classic("q"), classic("w.retry", {"x-message-ttl": 5}), consumers={"q": 1})
+    snapshot = seen(quorum("q.dlq"), classic("q"), classic("w.retry", {"x-message-ttl": 5}), consumers={"q": 1})
 
-    severities = [finding.severity for finding in examine(survey)]
+    severities = [finding.severity for finding in examine(snapshot)]
 
     assert severities == [Severity.ERROR, Severity.ERROR, Severity.WARNING]
 

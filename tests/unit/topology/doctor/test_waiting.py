@@ -21,9 +21,9 @@ def test_a_queue_for_work_may_park_or_pass_on_what_is_too_old() -> None:
     escalating = classic(
         "orders", {"x-message-ttl": 5, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "urgent"}
     )
-    survey = seen(escalating, classic("urgent", TO_DLQ), classic("q.dlq"), consumers={"orders": 1, "urgent": 1})
+    snapshot = seen(escalating, classic("urgent", TO_DLQ), classic("q.dlq"), consumers={"orders": 1, "urgent": 1})
 
-    assert subjects(survey, "ttl-consumed") == []
+    assert subjects(snapshot, "ttl-consumed") == []
 
 
 def test_nobody_consumes_from_it() -> None:
@@ -31,9 +31,9 @@ def test_nobody_consumes_from_it() -> None:
 
 
 def test_plain_amqp_shows_consumers() -> None:
-    survey = seen(classic("q"), retry(), consumers={"q.retry": 1}, complete=False)
+    snapshot = seen(classic("q"), retry(), consumers={"q.retry": 1}, complete=False)
 
-    assert subjects(survey, "ttl-consumed") == ["q.retry"]
+    assert subjects(snapshot, "ttl-consumed") == ["q.retry"]
 
 
 # ttl-no-way-back, ttl-drops -----------------------------------------------------------------------
@@ -51,20 +51,20 @@ def test_a_ttl_by_policy() -> None:
 
 
 def test_a_queue_for_work_that_drops_what_is_too_old() -> None:
-    survey = seen(classic("q", {"x-message-ttl": 5}), consumers={"q": 1})
+    snapshot = seen(classic("q", {"x-message-ttl": 5}), consumers={"q": 1})
 
-    assert only(survey, "ttl-drops").evidence == "x-message-ttl 5 and no dead-letter exchange"
-    assert subjects(survey, "ttl-no-way-back") == []
+    assert only(snapshot, "ttl-drops").evidence == "x-message-ttl 5 and no dead-letter exchange"
+    assert subjects(snapshot, "ttl-no-way-back") == []
 
 
 def test_the_topology_knows_the_queues_for_work_also_when_nobody_is_there() -> None:
-    survey, wanted = (
+    snapshot, wanted = (
         seen(classic("q", {"x-message-ttl": 5})),
         Topology(queues=[Queue("q", arguments={"x-message-ttl": 5})]),
     )
 
-    assert subjects(survey, "ttl-drops", wanted) == ["q"]
-    assert subjects(survey, "ttl-no-way-back", wanted) == []
+    assert subjects(snapshot, "ttl-drops", wanted) == ["q"]
+    assert subjects(snapshot, "ttl-no-way-back", wanted) == []
 
 
 @pytest.mark.parametrize("rule", ["ttl-no-way-back", "ttl-drops"])
@@ -109,9 +109,9 @@ def test_a_retry_queue_that_loses_what_is_published_to_it_by_its_name() -> None:
 
 def test_one_that_returns_to_itself_by_the_default_exchange() -> None:
     waiting = classic("q.retry", {"x-message-ttl": 5, "x-dead-letter-exchange": ""})
-    survey = seen(classic("q"), waiting, ExchangeDefinition("waits"), BindingDefinition("waits", "q.retry", "q"))
+    snapshot = seen(classic("q"), waiting, ExchangeDefinition("waits"), BindingDefinition("waits", "q.retry", "q"))
 
-    assert only(survey, "ttl-lost-by-name").fix.endswith("""'{"dead-letter-routing-key": "q"}'""")
+    assert only(snapshot, "ttl-lost-by-name").fix.endswith("""'{"dead-letter-routing-key": "q"}'""")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from redrive.admin.web.rest import Cursor, RowId
 from redrive.topology.definitions import Definitions
 from redrive.topology.draw import FORMATS, Node, NodeKind, picture_of
 from redrive.topology.plan import Action
-from redrive.topology.survey import Survey
+from redrive.topology.snapshot import BrokerSnapshot
 
 router = APIRouter()
 
@@ -74,13 +74,13 @@ async def discard(request: Request, at: At, id: RowId) -> Response:
 @router.get("/topology")
 async def topology(request: Request, at: At) -> Response:
     found = await at.topology()
-    held, state = found.survey.definitions, found.survey.state
+    held, state = found.snapshot.definitions, found.snapshot.state
     return page(
         request,
         "topology.html",
         at,
         here="topology",
-        survey=found.survey,
+        snapshot=found.snapshot,
         has_wishes=bool(at.office.place.topology.queues),
         drift=[step for step in found.drift.steps if step.action in (Action.CREATE, Action.CONFLICT)],
         extra=found.drift.count(Action.EXTRA),
@@ -100,9 +100,9 @@ async def topology_picture(request: Request, at: At) -> Response:
 
 def _drawn(found: TopologyView) -> str:
     """What the broker holds, with how much is in it; over plain AMQP, what is wanted of it."""
-    held = found.survey.definitions if found.survey.complete else found.wanted
+    held = found.snapshot.definitions if found.snapshot.complete else found.wanted
     picture = picture_of(_without_unused(held))
-    return FORMATS["svg"](replace(picture, nodes=tuple(_with_depths(picture.nodes, found.survey))))
+    return FORMATS["svg"](replace(picture, nodes=tuple(_with_depths(picture.nodes, found.snapshot))))
 
 
 def _without_unused(held: Definitions) -> Definitions:
@@ -112,9 +112,9 @@ def _without_unused(held: Definitions) -> Definitions:
     return Definitions.of(exchanges, held.queues, held.bindings)
 
 
-def _with_depths(nodes: Iterable[Node], survey: Survey) -> Iterable[Node]:
+def _with_depths(nodes: Iterable[Node], snapshot: BrokerSnapshot) -> Iterable[Node]:
     for node in nodes:
-        depth = survey.state(node.name).messages if node.kind not in _EXCHANGES else None
+        depth = snapshot.state(node.name).messages if node.kind not in _EXCHANGES else None
         if depth:
             what = "dead" if node.kind is NodeKind.DEAD else "waiting"
             yield replace(node, caption=f"{node.caption} · {depth} {what}")

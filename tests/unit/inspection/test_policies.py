@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from redrive.client.policies import is_silent, with_policies
+from redrive.inspection.policies import is_silent, with_policies
 
 QUORUM: dict[str, Any] = {"name": "orders.dlq", "arguments": {"x-queue-type": "quorum"}}
 

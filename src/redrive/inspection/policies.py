@@ -1,8 +1,8 @@
-"""Which policy a queue has, reckoned from the policies themselves.
+"""The policy of a queue, computed from the policies themselves.
 
-RabbitMQ 3.x obeys a policy on a quorum queue and does not tell of it in its list of queues (measured on 3.10: neither
+RabbitMQ 3.x obeys a policy on a quorum queue and does not report it in its list of queues (measured on 3.10: neither
 `policy` nor `effective_policy_definition` is there). It applies the policy of the highest priority whose pattern
-matches, and an operator's policy beside it; of a limit that both set, the lower one counts.
+matches, and an operator policy in addition; of a limit that both set, the lower one counts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _Row: TypeAlias = "dict[str, Any]"
 
 
 def is_silent(queue: _Row) -> bool:
-    """Does this row of the management API leave open what policy the queue has?"""
+    """Return whether this row of the management API leaves open which policy the queue has."""
     return queue.get("arguments", {}).get("x-queue-type") == "quorum" and "effective_policy_definition" not in queue
 
 
 def with_policies(queue: _Row, policies: Iterable[_Row], operator_policies: Iterable[_Row]) -> _Row:
-    """The row as a newer version tells it."""
+    """Return the row as a newer version reports it."""
     own, operator = _chosen(queue["name"], policies), _chosen(queue["name"], operator_policies)
     definition = dict(own["definition"]) if own is not None else {}
     for key, value in (operator["definition"] if operator is not None else {}).items():
@@ -36,7 +36,7 @@ def _chosen(queue: str, policies: Iterable[_Row]) -> _Row | None:
 
 
 def _matches(pattern: str, queue: str) -> bool:
-    """RabbitMQ's patterns are PCRE. One that Python cannot read is taken to match: better to be careful in vain."""
+    """RabbitMQ's patterns are PCRE. One that Python cannot parse is treated as matching, the careful assumption."""
     try:
         return re.search(pattern, queue) is not None
     except re.error:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from redrive.inspection.passive import corrected
 from redrive.topology import ExchangeDefinition, QueueDefinition
-from redrive.topology.inequivalence import corrected
 
 PREFIX = "PRECONDITION_FAILED - inequivalent arg "
 
