@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
 from redrive.runtime.specs import BatchSpec, ConsumerSpec, Middleware
+from redrive.text import did_you_mean
 from redrive.topology.declared import Bind, Exchange, Queue
 from redrive.topology.definitions import BindingDefinition
 
@@ -197,6 +197,5 @@ def _check_options(queue: str | Queue, options: Mapping[str, Any], more: set[str
 def _check_known(whose: str, options: Mapping[str, Any], known: set[str]) -> None:
     for option in options:
         if option not in known:
-            close = get_close_matches(option, known, 1)
-            hint = f", did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
+            hint = did_you_mean(option, known, f"; there are {', '.join(sorted(known))}")
             raise ConfigurationError(f"{whose}: unknown option {option}{hint}")

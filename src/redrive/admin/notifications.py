@@ -52,9 +52,9 @@ from urllib.parse import urlsplit
 
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.recovery.backoff import Backoff
-from redrive.recovery.bodies import visible
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.operation import Operation
+from redrive.text import escape_line, one_line, printable
 
 log = logging.getLogger("redrive.admin")
 
@@ -116,7 +116,7 @@ class Notice:
                 said = f"operation {self.operation} on {self.queue} has not stalled any more: it is {self.state}"
             case Kind.RESOLVED:
                 said = f"{self.queue} is empty again"
-        return visible(said).replace("\n", "\\n")
+        return escape_line(said)
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -338,7 +338,7 @@ class Webhook:
         except (OSError, HTTPException, ValueError) as error:
             raise NotDelivered(f"{self!r}: {error or type(error).__name__}") from error
         if not 200 <= status < 300:
-            raise NotDelivered(f"{self!r} answered {status} {visible(reason[:_MOST_SAID])}")
+            raise NotDelivered(f"{self!r} answered {status} {printable(reason[:_MOST_SAID])}")
 
     def _post(self, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
         connection = (HTTPSConnection if self._secure else HTTPConnection)(
@@ -399,7 +399,7 @@ class Command:
             code = self._wait(process)
             if code:
                 said.seek(0)
-                words = visible(said.read(_MOST_SAID).decode("utf-8", "replace").strip()).replace("\n", " ")
+                words = one_line(said.read(_MOST_SAID).decode("utf-8", "replace").strip())
                 raise NotDelivered(f"{self!r} ended with {code}{words and f': {words}'}")
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:

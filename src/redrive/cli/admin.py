@@ -12,10 +12,11 @@ from redrive.admin.access.keys import Key, Keys
 from redrive.admin.access.roles import ALL_QUEUES, Role
 from redrive.cli.dlq.options import json_option
 from redrive.cli.places import Where, memory_options, who
-from redrive.cli.printing import ago, as_json, note, safe, table
+from redrive.cli.printing import ago, as_json, note, table
 from redrive.cli.sources import explains_errors
 from redrive.recovery.durations import duration
 from redrive.runtime.clock import SystemClock
+from redrive.text import one_line
 
 
 @click.group()
@@ -101,14 +102,14 @@ def list_(where: Where, json: bool) -> None:
     rows = [
         (
             key.id,
-            safe(key.name),
+            one_line(key.name),
             str(key.role),
-            safe(" ".join(key.queues), 60),
+            one_line(" ".join(key.queues), 60),
             str(key.state(now)),
             _day(key.expires_at),
             ago(key.used_at, now),
             ago(key.created_at, now),
-            safe(key.created_by),
+            one_line(key.created_by),
         )
         for key in found
     ]
@@ -131,7 +132,7 @@ def revoke(where: Where, key: str, json: bool) -> None:
     if json:
         as_json(_told(revoked))
     else:
-        note(f"redrive: key {revoked.id} ({safe(revoked.name)}) is revoked, and its sessions are over")
+        note(f"redrive: key {revoked.id} ({one_line(revoked.name)}) is revoked, and its sessions are over")
 
 
 def _keys(where: Where) -> Keys:

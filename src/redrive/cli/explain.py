@@ -8,8 +8,9 @@ from itertools import groupby
 
 import click
 
-from redrive.cli.explaining import Explanation, did_you_mean, everything, explained
+from redrive.cli.explaining import Explanation, everything, explained
 from redrive.cli.printing import as_json as print_json
+from redrive.text import did_you_mean
 
 _NAMES = 28  # columns for them
 _WIDEST = 100  # columns: longer lines are hard to read
@@ -34,10 +35,9 @@ def explain(name: str | None, as_json: bool) -> None:
         return
     found = explained(name)
     if not found:
-        close = did_you_mean(name)
-        raise click.UsageError(
-            f"nothing is called {name!r}" + (f", did you mean {close}?" if close else ": `redrive explain` lists all")
-        )
+        names = (each.name for each in everything())
+        hint = did_you_mean(name.lower(), names, ": `redrive explain` lists all")
+        raise click.UsageError(f"nothing is called {name!r}{hint}")
     if as_json:
         print_json(found)
         return

@@ -11,7 +11,6 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 
 from redrive.admin.web.kinds import KINDS, TYPE, ProblemKind
@@ -67,11 +66,6 @@ def explained(name: str) -> Sequence[Explanation]:
     """What has this name, however it is written: topology-conflict, TopologyConflict, urn:redrive:problem:..."""
     wanted = re.sub(r"(?<=[a-z])(?=[A-Z])|_", "-", name.removeprefix(TYPE)).lower()
     return [each for each in everything() if each.name == wanted]
-
-
-def did_you_mean(name: str) -> str | None:
-    close = get_close_matches(name.lower(), {each.name for each in everything()}, 1)
-    return close[0] if close else None
 
 
 # Errors ---------------------------------------------------------------------------------------------------

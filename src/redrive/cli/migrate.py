@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import click
@@ -32,6 +31,7 @@ from redrive.recovery.durations import duration
 from redrive.runtime.migration import Result, Terms, prospect
 from redrive.runtime.migration import migrate as carry_out
 from redrive.runtime.migration_ports import Watcher
+from redrive.text import did_you_mean, pluralise
 from redrive.topology.definitions import Definitions
 from redrive.topology.migration_plan import MigrationPlan
 
@@ -169,8 +169,7 @@ def _user(connection: Connection) -> str | None:
 
 
 def _did_you_mean(queue: str, wanted: Definitions) -> str:
-    close = get_close_matches(queue, [one.name for one in wanted.queues], 1)
-    return f", did you mean {close[0]}?" if close else ": declare it in the topology"
+    return did_you_mean(queue, [one.name for one in wanted.queues], ": declare it in the topology")
 
 
 # Words --------------------------------------------------------------------------------------------
@@ -208,7 +207,7 @@ def _described(plan: MigrationPlan) -> Iterator[tuple[str, str | None]]:
 
 
 def _counted(count: int | None, what: str) -> str:
-    return f"an unknown number of {what}s" if count is None else f"{count} {what}{'' if count == 1 else 's'}"
+    return f"an unknown number of {what}s" if count is None else pluralise(count, what)
 
 
 def _as_data(queue: str, plan: MigrationPlan | None) -> dict[str, Any]:

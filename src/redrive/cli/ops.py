@@ -11,9 +11,10 @@ from redrive.admin.service import Service
 from redrive.cli.dlq.options import json_option
 from redrive.cli.dlq.redriving import finish, operation_row, watched
 from redrive.cli.places import Where, place_options
-from redrive.cli.printing import Progress, ago, as_json, counted, label, note, number, safe, table
+from redrive.cli.printing import Progress, ago, as_json, counted, label, note, number, table
 from redrive.cli.sources import explains_errors, run
 from redrive.runtime.dlq.operation import Operation, Outcome, State, Wish
+from redrive.text import one_line
 
 
 @click.group()
@@ -54,13 +55,13 @@ def list_(where: Where, queue: str | None, running: bool, limit: int, json: bool
             each.id,
             _state(service, each),
             each.order.kind,
-            safe(each.order.queue),
+            one_line(each.order.queue),
             number(each.counts.moved),
             number(each.counts.failed),
             number(each.counts.returned),
             ago(each.created_at),
-            safe(each.order.by),
-            safe(each.order.reason),
+            one_line(each.order.by),
+            one_line(each.order.reason),
         )
         for each in found
     ]
@@ -97,19 +98,18 @@ def show(where: Where, id: str, items: str | None, limit: int, json: bool) -> No
         as_json(operation_row(operation) | {"items": [item._asdict() for item in found]})
         return
     order, counts = operation.order, operation.counts
-    click.echo(f"{operation.id}  {order.kind} of {safe(order.queue)} to {order.to}")
-    click.echo(f"state     {_state(service, operation)}{f': {safe(operation.note)}' if operation.note else ''}")
+    click.echo(f"{operation.id}  {order.kind} of {one_line(order.queue)} to {order.to}")
+    click.echo(f"state     {_state(service, operation)}{f': {one_line(operation.note)}' if operation.note else ''}")
     click.echo(
         "counts    " + ", ".join(f"{label(name)} {number(count)}" for name, count in counts.as_dict().items() if count)
     )
-    click.echo(
-        f"by        {safe(order.by)}, {ago(operation.created_at)}{f', {safe(order.reason)}' if order.reason else ''}"
-    )
+    reason = f", {one_line(order.reason)}" if order.reason else ""
+    click.echo(f"by        {one_line(order.by)}, {ago(operation.created_at)}{reason}")
     if service.is_interrupted(operation):
         click.echo(f"          its process is gone; nothing is lost. To go on: redrive ops resume {operation.id}")
     if found:
         click.echo()
-        rows = [(safe(item.id), item.outcome, safe(item.to), safe(item.why)) for item in found]
+        rows = [(one_line(item.id), item.outcome, one_line(item.to), one_line(item.why)) for item in found]
         table(("ID", "OUTCOME", "TO", "WHY"), rows)
 
 
@@ -230,12 +230,12 @@ def audit(where: Where, queue: str | None, by: str | None, action: str | None, l
     rows = [
         (
             f"{entry.at:%Y-%m-%d %H:%M:%S}",
-            safe(entry.by),
+            one_line(entry.by),
             entry.action if entry.allowed else f"{entry.action} (refused)",
-            safe(entry.queue),
+            one_line(entry.queue),
             entry.operation,
             ", ".join(f"{label(name)} {count}" for name, count in entry.counts.items() if count),
-            safe(" ".join(filter(None, (entry.filter, entry.reason, entry.detail)))),
+            one_line(" ".join(filter(None, (entry.filter, entry.reason, entry.detail)))),
         )
         for _, entry in entries
     ]

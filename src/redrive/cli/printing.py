@@ -1,7 +1,7 @@
 """How the operators' commands print: tables for people, JSON for scripts, progress for whoever watches.
 
-Everything that comes out of messages goes through `safe`, or through `printable` if it is JSON: nothing in it moves a
-cursor, turns the direction of writing or hides.
+Everything that comes out of messages goes through `one_line`, or through `printable_json` if it is JSON: nothing in it
+moves a cursor, turns the direction of writing or hides.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -18,14 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from redrive.recovery.bodies import visible
 from redrive.recovery.durations import roughly
 from redrive.runtime.dlq.canary import how_many
-from redrive.runtime.dlq.letters import printable
 from redrive.runtime.dlq.operation import Operation, State
+from redrive.text import group_digits, pluralise, printable_json
 
-# A narrow space groups digits in every language, and a script never sees it.
-_GROUPS = " "
+number = group_digits
+counted = partial(pluralise, shown=number)
 
 
 def out() -> Console:
@@ -37,7 +37,7 @@ def note(text: str) -> None:
 
 
 def as_json(value: Any) -> None:
-    click.echo(printable(msgspec.json.encode(_by_name(value)).decode()))
+    click.echo(printable_json(msgspec.json.encode(_by_name(value)).decode()))
 
 
 def _by_name(value: Any) -> Any:
@@ -51,19 +51,6 @@ def _by_name(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()  # what was no text in a message is none in JSON
     return [_by_name(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def safe(text: str | None, most: int | None = None) -> str:
-    shown = visible((text or "").replace("\n", " "))
-    return shown if most is None or len(shown) <= most else shown[: most - 1] + "…"
-
-
-def number(value: int) -> str:
-    return f"{value:,}".replace(",", _GROUPS)
-
-
-def counted(value: int, what: str) -> str:
-    return f"{number(value)} {what}" if value == 1 else f"{number(value)} {what}s"
 
 
 def label(name: str) -> str:

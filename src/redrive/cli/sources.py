@@ -25,7 +25,7 @@ from redrive.client import Connection
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.inspection import connect, inspect_broker
 from redrive.recovery.durations import duration
-from redrive.store.outages import explanation, is_outage, reason
+from redrive.store.outages import explanation, is_outage, problem
 from redrive.topology import Definitions, Topology, expand
 from redrive.topology.definitions_json import DefinitionsFile
 from redrive.topology.files import parse_toml, parse_yaml
@@ -200,7 +200,5 @@ def _end(error: RedriveError | SQLAlchemyError) -> NoReturn:
         fail(error, exit_code(type(error)))
     if is_outage(error):
         _end(explanation(error))
-    said = reason(error)
-    hint = ". Make the tables: redrive db upgrade APP" if "no such table" in said or "does not exist" in said else ""
-    click.echo(f"redrive: the database: {said}{hint}", err=True)
+    click.echo(f"redrive: {problem(error)}", err=True)
     sys.exit(UNREACHABLE)

@@ -14,12 +14,12 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from redrive.errors import InvalidURL
 from redrive.protocol.handshake import Credentials, External, Plain, Tuning
+from redrive.text import did_you_mean
 
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
 DEFAULT_HEARTBEAT = 20  # RabbitMQ advises 5 to 20 seconds: a dead peer is noticed within twice this
@@ -179,9 +179,8 @@ class _Options:
     @staticmethod
     def _check_name(name: str, secure: bool) -> None:
         if name not in PARAMETERS:
-            near = get_close_matches(name, PARAMETERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(PARAMETERS)}"
-            raise InvalidURL(f"unknown option {name!r} in a broker URL, {hint}")
+            hint = did_you_mean(name, PARAMETERS, f", known are {', '.join(PARAMETERS)}")
+            raise InvalidURL(f"unknown option {name!r} in a broker URL{hint}")
         if PARAMETERS[name].for_tls and not secure:
             raise InvalidURL(f"option {name!r} needs TLS: begin the broker URL with amqps://")
 

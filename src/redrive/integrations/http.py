@@ -23,7 +23,7 @@ from http import HTTPStatus
 from inspect import isawaitable
 from typing import Self, TypeAlias, TypeVar
 
-from redrive.integrations.lines import told
+from redrive.text import loggable
 
 log = logging.getLogger("redrive.integrations")
 
@@ -79,7 +79,7 @@ def refusal(status: HTTPStatus) -> Page:
 
 def health(problems: Iterable[str]) -> Page:
     """What is wrong, without the passwords that may be quoted in it."""
-    known = [told(problem) for problem in problems]
+    known = [loggable(problem) for problem in problems]
     status = HTTPStatus.SERVICE_UNAVAILABLE if known else HTTPStatus.OK
     body = {"status": "failing" if known else "ok", "problems": known}
     return Page(status, json.dumps(body).encode() + b"\n", JSON)

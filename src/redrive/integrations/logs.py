@@ -10,7 +10,7 @@ What the sentence is made of is carried along as fields, and `JsonFormatter` wri
     {"time":"2026-01-01T12:00:00.000Z","level":"warning","event":"settled","app":"shop","outcome":"retried", ...}
 
 All fields of an event are always there, with null for what is unknown. Both formatters take any other record too. No
-payload, no header is ever told, and what others wrote is made harmless (see `lines`).
+payload, no header is ever told, and what others wrote is made harmless (see `redrive.text`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import codecs
 import json
 import logging
-import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -29,9 +28,11 @@ from typing import TextIO, TypeAlias, assert_never
 import msgspec
 
 from redrive.errors import ConfigurationError
-from redrive.integrations.lines import MOST_STACK, UNSAFE, bounded, escaped, told
 from redrive.recovery.durations import brief, milliseconds
 from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Observer, Outcome, Settled
+from redrive.text import elide_middle, escape_line, loggable, printable_json
+
+_MOST_STACK = 16_000  # characters
 
 LOGGER = "redrive"
 
@@ -144,7 +145,7 @@ def fields_of(event: Event, app: str) -> dict[str, object]:
                 "app": app,
                 "name": event.name,
                 "state": event.state,
-                "reason": None if event.reason is None else told(event.reason),
+                "reason": None if event.reason is None else loggable(event.reason),
                 "reconnects": event.reconnects,
             }
         case _ as never:
@@ -156,7 +157,7 @@ def _settled_fields(event: Settled, app: str) -> dict[str, object]:
         "event": "settled",
         "app": app,
         "outcome": event.outcome.value,
-        "reason": told(event.reason),
+        "reason": loggable(event.reason),
         "queue": event.queue,
         "routingKey": _short(event.routing_key),
         "messageType": _short(event.message_type),
@@ -165,7 +166,7 @@ def _settled_fields(event: Settled, app: str) -> dict[str, object]:
         "attempt": event.attempt,
         "maxAttempts": event.max_attempts,
         "delayMs": None if event.delay is None else milliseconds(event.delay),
-        "error": None if event.error is None else told(event.error),
+        "error": None if event.error is None else loggable(event.error),
         "fingerprint": event.fingerprint,
         "seconds": round(event.seconds, 6),
     }
@@ -204,7 +205,7 @@ def _happened(event: Settled, fields: Mapping[str, object]) -> str:
 
 
 def _short(value: str | None) -> str | None:
-    return None if value is None else bounded(value, 255)  # as long as AMQP's short strings are
+    return None if value is None else elide_middle(value, 255)  # as long as AMQP's short strings are
 
 
 # How it is written --------------------------------------------------------------------------------
@@ -219,7 +220,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = self._encode(record_fields(record))
-        return line if line.isascii() and line.isprintable() else UNSAFE.sub(_in_json, line)
+        return printable_json(line)
 
 
 def _json(fields: Mapping[str, object]) -> str:
@@ -239,7 +240,7 @@ def record_fields(record: logging.LogRecord) -> dict[str, object]:
         fields.update(record.msg.fields)
         return fields
     fields["logger"] = record.name
-    fields["message"] = told(record.getMessage())
+    fields["message"] = loggable(record.getMessage())
     if stack := stack_of(record):
         fields["stack"] = stack
     return fields
@@ -256,8 +257,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
         if not isinstance(record.msg, ToldEvent):
-            text = f"{record.name}: {told(text)}"
-        lines = [escaped(text), *(f"    {escaped(line)}" for line in stack_of(record).splitlines())]
+            text = f"{record.name}: {loggable(text)}"
+        lines = [escape_line(text), *(f"    {escape_line(line)}" for line in stack_of(record).splitlines())]
         said = "\n".join(lines)
         if self._ascii_only:
             said = said.encode("ascii", "backslashreplace").decode()
@@ -280,7 +281,7 @@ def stack_of(record: logging.LogRecord) -> str:
         parts.append(record.exc_text)
     if record.stack_info:
         parts.append(record.stack_info)
-    return told("\n".join(parts), MOST_STACK)
+    return loggable("\n".join(parts), _MOST_STACK)
 
 
 def _colour(level: int) -> int:
@@ -297,10 +298,6 @@ def _utc(seconds: float) -> str:
 @lru_cache(maxsize=4)  # many lines are of the same second
 def _utc_second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def _in_json(match: re.Match[str]) -> str:
-    return f"\\u{ord(match[0]):04x}"
 
 
 # Where it goes ------------------------------------------------------------------------------------

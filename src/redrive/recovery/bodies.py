@@ -11,7 +11,7 @@
 The content type is what the publisher says, and publishers err: a body that is not what it is called is shown as what
 it is, and the note says so. Without a content type the bytes decide.
 
-Bodies are hostile. What is printed moves no cursor, turns no direction of writing and hides nothing: `visible` writes
+Bodies are hostile. What is printed moves no cursor, turns no direction of writing and hides nothing: `printable` writes
 such characters as escapes. No more is decoded than is shown, except for JSON and msgpack, which have no half: these are
 read up to `MOST_PARSED` bytes, and beyond as text and bytes. What is printed of them ends at the limit, however it is
 nested. Secrets are left out (`redrive.recovery.redaction`) unless the caller asks for all of it.
@@ -19,7 +19,6 @@ nested. Secrets are left out (`redrive.recovery.redaction`) unless the caller as
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -33,6 +32,7 @@ from redrive.recovery.compression import decompress
 from redrive.recovery.history import read_count, read_text
 from redrive.recovery.redaction import REDACTION, Redaction, mask, redact_text
 from redrive.recovery.redaction import redact as redact
+from redrive.text import printable
 from redrive.wire.values import shown as shortened
 
 LIMIT = 64 * 1024
@@ -90,7 +90,7 @@ def show(
         shown = _beginning(plain.body, media, window)
     else:
         shown = _celery(plain.body, media, headers or {}, window) or _as_called(plain.body, media, window)
-    return replace(shown, text=visible(shown.text), note=visible(shown.note))
+    return replace(shown, text=printable(shown.text), note=printable(shown.note))
 
 
 def _beginning(body: bytes, media: _Media, window: _Window) -> ShownBody:
@@ -332,24 +332,3 @@ def _dump(body: bytes, window: _Window) -> ShownBody:
 def _dump_line(data: bytes, at: int) -> str:
     letters = "".join(chr(code) if 32 <= code < 127 else "." for code in data)
     return f"{at:08x}  {data[:8].hex(' '):<23}  {data[8:].hex(' '):<23}  |{letters}|"
-
-
-# Characters -------------------------------------------------------------------------------------------
-
-
-def visible(text: str) -> str:
-    """The same text with every character visible, or an escape. Lines and tabs stay."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or _is_space(char) else _escape(char) for char in text)
-
-
-def _is_space(char: str) -> bool:
-    return char in "\n\t" or unicodedata.category(char) == "Zs"
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -50,7 +50,6 @@ from hashlib import blake2b, sha256
 from typing import NamedTuple, TypeAlias
 
 from redrive.errors import RemoteProtocolError
-from redrive.recovery.fingerprint import legible
 from redrive.recovery.history import (
     Attempt,
     HeaderNames,
@@ -61,6 +60,7 @@ from redrive.recovery.history import (
     read_text,
 )
 from redrive.recovery.story import NAMES, ParkReason
+from redrive.text import truncate
 from redrive.wire.patch import RawValue, read_content_encoding, split_array
 from redrive.wire.skim import Skimmed, skim, skim_table
 from redrive.wire.values import FieldValue, as_datetime, read_value
@@ -490,7 +490,7 @@ def _message(raw: RawValue | None) -> str:
     """Seldom the same twice, so it takes the short way to what `_label` would say."""
     if raw is None or raw[0] not in _TEXT:
         return ""
-    return legible(raw[5 : 5 + 4 * _MOST_LABEL + 4].decode("utf-8", "replace"), _MOST_LABEL)
+    return truncate(raw[5 : 5 + 4 * _MOST_LABEL + 4].decode("utf-8", "replace"), _MOST_LABEL)
 
 
 def _moment(raw: RawValue | None) -> datetime | None:
@@ -502,7 +502,7 @@ def _moment(raw: RawValue | None) -> datetime | None:
 
 
 def _short_text(raw: bytes | None) -> str | None:
-    return None if raw is None else legible(raw.decode("utf-8", "surrogateescape"), 255)
+    return None if raw is None else truncate(raw.decode("utf-8", "surrogateescape"), 255)
 
 
 @lru_cache(2048)
@@ -512,7 +512,7 @@ def _cached_name(raw: RawValue) -> str | None:
 
 @lru_cache(2048)
 def _cached_label(raw: RawValue) -> str:
-    return legible(read_text(_value(raw)), _MOST_LABEL)
+    return truncate(read_text(_value(raw)), _MOST_LABEL)
 
 
 @lru_cache(2048)
@@ -530,7 +530,7 @@ def _read_stack(value: object) -> str:
     """As long as it was written."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    return legible(value, len(value)) if isinstance(value, str) else ""
+    return truncate(value, len(value)) if isinstance(value, str) else ""
 
 
 def _value(raw: RawValue) -> FieldValue:

@@ -23,14 +23,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from typing import NamedTuple, TypeAlias
 
 from redrive.errors import ConfigurationError, EncodingError, RemoteProtocolError
-from redrive.recovery.bodies import Kind, show, visible
+from redrive.recovery.bodies import Kind, show
 from redrive.recovery.json_patch import NotJson, read_json
 from redrive.recovery.redaction import REDACTED, REDACTION, Redaction, mask, redact
 from redrive.recovery.story import BUDGET
+from redrive.text import did_you_mean, printable
 from redrive.wire.patch import RawValue, check_properties, find_header, patch_properties, with_property
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.values import FieldValue, encode_short_string, encode_value, read_value
@@ -95,8 +96,7 @@ class Edit:
 def _not_editable(name: str) -> str:
     if name in _WHY_NOT:
         return f"property {name} cannot be set: {_WHY_NOT[name]}"
-    close = get_close_matches(str(name), EDITABLE, 1)
-    return f"unknown property {name}" + (f", did you mean {close[0]}?" if close else f": want {', '.join(EDITABLE)}")
+    return f"unknown property {name}" + did_you_mean(str(name), EDITABLE, f": want {', '.join(EDITABLE)}")
 
 
 # Doing it ---------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def _set_headers(raw: bytes, headers: Mapping[str, FieldValue]) -> Iterator[tupl
             try:
                 yield encoded_name, encode_value(value)
             except EncodingError as error:
-                raise EditRefused(f"header {visible(name)}: {error}") from None
+                raise EditRefused(f"header {printable(name)}: {error}") from None
 
 
 def _is_the_same(one: object, other: object) -> bool:
@@ -180,7 +180,7 @@ def _check_body(raw: bytes, body: bytes) -> None:
         read_json(body)
     except NotJson as error:
         raise EditRefused(
-            f"the body is called {visible(properties.content_type or '')}, and it is not: {error}. "
+            f"the body is called {printable(properties.content_type or '')}, and it is not: {error}. "
             "Change the content type, or force it"
         ) from None
 
@@ -306,7 +306,7 @@ def _short_lines(lines: Sequence[str]) -> _Lines:
     """Made visible first, and then cut: an escape is longer than what it stands for."""
     return [
         line[at : at + _MOST_LINE]
-        for line in (visible(line).replace("\n", "\\n") for line in lines)
+        for line in (printable(line).replace("\n", "\\n") for line in lines)
         for at in range(0, max(1, len(line)), _MOST_LINE)
     ]
 

@@ -19,7 +19,8 @@ from types import TracebackType
 
 import msgspec
 
-from redrive.recovery.fingerprint import fingerprint, legible, type_name, words
+from redrive.recovery.fingerprint import fingerprint, type_name, words
+from redrive.text import elide_lines, truncate
 
 MOST_STACK = 8_000  # bytes of UTF-8
 
@@ -54,7 +55,7 @@ def describe(error: BaseException, at: datetime, *, stack: bool = True) -> Failu
 
 def stack_of(error: BaseException) -> str:
     try:
-        return cut_in_the_middle("".join(_told(error, set())), MOST_STACK)
+        return elide_lines("".join(_told(error, set())), MOST_STACK)
     except BaseException:  # an error whose attributes raise: its type and its words are told elsewhere
         return ""
 
@@ -84,7 +85,7 @@ def _itself(error: BaseException) -> Iterator[str]:
     yield f"{type_name(error)}: {text}\n" if text else f"{type_name(error)}\n"
     notes = getattr(error, "__notes__", ())
     for note in notes[:_MOST_NOTES] if isinstance(notes, list) else ():
-        yield legible(str(note), _MOST_PLACE) + "\n"
+        yield truncate(str(note), _MOST_PLACE) + "\n"
 
 
 def _members(group: BaseExceptionGroup[BaseException], seen: set[int]) -> Iterator[str]:
@@ -112,7 +113,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[str]:
 
 def _place(step: TracebackType) -> str:
     code = step.tb_frame.f_code
-    return legible(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_qualname}', _MOST_PLACE) + "\n"
+    return truncate(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_qualname}', _MOST_PLACE) + "\n"
 
 
 def _folded(lines: list[str]) -> Iterable[str]:
@@ -124,34 +125,3 @@ def _folded(lines: list[str]) -> Iterable[str]:
         line * count if count <= _SAME else f"{line * _SAME}  [the same {count - _SAME} more times]\n"
         for line, count in runs
     )
-
-
-# Cutting --------------------------------------------------------------------------------------------
-
-
-def cut_in_the_middle(text: str, most: int) -> str:
-    """At most that many bytes of UTF-8: both ends, at whole lines if there are any, and in between how much is gone.
-
-    Nothing at all if there is no room for more than the line that says so.
-    """
-    raw = text.encode("utf-8", "backslashreplace")
-    if len(raw) <= most:
-        return text
-    room = most - len(_marker(len(raw))) - 1
-    if room <= 0:
-        return ""
-    head, tail = _head(raw[: room // 3]), _tail(raw[-(room - room // 3) :])
-    cut = len(raw) - len(head.encode()) - len(tail.encode())
-    return head + ("" if head.endswith("\n") else "\n") + _marker(cut) + tail
-
-
-def _marker(cut: int) -> str:
-    return f"  ... {cut} bytes cut ...\n"
-
-
-def _head(raw: bytes) -> str:
-    return raw[: raw.rfind(b"\n") + 1 or None].decode("utf-8", "ignore")
-
-
-def _tail(raw: bytes) -> str:
-    return raw[raw.find(b"\n", 0, -1) + 1 :].decode("utf-8", "ignore")

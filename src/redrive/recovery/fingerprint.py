@@ -25,6 +25,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 
+from redrive.text import truncate
+
 MOST_WORDS = 1_000  # characters of an error's text
 
 _MOST_NAME = 200
@@ -50,9 +52,6 @@ _VALUE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-_UNPRINTABLE = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
-}  # NULs, which PostgreSQL refuses, and escape sequences, which terminals obey
 
 
 # Where something fails, it fails again and again: fingerprints by the identities of all that they are made of, together
@@ -149,21 +148,12 @@ def type_name(error: BaseException) -> str:
 @lru_cache(1024)
 def _name_of(kind: type) -> str:
     module, name = kind.__module__, kind.__qualname__
-    return legible(name if module == "builtins" else f"{module}.{name}", _MOST_NAME)
+    return truncate(name if module == "builtins" else f"{module}.{name}", _MOST_NAME)
 
 
 def words(error: BaseException) -> str:
     """Its text. Whatever `__str__` raises, SystemExit included: a message is not lost because its error cannot talk."""
     try:
-        return legible(str(error), MOST_WORDS)
+        return truncate(str(error), MOST_WORDS)
     except BaseException as trouble:
         return f"(its text could not be had: {type_name(trouble)})"
-
-
-def legible(text: str, most: int) -> str:
-    """At most that many characters, all of which can be printed, stored and encoded. To do it twice changes nothing."""
-    if type(text) is str and len(text) <= most and text.isprintable():
-        return text
-    short = str.__getitem__(text, slice(most + 1))  # of the plain type, whatever a subclass makes of slices
-    short = short.translate(_UNPRINTABLE).encode("utf-8", "backslashreplace").decode()
-    return short if len(short) <= most else short[: most - 1] + "…"

@@ -30,7 +30,7 @@ from string import Formatter
 from typing import ClassVar, TypeGuard
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.fingerprint import legible
+from redrive.text import truncate
 
 MOST = 2**31 - 1  # of anything that is counted: what an AMQP int holds
 MOST_ATTEMPTS = 100  # that are told one by one
@@ -362,7 +362,7 @@ def read_text(value: object) -> str:
     """Words for a person: what is not UTF-8 is shown as such."""
     if isinstance(value, bytes | bytearray):
         value = value[: 4 * _MOST_TEXT].decode("utf-8", "replace")
-    return legible(value, _MOST_TEXT) if isinstance(value, str) else ""
+    return truncate(value, _MOST_TEXT) if isinstance(value, str) else ""
 
 
 def read_name(value: object) -> str | None:

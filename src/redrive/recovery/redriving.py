@@ -43,9 +43,9 @@ from struct import Struct
 
 from redrive.errors import RemoteProtocolError
 from redrive.recovery.dead_letter import Letter
-from redrive.recovery.fingerprint import legible
 from redrive.recovery.history import MOST, HeaderNames, read_count
 from redrive.recovery.story import BUDGET, NAMES
+from redrive.text import truncate
 from redrive.wire.patch import (
     RawValue,
     find_header,
@@ -354,7 +354,7 @@ def _moment(at: datetime) -> RawValue:
 
 @lru_cache(1024)
 def _words(text: str) -> RawValue:
-    return raw_text(legible(text, _MOST_WORDS))
+    return raw_text(truncate(text, _MOST_WORDS))
 
 
 @lru_cache(1024)

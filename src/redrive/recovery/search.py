@@ -37,7 +37,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from difflib import get_close_matches
 from functools import cached_property
 from operator import eq, ge, gt, le, lt
 from typing import Any, TypeAlias
@@ -51,6 +50,7 @@ from redrive.recovery.durations import duration
 from redrive.recovery.hiding import hide_body, hide_header, hide_letter
 from redrive.recovery.history import read_moment
 from redrive.recovery.redaction import Redaction
+from redrive.text import did_you_mean
 from redrive.wire.patch import find_header, read_content_encoding
 from redrive.wire.properties import decode_properties
 from redrive.wire.values import read_value
@@ -258,8 +258,8 @@ def _past_space(text: str, at: int) -> int:
 
 
 def _unknown(text: str, at: int, name: str) -> SearchError:
-    close = [_MEANT[name.lower()]] if name.lower() in _MEANT else get_close_matches(name.lower(), _FIELDS, 1)
-    hint = f", did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(_FIELDS))}."
+    meant = _MEANT.get(name.lower(), name.lower())
+    hint = did_you_mean(meant, _FIELDS, f"; there are {', '.join(sorted(_FIELDS))}.")
     return SearchError(f'unknown field {name}{hint} To look for the text itself, put it in quotes: "{name}…"', text, at)
 
 

@@ -44,10 +44,10 @@ import msgspec
 
 from redrive.errors import RemoteProtocolError
 from redrive.recovery.durations import milliseconds
-from redrive.recovery.failure import Failure, cut_in_the_middle
-from redrive.recovery.fingerprint import legible
+from redrive.recovery.failure import Failure
 from redrive.recovery.history import MOST, MOST_ATTEMPTS, NO_HISTORY, Attempt, History
 from redrive.recovery.history import HeaderNames as HeaderNames
+from redrive.text import elide_lines, truncate
 from redrive.wire.patch import (
     RawValue,
     check_properties,
@@ -232,7 +232,7 @@ def _first_retry(
     except RemoteProtocolError:
         return None
     frame = _frame(names, failure.error_type, failure.fingerprint, attempt, delay)
-    message = legible(failure.message, _ATTEMPT_WORDS)
+    message = truncate(failure.message, _ATTEMPT_WORDS)
     at, told = _moment(failure.at), _words(message)
     size = frame.attempt_size + len(told) + len(at)
     story = (
@@ -314,7 +314,7 @@ def _attempts(
     """
     attempts, dropped = history.attempts, history.dropped
     if failure is not None:
-        message = legible(failure.message, _ATTEMPT_WORDS)
+        message = truncate(failure.message, _ATTEMPT_WORDS)
         newest = Attempt(attempt, failure.at, failure.error_type, message, failure.fingerprint, delay)
         attempts = (*attempts, newest)
         dropped += max(0, len(attempts) - MOST_ATTEMPTS)
@@ -422,13 +422,13 @@ def _fewer_attempts(telling: _Telling, excess: int) -> _Telling:
 
 def _shorter_stack(telling: _Telling, excess: int) -> _Telling:
     room = len(_words(telling.stack)) - 5 - excess
-    return telling._replace(stack=cut_in_the_middle(telling.stack, room) if room >= _SHORTEST_STACK else "")
+    return telling._replace(stack=elide_lines(telling.stack, room) if room >= _SHORTEST_STACK else "")
 
 
 def _fewer_words(telling: _Telling, _: int) -> _Telling:
     return telling._replace(
-        words={name: legible(text, _FEW_WORDS) for name, text in telling.words.items()},
-        attempts=tuple(replace(attempt, message=legible(attempt.message, _FEW_WORDS)) for attempt in telling.attempts),
+        words={name: truncate(text, _FEW_WORDS) for name, text in telling.words.items()},
+        attempts=tuple(replace(attempt, message=truncate(attempt.message, _FEW_WORDS)) for attempt in telling.attempts),
     )
 
 
@@ -494,7 +494,7 @@ def _moment(at: datetime) -> RawValue:
 
 
 def _label(text: str) -> RawValue:
-    return _words(legible(text, _MOST_LABEL))
+    return _words(truncate(text, _MOST_LABEL))
 
 
 def _words(text: str) -> RawValue:

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TypeAlias
 
-from redrive.recovery.bodies import visible
 from redrive.recovery.dead_letter import DeadLetter, Death, Redrive
 from redrive.recovery.durations import brief
 from redrive.recovery.story import ParkReason
+from redrive.text import one_line, pluralise
 
 _WHY = {
     ParkReason.EXHAUSTED: "its last attempt failed",
@@ -52,7 +52,7 @@ def explain(letter: DeadLetter) -> list[str]:
     lines += _contradiction(letter)
     if not (letter.parked or letter.deaths):
         lines.append("how it came here is not known: it has no story and no x-death")
-    return [visible(line.replace("\n", " ")) for line in lines]
+    return [one_line(line) for line in lines]
 
 
 def _in_order(events: Iterable[_Event]) -> list[str]:
@@ -98,7 +98,7 @@ def _redriven(redrive: Redrive) -> str:
 def _death(death: Death) -> str:
     queue = death.queue or "a queue without a name"
     if death.parked:
-        attempts = f" after {_counted(death.times, 'attempt')}" if death.times else ""
+        attempts = f" after {pluralise(death.times, 'attempt')}" if death.times else ""
         error = f" with {death.error}" if death.error else ""
         return f"failed in {queue}{error}, and parked as {death.reason}{attempts}{_when(death.at)}"
     before, after = _HOW.get(death.reason, ("dead in ", f": {death.reason or 'no reason is told'}"))
@@ -111,7 +111,7 @@ def _death(death: Death) -> str:
 
 def _attempts(letter: DeadLetter) -> Iterator[str]:
     if letter.dropped:
-        yield f"{_counted(letter.dropped, 'earlier attempt')} failed, of which nothing more is told"
+        yield f"{pluralise(letter.dropped, 'earlier attempt')} failed, of which nothing more is told"
     for attempt in letter.history:
         error = ": ".join(filter(None, (attempt.error_type, attempt.message))) or "an error that is not told"
         yield f"attempt {attempt.number} failed{_when(attempt.at)} with {error}"
@@ -124,7 +124,7 @@ def _park(letter: DeadLetter) -> Iterator[str]:
         return
     by = f" by {letter.app}" if letter.app else ""
     on = f" on {letter.host}" if letter.host else ""
-    attempts = f" after {_counted(letter.attempts, 'attempt')}" if letter.attempts else ""
+    attempts = f" after {pluralise(letter.attempts, 'attempt')}" if letter.attempts else ""
     error = f" ({letter.error})" if letter.error and not letter.history else ""
     yield f"parked{by}{on}{_when(letter.dead_at)}{attempts}, because {_WHY[ParkReason(letter.reason)]}{error}"
 
@@ -142,7 +142,3 @@ def _contradiction(letter: DeadLetter) -> Iterator[str]:
 
 def _when(at: datetime | None) -> str:
     return f" at {at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else ""
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -30,6 +30,7 @@ from redrive.errors import ConfigurationError, DatabaseUnavailable, RedriveError
 
 _SQLSTATES = ("08", "53", "57P01", "57P02", "57P03", "57P05", "25006", "28", "3D000")  # they begin with
 _ENDS = ("08", "57P")  # after which the server closes the connection
+_MOST_REASON = 300  # characters
 _PRIMARY = 0xFF  # the bits of SQLite's primary result code
 _SQLITE_CODES = frozenset(
     {
@@ -62,6 +63,13 @@ def is_outage(error: BaseException) -> bool:
 def reason(error: SQLAlchemyError) -> str:
     """Return what the driver reports, in one line: without the statement and without SQLAlchemy's own remarks."""
     return " ".join(str(getattr(error, "orig", None) or error).split())
+
+
+def problem(error: SQLAlchemyError) -> str:
+    """Return in one line what the database reports, and what to do if its tables are missing."""
+    said = reason(error)[:_MOST_REASON]
+    hint = ". Make the tables: redrive db upgrade APP" if "no such table" in said or "does not exist" in said else ""
+    return f"the database: {said}{hint}"
 
 
 def explanation(error: SQLAlchemyError, database: str = "the database") -> RedriveError:

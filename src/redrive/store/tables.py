@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
@@ -25,6 +24,7 @@ import sqlalchemy as sa
 from redrive.errors import ConfigurationError
 from redrive.runtime.dlq.operation import State
 from redrive.store.columns import Moment, Words
+from redrive.text import did_you_mean
 
 # SQLite counts rows by itself only in a column that is an INTEGER and nothing else.
 _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -77,11 +77,8 @@ class InboxNames:
 def _check_columns(table: str, renamed: Iterable[str], known: Sequence[str]) -> None:
     for name in renamed:
         if name not in known:
-            close = get_close_matches(name, known, 1)
-            raise ConfigurationError(
-                f"{table}.columns: there is no column {name}"
-                + (f", did you mean {close[0]}?" if close else f"; there are {', '.join(known)}")
-            )
+            hint = did_you_mean(name, known, f"; there are {', '.join(known)}")
+            raise ConfigurationError(f"{table}.columns: there is no column {name}{hint}")
 
 
 INBOX_COLUMNS = ("consumer", "message_id", "processed_at")

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
 from redrive.errors import ConfigurationError
+from redrive.text import did_you_mean
 
 
 class Transport(StrEnum):
@@ -30,9 +30,8 @@ class Transport(StrEnum):
         known = [str(one) for one in cls]
         if name.upper() in known:
             return cls(name.upper())
-        close = get_close_matches(name.upper(), known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"want {' or '.join(known)}"
-        raise ConfigurationError(f"outbox.transport {name!r}: {hint}")
+        hint = did_you_mean(name.upper(), known, f": want {' or '.join(known)}")
+        raise ConfigurationError(f"outbox.transport {name!r}{hint}")
 
 
 @dataclass(frozen=True, slots=True)

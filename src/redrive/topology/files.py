@@ -23,12 +23,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
 from math import isfinite
 from typing import Any, TypeAlias, TypeVar
 
 from redrive.errors import ConfigurationError, TopologyError
 from redrive.recovery.retry import Exponential, Retry
+from redrive.text import did_you_mean
 from redrive.topology.declared import Bind, Exchange, Queue, Topology
 from redrive.topology.definitions import BindingDefinition
 from redrive.topology.naming import Naming
@@ -235,8 +235,7 @@ class _Reader:
         values = {}
         for name, value in raw.items():
             if name not in known:
-                close = get_close_matches(name, known, 1)
-                hint = f", did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+                hint = did_you_mean(name, known, f"; there are {', '.join(known)}")
                 self.problems.append(f"{where}: unknown option {name[:_MOST_WORDS]}{hint}")
             elif name in special:
                 values[name] = special[name](value)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from difflib import get_close_matches
 
 from redrive.recovery.retry import Retry, Route
+from redrive.text import closest, did_you_mean
 from redrive.topology import ladder
 from redrive.topology.cycles import find_cycles
 from redrive.topology.declared import Queue, QueueType, Way
@@ -54,9 +54,9 @@ def problems_of_queue(queue: Queue, kind: QueueType, server: Server) -> Iterator
     if "x-queue-type" in queue.arguments:
         yield f"{who}: say its type as type={queue.arguments['x-queue-type']!r}, not as an argument"
     for argument in queue.arguments:
-        close = get_close_matches(argument, KNOWN_ARGUMENTS, 1, 0.85)
+        close = closest(argument, KNOWN_ARGUMENTS, 0.85)
         if argument not in KNOWN_ARGUMENTS and close:
-            yield f"{who}: unknown argument {argument}, did you mean {close[0]}?"
+            yield f"{who}: unknown argument {argument}, did you mean {close}?"
     if queue.delivery_limit is not None and kind is not QueueType.QUORUM:
         yield f"{who}: only quorum queues have a delivery_limit: say type='quorum'"
     if queue.delivery_limit is not None and queue.delivery_limit < 0 and server.unlimited_deliveries is None:
@@ -156,8 +156,7 @@ def _unreached(exchange: str, key: str, who: str, definitions: Definitions) -> I
         yield f"{who}: the routing key is empty, and no queue is bound to exchange {exchange!r} by that: add the key"
     else:
         keys = {bind.routing_key for bind in definitions.bindings_from(exchange)}
-        close = get_close_matches(key, keys, 1)
-        hint = f", did you mean {close[0]!r}?" if close else ": bind one, or name another destination"
+        hint = did_you_mean(key, keys, ": bind one, or name another destination", shown=repr)
         yield f"{who}: no queue is bound to exchange {exchange!r} by the key {key!r}{hint}"
 
 
@@ -167,11 +166,9 @@ def _unreached(exchange: str, key: str, who: str, definitions: Definitions) -> I
 def problems_of_definitions(definitions: Definitions) -> Iterator[str]:
     yield from _names(definitions)
     for exchange in definitions.exchanges:
-        if close := get_close_matches(exchange.type, _KNOWN_TYPES, 1, 0.6):
-            if exchange.type not in _KNOWN_TYPES and not exchange.type.startswith("x-"):
-                yield f"{exchange}: unknown type {exchange.type!r}, did you mean {close[0]!r}?"
-        elif not exchange.type.startswith("x-"):
-            yield f"{exchange}: unknown type {exchange.type!r}: want direct, fanout, topic or headers"
+        if exchange.type not in _KNOWN_TYPES and not exchange.type.startswith("x-"):
+            hint = did_you_mean(exchange.type, _KNOWN_TYPES, ": want direct, fanout, topic or headers", shown=repr)
+            yield f"{exchange}: unknown type {exchange.type!r}{hint}"
     for queue in definitions.queues:
         yield from _arguments(queue)
     yield from _dangling(definitions)
@@ -237,8 +234,7 @@ def _dangling(definitions: Definitions) -> Iterator[str]:
 
 
 def _did_you_mean(name: str, known: set[str]) -> str:
-    close = get_close_matches(name, known, 1)
-    return f", did you mean {close[0]!r}?" if close else ": declare it"
+    return did_you_mean(name, known, ": declare it", shown=repr)
 
 
 def expiring_cycles(definitions: Definitions) -> list[tuple[str, ...]]:

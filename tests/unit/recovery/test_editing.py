@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.recovery.bodies import visible
 from redrive.recovery.editing import LIMIT, Content, Edit, EditRefused, diff, edited, is_json
 from redrive.recovery.redaction import REDACTED
+from redrive.text import printable
 from redrive.wire.patch import find_header, join_table, patch_properties, with_property
 from redrive.wire.properties import Properties, decode_properties
 
@@ -298,4 +298,4 @@ def test_what_is_empty_is_compared_too() -> None:
 def test_whatever_there_is_can_be_compared(one: bytes, other: bytes, content_type: str | None) -> None:
     shown = diff(content(one, content_type), Content(join_table([]), other))
 
-    assert visible(shown) == shown
+    assert printable(shown) == shown

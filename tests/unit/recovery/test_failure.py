@@ -6,10 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from redrive.recovery.failure import MOST_STACK, Failure, cut_in_the_middle, describe, stack_of
+from redrive.recovery.failure import MOST_STACK, Failure, describe, stack_of
 from redrive.recovery.fingerprint import fingerprint
 
 NOW = datetime(2024, 5, 17, 12, 30, tzinfo=UTC)
@@ -257,41 +255,3 @@ def test_every_error_can_be_described_in_bounds(make: Callable[[], BaseException
         text.encode()
         assert "\0" not in text
         assert "\x1b" not in text
-
-
-# Cutting ------------------------------------------------------------------------------------------------
-
-
-@given(st.text(st.characters(codec="utf-8") | st.just("\n")), st.integers(0, 300))
-def test_text_that_is_cut_fits(text: str, most: int) -> None:
-    cut = cut_in_the_middle(text * 5, most)
-
-    assert len(cut.encode()) <= most
-    assert cut == text * 5 or " bytes cut ...\n" in cut or cut == ""
-
-
-@given(st.lists(st.text("aä.", max_size=30), min_size=50))
-def test_lines_are_kept_whole_and_what_is_missing_adds_up(lines: list[str]) -> None:
-    text = "".join(f"line {line}\n" for line in lines)
-    cut = cut_in_the_middle(text, 250)
-
-    head, _, rest = cut.partition("  ... ")
-    number, _, tail = rest.partition(" bytes cut ...\n")
-    assert text.startswith(head)
-    assert text.endswith(tail)
-    assert int(number) == len(text.encode()) - len(head.encode()) - len(tail.encode())
-    assert head.endswith("\n")
-    assert text.removesuffix(tail).endswith("\n")
-
-
-def test_one_endless_line_is_cut_in_the_middle() -> None:
-    cut = cut_in_the_middle("a" * 500 + "b" * 500, 100)
-
-    assert cut.startswith("aaa")
-    assert cut.endswith("bbb")
-    assert cut.splitlines()[1].endswith(" bytes cut ...")
-
-
-def test_what_fits_is_not_cut() -> None:
-    assert cut_in_the_middle("ä" * 10, 20) == "ä" * 10
-    assert cut_in_the_middle("ä" * 10, 19) == ""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.recovery.fingerprint import fingerprint, legible, normalised, type_name, words
+from redrive.recovery.fingerprint import fingerprint, normalised, type_name, words
 
 
 def raised(error: BaseException) -> BaseException:
@@ -336,33 +336,3 @@ def test_a_type_is_named_with_its_module_unless_everybody_knows_it(error: BaseEx
 
 def test_an_error_that_cannot_talk_is_told_so() -> None:
     assert words(Mute()) == "(its text could not be had: SystemExit)"
-
-
-# Legible text -------------------------------------------------------------------------------------------
-
-
-any_text = st.text(st.characters(exclude_categories=()))
-
-
-@given(any_text, st.integers(1, 20))
-def test_legible_text_fits_can_be_encoded_and_holds_no_control_characters(text: str, most: int) -> None:
-    made = legible(text, most)
-
-    assert len(made) <= most
-    assert "\0" not in made
-    assert "\x1b" not in made
-    made.encode()
-
-
-@given(any_text, st.integers(1, 20))
-def test_what_is_legible_stays_as_it_is(text: str, most: int) -> None:
-    assert legible(legible(text, most), most) == legible(text, most)
-
-
-def test_text_that_was_cut_says_so() -> None:
-    assert legible("abcdef", 6) == "abcdef"
-    assert legible("abcdefg", 6) == "abcde…"
-
-
-def test_lines_stay_lines() -> None:
-    assert legible("a\n\tb\r\0", 99) == "a\n\tb\\x0d\\x00"

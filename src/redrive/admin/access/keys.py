@@ -24,12 +24,12 @@ from redrive.admin.access.refusals import Refused
 from redrive.admin.access.roles import ALL_QUEUES, Principal, Role
 from redrive.admin.access.secret import digest_of, is_secret, new_secret
 from redrive.errors import ConfigurationError, KeyNotFound
-from redrive.recovery.bodies import visible
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.store.tables import keys_table, sessions_table
+from redrive.text import printable
 
 PREFIX = "rdk_"
 REFUSAL = (
@@ -132,7 +132,7 @@ class Keys:
             row = connection.execute(sa.select(table).where(choice)).mappings().first()
             if row is not None:
                 return _key(row)
-        raise KeyNotFound(visible(id_or_name))
+        raise KeyNotFound(printable(id_or_name))
 
     def _one_at_a_time(self, connection: sa.Connection) -> None:
         """Two who make a key of the same name at the same moment; SQLite's transactions wait for each other anyway."""
@@ -203,12 +203,12 @@ def is_name(text: str) -> bool:
 
 def _check(name: str, queues: Sequence[str]) -> None:
     if not is_name(name):
-        raise ConfigurationError(f"{visible(name)[:80]!r} is no name for a key: want up to 255 visible characters")
+        raise ConfigurationError(f"{printable(name)[:80]!r} is no name for a key: want up to 255 visible characters")
     if isinstance(queues, str) or not 0 < len(queues) <= _MOST_PATTERNS:
         raise ConfigurationError(f"queues of a key: want 1 to {_MOST_PATTERNS} patterns; '*' is every queue")
     for pattern in queues:
         if not is_name(pattern):
-            raise ConfigurationError(f"{visible(pattern)[:80]!r} is no pattern for queues: want one like 'orders.*'")
+            raise ConfigurationError(f"{printable(pattern)[:80]!r} is no pattern for queues: want one like 'orders.*'")
 
 
 def _end(now: datetime, expires: timedelta | None) -> datetime | None:

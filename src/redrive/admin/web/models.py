@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from redrive.admin.desk import OutboxView, Planned, TopologyView
 from redrive.admin.service import QueueView
 from redrive.admin.snapshots import Seen
-from redrive.recovery.bodies import ShownBody, visible
+from redrive.recovery.bodies import ShownBody
 from redrive.recovery.bodies import show as show_body
 from redrive.recovery.dead_letter import DeadLetter, Summary
 from redrive.recovery.durations import duration
@@ -21,6 +21,7 @@ from redrive.runtime.dlq.looking import By, Found, Group, Grouping
 from redrive.runtime.dlq.operation import Destination, Item, Kind, Operation, Order, Ramp, Selection, State, Way
 from redrive.runtime.dlq.planning import Plan, Target
 from redrive.runtime.dlq.spending import Risk
+from redrive.text import printable
 from redrive.topology.doctor import Finding
 from redrive.topology.plan import Action
 from redrive.wire.values import shown
@@ -86,7 +87,7 @@ class QueueOut(Told):
             peek_safety=view.peek_safety,
             peek_note=view.peek_note,
             operation=view.operation.id if view.operation is not None else None,
-            redrive_to=visible(view.redrive_to),
+            redrive_to=printable(view.redrive_to),
         )
 
 
@@ -160,8 +161,8 @@ class MessageOut(LetterOut):
             **_line(letter),
             queue=_name(letter.queue),
             timeline=explain(letter),
-            stack=visible(letter.stack),
-            headers={visible(name): _plain(value) for name, value in letter.headers.items()},
+            stack=printable(letter.stack),
+            headers={printable(name): _plain(value) for name, value in letter.headers.items()},
             content_type=_text(letter.content_type),
             timestamp=letter.timestamp,
             body=BodyOut.of(
@@ -392,7 +393,7 @@ class PlanOut(Told):
             targets=[TargetOut.of(target) for target in plan.targets],
             also_receives=list(plan.also_receives) if plan.also_receives is not None else None,
             sample=[LetterOut.of(letter) for letter in plan.sample],
-            warnings=[visible(warning) for warning in plan.warnings],
+            warnings=[printable(warning) for warning in plan.warnings],
         )
 
 
@@ -444,15 +445,15 @@ class OperationOut(Told):
             kind=order.kind,
             queue=_name(order.queue),
             state=operation.state,
-            to=visible(str(order.to)),
+            to=printable(str(order.to)),
             counts=CountsOut.model_validate(operation.counts.as_dict()),
             scope=operation.scope,
             step=operation.step,
             rate=order.rate,
             ramp=list(order.ramp.steps) if order.ramp is not None else None,
-            by=visible(order.by),
-            reason=visible(order.reason),
-            note=visible(operation.note),
+            by=printable(order.by),
+            reason=printable(order.reason),
+            note=printable(operation.note),
             created_at=operation.created_at,
             started_at=operation.started_at,
             ended_at=operation.ended_at,
@@ -547,8 +548,8 @@ class TopologyOut(Told):
             drift=[
                 StepOut(
                     action=step.action,
-                    what=visible(str(step.definition)),
-                    differences=[visible(str(one)) for one in step.differences],
+                    what=printable(str(step.definition)),
+                    differences=[printable(str(one)) for one in step.differences],
                 )
                 for step in view.drift.steps
                 if step.action is not Action.UNCHANGED
@@ -607,7 +608,7 @@ class MeOut(Told):
 def _text(value: Any) -> Any:
     """Texts of messages are hostile: no character moves a cursor, or turns the direction of writing."""
     if isinstance(value, str):
-        return visible(value)
+        return printable(value)
     if isinstance(value, dict):
         return {_text(key): _text(one) for key, one in value.items()}
     return value
@@ -624,7 +625,7 @@ def _name(value: str | None) -> Any:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return visible(value)
+        return printable(value)
     return value
 
 
@@ -641,12 +642,12 @@ def _plain(value: object) -> Any:
         case None | bool() | int():
             return value
         case str():
-            return visible(value)
+            return printable(value)
         case dict():
-            return {visible(str(key)): _plain(one) for key, one in value.items()}
+            return {printable(str(key)): _plain(one) for key, one in value.items()}
         case list() | tuple():
             return [_plain(one) for one in value]
         case datetime():
             return value.isoformat()
         case _:
-            return visible(shown(value))
+            return printable(shown(value))

@@ -44,9 +44,10 @@ from redrive.errors import (
     SearchError,
     name_of,
 )
-from redrive.recovery.bodies import visible
 from redrive.recovery.editing import EditRefused
 from redrive.runtime.dlq.transforming import TransformFailed
+from redrive.store.outages import problem as database_problem
+from redrive.text import printable
 
 MEDIA_TYPE = "application/problem+json"
 _SOON = {"Retry-After": "2"}
@@ -65,7 +66,7 @@ class Problem:
         return self.type.replace("-", " ").capitalize()
 
     def as_dict(self, instance: str) -> dict[str, Any]:
-        told = {"type": TYPE + self.type, "title": self.title, "status": self.status, "detail": visible(self.detail)}
+        told = {"type": TYPE + self.type, "title": self.title, "status": self.status, "detail": printable(self.detail)}
         return {**told, "instance": instance, **self.more}
 
     def response(self, instance: str) -> JSONResponse:
@@ -114,7 +115,7 @@ def _problem_of(error: Exception) -> Problem | None:
         case SearchError():
             return Problem(422, "invalid-request", error.problem, more={"position": error.position})
         case LetterAmbiguous():
-            return Problem(422, "invalid-request", str(error), more={"matches": list(map(visible, error.matches))})
+            return Problem(422, "invalid-request", str(error), more={"matches": list(map(printable, error.matches))})
         case ConfigurationError():
             return Problem(422, "invalid-request", str(error))
         case AuditUnavailable():
@@ -125,21 +126,13 @@ def _problem_of(error: Exception) -> Problem | None:
             said = str(error) or "the broker did not answer in time"
             return Problem(503, "broker-unavailable", said, _SOON)
         case SQLAlchemyError():
-            return Problem(503, "database-unavailable", _about_the_database(error), _SOON)
+            return Problem(503, "database-unavailable", database_problem(error), _SOON)
         case RequestValidationError():
             return Problem(422, "invalid-request", _about_the_request(error), more={"errors": _mistakes(error)})
         case HTTPException():
             return _of_http(error)
         case _:
             return None
-
-
-def _about_the_database(error: SQLAlchemyError) -> str:
-    """In a line, without the statement: that is for programmers."""
-    said = " ".join(str(getattr(error, "orig", None) or type(error).__name__).split())[:300]
-    if "no such table" in said or "does not exist" in said:
-        return f"{said}. Make the tables: redrive db upgrade"
-    return f"the database: {said}"
 
 
 def _mistakes(error: RequestValidationError) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from redrive.cli.dlq.redriving import (
 )
 from redrive.cli.exits import NOT_FOUND
 from redrive.cli.places import Where, place_options
-from redrive.cli.printing import as_json, counted, note, number, safe
+from redrive.cli.printing import as_json, counted, note, number
 from redrive.cli.sources import explains_errors, import_object, run
 from redrive.errors import ConfigurationError
 from redrive.recovery.editing import Edit
@@ -38,6 +38,7 @@ from redrive.runtime.dlq.operation import Kind, Operation, Order
 from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.spending import Risk
 from redrive.runtime.dlq.transforming import ByHand, Transform, from_function, from_patch
+from redrive.text import one_line
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 no_input_option = click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
@@ -67,7 +68,7 @@ def discard(where: Where, queue: str, reason: str, name: str | None, no_input: b
     made = _planned(service, order)
     if name is None:
         if no_input or not sys.stdin.isatty():
-            confirm("", False, True, f"--confirm {shlex.quote(safe(queue))}")
+            confirm("", False, True, f"--confirm {shlex.quote(one_line(queue))}")
         name = click.prompt(
             f"Discard {counted(made.eligible, 'message')}? Type the queue's name",
             default="",
@@ -219,7 +220,7 @@ def _text(patch: str) -> str:
 def _changed(where: Where, service: Service, order: Order, how: Transform, manner: Manner) -> None:
     made = _planned(service, order)
     for id, difference in run(service.samples, made.order, how, force=manner.force):
-        click.echo(f"{safe(id)}\n{difference}", err=not manner.dry_run)
+        click.echo(f"{one_line(id)}\n{difference}", err=not manner.dry_run)
     if manner.dry_run:
         return
     confirm(f"Change {counted(made.eligible, 'message')} and send them back to work?", manner.yes, manner.no_input)
@@ -300,11 +301,11 @@ def import_(where: Where, queue: str, file: Path, from_line: int, yes: bool, no_
         confirm("", yes, no_input=True)
     else:
         wanted = sum(number >= from_line for number, _ in _lines(file))
-        confirm(f"Import {counted(wanted, 'message')} into {safe(queue)}?", yes, no_input)
+        confirm(f"Import {counted(wanted, 'message')} into {one_line(queue)}?", yes, no_input)
     done = run(_imported, where.service(), queue, file, from_line)
     if json:
         as_json({"imported": done})
-    note(f"{counted(done, 'message')} imported into {safe(queue)}")
+    note(f"{counted(done, 'message')} imported into {one_line(queue)}")
 
 
 def _lines(file: Path) -> Iterator[tuple[int, Exported]]:
@@ -329,6 +330,6 @@ async def _imported(service: Service, queue: str, file: Path, from_line: int) ->
             async for line in progress:
                 upto = line
     except BaseException:
-        note(f"redrive: everything up to line {number(upto)} is in {safe(queue)}; to go on: --from-line {upto + 1}")
+        note(f"redrive: everything up to line {number(upto)} is in {one_line(queue)}; to go on: --from-line {upto + 1}")
         raise
     return wanted[0]

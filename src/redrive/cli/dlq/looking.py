@@ -12,7 +12,7 @@ from redrive.admin.service import QueueView
 from redrive.cli.dlq.options import json_option, query_option, risk_options
 from redrive.cli.exits import FOUND
 from redrive.cli.places import Where, place_options
-from redrive.cli.printing import ago, as_json, counted, note, number, out, safe, table
+from redrive.cli.printing import ago, as_json, counted, note, number, out, table
 from redrive.cli.sources import explains_errors, run
 from redrive.recovery import search
 from redrive.recovery.bodies import show as show_body
@@ -22,6 +22,7 @@ from redrive.recovery.redaction import REDACTION
 from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.looking import By, Found
 from redrive.runtime.dlq.spending import Risk
+from redrive.text import one_line
 
 
 @click.command("ls")
@@ -45,10 +46,10 @@ def list_(where: Where, queues: tuple[str, ...], json: bool) -> None:
         return
     rows = [
         (
-            safe(view.name),
+            one_line(view.name),
             number(view.depth),
             ago(view.oldest),
-            safe(view.source) or "-",
+            one_line(view.source) or "-",
             view.type,
             view.peek_safety,
             f"{view.operation.id} {view.operation.state}" if view.operation is not None else "",
@@ -90,21 +91,21 @@ def peek(where: Where, queue: str, query: str, limit: int, start: int, risk: Ris
         return
     _letters(page.letters)
     more = f"; go on with --from {page.next}" if page.next is not None else ""
-    note(f"{counted(len(page.letters), 'message')} of {number(page.depth)} in {safe(queue)}{more}")
+    note(f"{counted(len(page.letters), 'message')} of {number(page.depth)} in {one_line(queue)}{more}")
 
 
 def _letters(letters: tuple[Summary, ...]) -> None:
     rows = [
         (
             number(letter.position),
-            safe(letter.id),
+            one_line(letter.id),
             ago(letter.dead_at),
-            safe(letter.source) or "-",
-            safe(letter.type) or "-",
+            one_line(letter.source) or "-",
+            one_line(letter.type) or "-",
             letter.reason,
             str(letter.attempts),
             str(letter.redriven),
-            safe(": ".join(filter(None, (letter.error, letter.error_message)))),
+            one_line(": ".join(filter(None, (letter.error, letter.error_message)))),
         )
         for letter in letters
     ]
@@ -140,12 +141,12 @@ def groups(where: Where, queue: str, by: str, query: str, risk: Risk, json: bool
         return
     rows = [
         (
-            safe(group.key, 40) or "-",
+            one_line(group.key, 40) or "-",
             number(group.count),
             ago(group.oldest),
             ago(group.newest),
-            safe(", ".join(source or "?" for source in group.sources), 40),
-            safe(": ".join(filter(None, (group.error, group.error_message)))),
+            one_line(", ".join(source or "?" for source in group.sources), 40),
+            one_line(": ".join(filter(None, (group.error, group.error_message)))),
         )
         for group in found.groups
     ]
@@ -182,7 +183,7 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, risk: R
     if json:
         as_json(_message_row(found, body.text))
         return
-    out().print(f"[bold]{safe(letter.id)}[/]  in {safe(queue)}, position {letter.position}", markup=True)
+    out().print(f"[bold]{one_line(letter.id)}[/]  in {one_line(queue)}, position {letter.position}", markup=True)
     facts = {
         "message_id": letter.message_id,
         "correlation": letter.correlation_id,
@@ -194,17 +195,19 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, risk: R
     }
     for name, value in facts.items():
         if value:
-            click.echo(f"{name:<12} {safe(value)}")
+            click.echo(f"{name:<12} {one_line(value)}")
     click.echo()
     for line in explain(letter):
         click.echo(f"  {line}")
     if letter.stack:
-        click.echo("\n" + "\n".join(safe(line) for line in letter.stack.splitlines()))
+        click.echo("\n" + "\n".join(one_line(line) for line in letter.stack.splitlines()))
     if headers:
         click.echo("\nheaders")
         for name, header in letter.headers.items():
-            click.echo(f"  {safe(name)}: {safe(str(header), 500)}")
-    click.echo(f"\nbody  {counted(letter.size, 'byte')}, {safe(letter.content_type) or 'no content type'}, {body.kind}")
+            click.echo(f"  {one_line(name)}: {one_line(str(header), 500)}")
+    click.echo(
+        f"\nbody  {counted(letter.size, 'byte')}, {one_line(letter.content_type) or 'no content type'}, {body.kind}"
+    )
     click.echo(body.text)
     if body.note:
         note(f"redrive: {body.note}")
@@ -254,7 +257,7 @@ def check(where: Where, queues: tuple[str, ...], most: int, older_than: str | No
     for view in bad:
         since = f", the oldest died {ago(view.oldest, now)}" if view.oldest is not None else ""
         if not json:
-            click.echo(f"{safe(view.name)}: {counted(view.depth, 'dead letter')}{since}")
+            click.echo(f"{one_line(view.name)}: {counted(view.depth, 'dead letter')}{since}")
     if bad:
         sys.exit(FOUND)
     note(f"{counted(len(found), 'queue')} checked, no dead letters to worry about")

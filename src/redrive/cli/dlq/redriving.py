@@ -14,7 +14,7 @@ from redrive.admin.service import Service
 from redrive.cli.dlq.options import F, json_option, query_option, risk_options
 from redrive.cli.exits import GUARDED, NOT_FOUND, PARTIAL, USAGE
 from redrive.cli.places import Where, place_options
-from redrive.cli.printing import Progress, as_json, counted, note, number, safe
+from redrive.cli.printing import Progress, as_json, counted, note, number
 from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, run
 from redrive.errors import ConfigurationError
@@ -24,6 +24,7 @@ from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, Selection, State, Way
 from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.spending import Risk
+from redrive.text import one_line
 
 
 def selection_options(command: F) -> F:
@@ -134,11 +135,11 @@ def print_plan(made: Plan) -> None:
     if made.order.kind is not Kind.DISCARD:
         for target in made.targets[:10]:
             consumers = f" ({counted(target.consumers, 'consumer')})" if target.consumers is not None else ""
-            note(f"       {number(target.count)} → {safe(str(target))}{consumers}")
+            note(f"       {number(target.count)} → {one_line(str(target))}{consumers}")
         if made.also_receives == ():
             note("       nobody else receives these messages")
     for warning in made.warnings:
-        note(f"       ! {safe(warning)}")
+        note(f"       ! {one_line(warning)}")
 
 
 @click.command(short_help="Send messages back to work, without losing any.")
@@ -164,7 +165,7 @@ def redrive(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, 
     """
     service = where.service()
     made = _planned(service, make_order(service, queue, **said), "re-drive", dry_run=dry_run, json=json)
-    where_to = safe(str(made.targets[0])) if len(made.targets) == 1 else f"{len(made.targets)} destinations"
+    where_to = one_line(str(made.targets[0])) if len(made.targets) == 1 else f"{len(made.targets)} destinations"
     confirm(f"Re-drive {counted(made.eligible, 'message')} to {where_to}?", yes, no_input)
     finish(run(carry_out, service, made), json)
 
@@ -201,7 +202,7 @@ def move(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, jso
         reason=said["reason"],
     )
     made = _planned(service, with_risk(order, said["risk"]), "move", dry_run=dry_run, json=json)
-    confirm(f"Move {counted(made.eligible, 'message')} to {safe(order.to.name)}?", yes, no_input)
+    confirm(f"Move {counted(made.eligible, 'message')} to {one_line(order.to.name)}?", yes, no_input)
     finish(run(carry_out, service, made), json)
 
 
@@ -274,7 +275,7 @@ def finish(over: Operation, json: bool) -> None:
         parts.append(f"{number(counts.returned)} came back")
     if counts.possibly_duplicated:
         parts.append(f"{number(counts.possibly_duplicated)} possibly duplicated")
-    note(f"{over.id} {over.state}: {', '.join(parts)}" + (f". {safe(over.note)}" if over.note else ""))
+    note(f"{over.id} {over.state}: {', '.join(parts)}" + (f". {one_line(over.note)}" if over.note else ""))
     if over.state is State.CANCELLED:
         verb = "move" if over.order.kind is Kind.MOVE else "redrive"
         note(f"to go on: redrive dlq {verb} {over.order.queue} (the same selection finds what is left)")

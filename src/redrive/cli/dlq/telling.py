@@ -14,11 +14,12 @@ from redrive import environment
 from redrive.admin.notifications import Command, Notifier, Send, Webhook, deliver
 from redrive.admin.service import Service
 from redrive.cli.places import Where, place_options
-from redrive.cli.printing import note, safe
+from redrive.cli.printing import note
 from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, run
 from redrive.errors import RedriveError
 from redrive.recovery.durations import duration
+from redrive.text import one_line
 
 
 @click.command(short_help="Notify of new dead letters, and of operations that stall.")
@@ -87,7 +88,7 @@ async def look(
         else:
             notifier.saw_queue(queue, depth, now)
     for queue in sorted(migrated):
-        note(f"redrive: {safe(queue)} is being migrated: it is watched again when that is over")
+        note(f"redrive: {one_line(queue)} is being migrated: it is watched again when that is over")
     for operation in await service.operations(limit=50):
         notifier.saw_operation(operation, now)
     return (migrated if backlogs is None else backlogs & migrated) - notifier.depths.keys()

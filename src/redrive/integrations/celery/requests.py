@@ -46,10 +46,11 @@ from redrive.integrations.celery.deciding import (
 from redrive.integrations.celery.messages import body_of, properties_of
 from redrive.integrations.celery.places import Equipment, Place, equipment_of
 from redrive.integrations.celery.sending import budget_of, hand_over
-from redrive.recovery.failure import MOST_STACK, Failure, cut_in_the_middle, describe
+from redrive.recovery.failure import MOST_STACK, Failure, describe
 from redrive.recovery.history import History, read_count, read_history
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
 from redrive.recovery.verdict import Again, Bury
+from redrive.text import elide_lines
 
 log = logging.getLogger("redrive.integrations.celery")
 
@@ -270,7 +271,7 @@ def _failure_of(exc_info: Any, now: datetime) -> Failure:
     if isinstance(error, Reject):  # as it was raised: on its way here a text of its frames became its cause
         error = error.reason if isinstance(error.reason, BaseException) else Reject(error.reason, error.requeue)
     failure = describe(error, now, stack=False)
-    return replace(failure, stack=cut_in_the_middle(str(exc_info.traceback or ""), MOST_STACK))
+    return replace(failure, stack=elide_lines(str(exc_info.traceback or ""), MOST_STACK))
 
 
 def _unwrapped(exc_info: Any) -> BaseException:

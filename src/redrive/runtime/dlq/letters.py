@@ -18,7 +18,6 @@ says so, and no message is ever made of it.
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
@@ -34,6 +33,7 @@ from redrive.errors import ConfigurationError, RemoteProtocolError
 from redrive.recovery.dead_letter import DeadLetter, Letter
 from redrive.recovery.hiding import hide_body
 from redrive.recovery.redaction import Redaction, redact
+from redrive.text import printable_json
 from redrive.wire.patch import check_properties
 from redrive.wire.properties import decode_properties
 from redrive.wire.values import shown
@@ -106,7 +106,7 @@ def encode_letter(delivery: Delivered, letter: Letter, *, redaction: Redaction |
     if redaction is None:
         line["properties"] = b64encode(delivery.raw_properties).decode()
     line |= _exact("body", delivery.body if redaction is None else _hidden_body(delivery, redaction))
-    return printable(msgspec.json.encode(line).decode()).encode() + b"\n"
+    return printable_json(msgspec.json.encode(line).decode()).encode() + b"\n"
 
 
 def _exact(name: str, data: bytes) -> dict[str, object]:
@@ -167,22 +167,6 @@ def _hidden(told: dict[str, object], redaction: Redaction) -> dict[str, object]:
     hidden = redact(told, redaction)
     assert isinstance(hidden, dict)
     return hidden
-
-
-_UNCOMMON = re.compile(r"[^ -~]")
-
-
-def printable(text: str) -> str:
-    """JSON in which whatever acts is an escape. It stands in strings only, so that is what it means there, too."""
-    return text if text.isprintable() else _UNCOMMON.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    char = found[0]
-    if char.isprintable():
-        return char
-    pair = char.encode("utf-16-be")
-    return "".join(f"\\u{pair[at : at + 2].hex()}" for at in range(0, len(pair), 2))
 
 
 # Reading ----------------------------------------------------------------------------------------------

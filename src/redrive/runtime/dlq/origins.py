@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from redrive.recovery.bodies import visible
 from redrive.recovery.dead_letter import Summary
+from redrive.text import one_line
 from redrive.topology.dead_ends import Feeders, is_named_after
 
 NO_SOURCE = "the queue it failed in is not known: name one (--to QUEUE)"
@@ -106,4 +106,4 @@ def _foreign(letter: Summary) -> str:
 
 def shown_name(name: str) -> str:
     """A name that anybody may have written, fit to be printed."""
-    return visible(name.replace("\n", " ").encode("utf-8", "backslashreplace").decode())
+    return one_line(name.encode("utf-8", "backslashreplace").decode())

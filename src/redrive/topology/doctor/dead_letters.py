@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from redrive.text import pluralise
 from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
 from redrive.topology.doctor.case import Case
 from redrive.topology.doctor.finding import Symptom
-from redrive.topology.doctor.words import counted, told, with_arguments
+from redrive.topology.doctor.words import told, with_arguments
 from redrive.topology.flows import is_pattern
 
 _AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
@@ -83,7 +84,8 @@ def no_dlq(case: Case) -> Iterator[Symptom]:
         if main is not None and main.dlq is False:  # somebody said so
             continue
         if case.is_worked(queue.name) and not case.is_temporary(queue):
-            who = "is in the topology" if main is not None else f"has {counted(case.consumers(queue.name), 'consumer')}"
+            consumers = pluralise(case.consumers(queue.name) or 0, "consumer")
+            who = "is in the topology" if main is not None else f"has {consumers}"
             dlq = f"{queue.name}.dlq"
             fix = with_arguments(
                 case, queue, {"x-dead-letter-exchange": DEFAULT_EXCHANGE, "x-dead-letter-routing-key": dlq}

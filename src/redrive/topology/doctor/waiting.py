@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from redrive.text import pluralise
 from redrive.topology.dead_ends import is_called_waiting
 from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
 from redrive.topology.doctor.case import Case
 from redrive.topology.doctor.finding import Symptom
-from redrive.topology.doctor.words import UNKNOWN_QUEUE, counted, told, with_arguments
+from redrive.topology.doctor.words import UNKNOWN_QUEUE, told, with_arguments
 from redrive.topology.flows import is_pattern
 
 
@@ -18,7 +19,7 @@ def ttl_consumed(case: Case) -> Iterator[Symptom]:
         if consumers and case.waits(queue) and not _is_also_expiring(case, queue):
             targets = ", ".join(sorted(case.dead_letters[queue.name])) or "where it came from"
             evidence = (
-                f"{told(case, queue, 'x-message-ttl')}, then back to {targets}; and {counted(consumers, 'consumer')}"
+                f"{told(case, queue, 'x-message-ttl')}, then back to {targets}; and {pluralise(consumers, 'consumer')}"
             )
             yield Symptom(queue.name, evidence, f"stop the consumers of {queue.name}: consume from {targets}")
 

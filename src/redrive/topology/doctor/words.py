@@ -40,10 +40,6 @@ def remade(queue: QueueDefinition, how: str) -> str:
     return f"make {queue.name} again {how} (`redrive topology migrate` carries its messages over)"
 
 
-def counted(number: int | None, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def _with_policy(case: Case, queue: QueueDefinition, definition: Mapping[str, Any]) -> str:
     """Only one policy applies to a queue, so that one which is there must take the keys in."""
     said = json.dumps(dict(definition)).replace(json.dumps(UNKNOWN_QUEUE), UNKNOWN_QUEUE)

@@ -23,9 +23,9 @@ Nothing here does I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 
 from redrive.errors import ConfigurationError
+from redrive.text import did_you_mean
 from redrive.topology.definitions import Definitions
 from redrive.topology.draw.dot import dot
 from redrive.topology.draw.mermaid import mermaid
@@ -41,7 +41,6 @@ def draw(definitions: Definitions, format: str) -> str:
     """The text of a picture in one of `FORMATS`; the same for the same definitions, in whatever order they come."""
     write = FORMATS.get(format)
     if write is None:
-        close = get_close_matches(format, FORMATS, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"want one of {', '.join(FORMATS)}"
-        raise ConfigurationError(f"unknown format {format!r}, {hint}")
+        hint = did_you_mean(format, FORMATS, f", want one of {', '.join(FORMATS)}", shown=repr)
+        raise ConfigurationError(f"unknown format {format!r}{hint}")
     return write(picture_of(definitions))

@@ -1,7 +1,7 @@
 """How a page is made of a template.
 
 Texts that are shown come from messages, and messages from anybody. Autoescaping is on and never off, and what comes out
-of an expression is made `visible` first: nothing in it turns the direction of writing, or hides. A value that a form
+of an expression is made `printable` first: nothing in it turns the direction of writing, or hides. A value that a form
 sends back must stay as it is: `{{ value|exactly }}`, which is escaped and nothing else.
 
 The policy of the server (`headers.POLICY`) allows neither scripts nor styles inside of a page. There are none: what is
@@ -29,9 +29,9 @@ from redrive.admin.desk import Desk
 from redrive.admin.web.console import drawing, words
 from redrive.admin.web.console.links import address_asked_for, links_of
 from redrive.admin.web.identity import office_of
-from redrive.recovery.bodies import visible
 from redrive.recovery.redaction import redact_text
 from redrive.runtime.dlq.operation import Kind, State
+from redrive.text import one_line, printable
 
 THEME = "redrive_theme"
 THEMES = ("auto", "light", "dark")
@@ -62,7 +62,7 @@ NOTICES = {
 
 def _shown(value: Any) -> Any:
     """Every expression's last step before it is escaped."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
+    return value if isinstance(value, Markup) or not isinstance(value, str) else printable(value)
 
 
 def _exactly(value: str) -> Markup:
@@ -78,11 +78,6 @@ def _ago(context: Context, moment: datetime | None, otherwise: str = "–") -> M
     return Markup('<time datetime="{}" title="{}">{}</time>').format(moment.isoformat(), words.stamp(moment), said)
 
 
-def _cut(text: str, most: int) -> str:
-    text = visible(text)
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 @cache
 def environment() -> Environment:
     made = Environment(
@@ -94,7 +89,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        ago=_ago, cut=_cut, exactly=_exactly, number=words.number, percent=words.percent, size=words.size
+        ago=_ago, cut=one_line, exactly=_exactly, number=words.number, percent=words.percent, size=words.size
     )
     made.filters["without_secrets"] = redact_text
     made.globals.update(

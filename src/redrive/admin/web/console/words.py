@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from redrive.recovery.durations import roughly
 from redrive.runtime.dlq.canary import how_many
 from redrive.runtime.dlq.operation import Operation, State
 from redrive.runtime.dlq.planning import Plan
+from redrive.text import group_digits, pluralise
 
-_GROUPS = "\u202f"  # a narrow space, at which no line breaks
+number = partial(group_digits, separator="\u202f")  # a narrow space, at which no line breaks
+counted = partial(pluralise, shown=number)
 
 STATES = {
     State.PENDING: ("waits", "about to begin"),
@@ -22,14 +25,6 @@ STATES = {
     State.STOPPED_BY_GUARD: ("bad", "stopped by guard"),
     State.FAILED: ("bad", "failed"),
 }
-
-
-def number(value: int) -> str:
-    return f"{value:,}".replace(",", _GROUPS)
-
-
-def counted(value: int, what: str, many: str = "") -> str:
-    return f"{number(value)} {what}" if value == 1 else f"{number(value)} {many or what + 's'}"
 
 
 def age(moment: datetime, now: datetime) -> str:
