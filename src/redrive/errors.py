@@ -110,6 +110,10 @@ class ConfigurationError(RedriveError):
     Do: correct it and start again. Where a name is nearly right, the message says which one was probably meant.
     """
 
+    def __init__(self, *args: object, option: str = "") -> None:
+        super().__init__(*args)
+        self.option = option  # the one that is wrong, if a form has a field for it
+
 
 class InvalidURL(ConfigurationError):
     """A broker URL that cannot be understood. The message never holds the password.
@@ -376,14 +380,17 @@ class PeekUnsafe(RedriveError):
     all queues like this one (`peek-deletes`).
     """
 
-    def __init__(self, queue: str, why: str, fix: str) -> None:
-        super().__init__(f"queue {queue} was not looked into, since that could lose its messages: {why}. {fix}")
+    def __init__(self, queue: str, why: str, lasting_fix: str, may_be_spent: bool = False) -> None:
+        anyway = "; or say --spend-deliveries, and each look costs one" if may_be_spent else ""
+        self.fix = lasting_fix + anyway
+        super().__init__(f"queue {queue} was not looked into, since that could lose its messages: {why}. {self.fix}")
         self.queue = queue
         self.why = why
-        self.fix = fix
+        self.lasting_fix = lasting_fix
+        self.may_be_spent = may_be_spent  # by an operator who accepts that each look costs a delivery
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.queue, self.why, self.fix)
+        return type(self), (self.queue, self.why, self.lasting_fix, self.may_be_spent)
 
 
 class NotDeadLetterQueue(RedriveError):

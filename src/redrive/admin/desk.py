@@ -38,6 +38,7 @@ from redrive.errors import (
     PeekUnsafe,
     RedriveError,
 )
+from redrive.recovery.editing import EditPreview
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.letters import Exported
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page
@@ -460,8 +461,8 @@ class Desk:
     def _crew(self) -> Crew:
         return self.office.runner.crew
 
-    async def preview(self, order: Order, transform: Transform, *, force: bool = False) -> list[tuple[str, str]]:
-        """What a change would do: ids with differences."""
+    async def preview(self, order: Order, transform: Transform, *, force: bool = False) -> list[EditPreview]:
+        """Return what a change would make of each selected message."""
         await self.need_editing(order.queue)
         order = await self._restricted(Act.EDIT, order)
         return await self.service.samples(order, transform, force=force)

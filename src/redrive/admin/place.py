@@ -137,7 +137,8 @@ class View:
         if order.kind is Kind.MOVE and exists and self.is_dead_letter_queue(name) is False:
             raise ConfigurationError(
                 f"destination {name} is not a dead-letter queue, and a move keeps the failure record: to send messages "
-                f"back to work, use `redrive dlq redrive {order.queue} --to {name}`"
+                f"back to work, use `redrive dlq redrive {order.queue} --to {name}`",
+                option="to",
             )
 
     def source(self, queue: str) -> str | None:
@@ -179,8 +180,7 @@ class View:
         """Raise `PeekUnsafe` if a look would harm, unless somebody says that it is worth it."""
         cost = await self.peeking(queue)
         if not cost.is_free and not (spend and cost.may_be_spent):
-            anyway = "; or say --spend-deliveries, and each look costs one" if cost.may_be_spent else ""
-            raise PeekUnsafe(queue, cost.why, cost.fix + anyway)
+            raise PeekUnsafe(queue, cost.why, cost.fix, may_be_spent=cost.may_be_spent)
         return cost
 
     def check_dead(self, queue: str, *, named: bool) -> None:

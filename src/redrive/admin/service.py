@@ -39,7 +39,7 @@ from redrive.errors import (
 )
 from redrive.protocol.content import Delivery
 from redrive.recovery.dead_letter import Summary, read_dead_letter
-from redrive.recovery.editing import Content, diff
+from redrive.recovery.editing import Content, EditPreview, diff
 from redrive.recovery.hiding import hide_letter
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.redaction import REDACTION, redact_text
@@ -625,17 +625,17 @@ class Service:
         with archive:
             yield archive
 
-    async def samples(self, order: Order, transform: Transform, *, force: bool = False) -> list[tuple[str, str]]:
-        """What a transform would change, for some of the messages: each id with a diff, or with what is wrong."""
+    async def samples(self, order: Order, transform: Transform, *, force: bool = False) -> list[EditPreview]:
+        """Return what a transform would make of some of the messages."""
         await self.record_look("plan", order.queue, _risk(order), filter=_filter(order), detail=str(transform))
         async with self._look(order.queue, _risk(order)) as view:
             chooser = await self._chooser(view, self._signed(order), "")
-            chosen: list[tuple[str, str]] = []
+            chosen: list[EditPreview] = []
             enough = min(order.selection.limit or planning.MOST_SAMPLES, planning.MOST_SAMPLES)
 
             def see(delivery: Delivery, letter: Summary) -> bool:
                 if chooser.choose(letter, delivery.body, delivery.raw_properties).verdict is Verdict.TAKE:
-                    chosen.append((letter.id, _sample(transform, delivery, letter, force)))
+                    chosen.append(_sample(transform, delivery, letter, force))
                 return len(chosen) >= enough
 
             await looking.visit(view.broker, order.queue, see)
@@ -793,15 +793,15 @@ def _unproven(found: Tally, order: Order, view: View) -> tuple[str, ...]:
     return tuple(sorted(source for source in found.sources if not is_named_after(order.queue, source)))
 
 
-def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> str:
+def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> EditPreview:
     whole = read_dead_letter(delivery.raw_properties, delivery.body, queue=letter.queue, position=letter.position)
     try:
         content = transformed(transform, delivery, whole, force=force)
     except TransformFailed as error:
-        return f"cannot be changed: {redact_text(str(error))}"
+        return EditPreview(letter.id, problem=redact_text(str(error)))
     if content is None:
-        return "is skipped"
-    return diff(Content(delivery.raw_properties, delivery.body), content)
+        return EditPreview(letter.id)
+    return EditPreview(letter.id, diff(Content(delivery.raw_properties, delivery.body), content))
 
 
 def _portions(lines: Iterable[tuple[int, Exported]]) -> Iterator[list[tuple[int, Exported]]]:

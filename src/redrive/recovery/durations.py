@@ -30,16 +30,16 @@ def duration(value: Duration, what: str = "duration") -> timedelta:
     if isinstance(value, timedelta):
         return value
     if not isinstance(value, str):
-        raise ConfigurationError(f"{what} {value!r} has no unit: {_EXAMPLES}, or give a timedelta")
+        raise ConfigurationError(f"{what} {value!r} has no unit: {_EXAMPLES}, or give a timedelta", option=what)
     text, position, total = value.strip(), 0, timedelta(0)
     while part := _PART.match(text, position):
         try:
             total += float(part[1]) * _UNITS[part[2]]
         except OverflowError:
-            raise ConfigurationError(f"{what} {value!r} is longer than anything lasts") from None
+            raise ConfigurationError(f"{what} {value!r} is longer than anything lasts", option=what) from None
         position = part.end()
     if not text or position != len(text):
-        raise ConfigurationError(f"{what} {value!r} is not a length of time: {_EXAMPLES}")
+        raise ConfigurationError(f"{what} {value!r} is not a length of time: {_EXAMPLES}", option=what)
     return total
 
 

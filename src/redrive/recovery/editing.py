@@ -67,6 +67,20 @@ class Content(NamedTuple):
     body: bytes
 
 
+class EditPreview(NamedTuple):
+    """What a change would make of one message: a difference, nothing (it is skipped), or a problem."""
+
+    id: str
+    difference: str | None = None
+    problem: str = ""  # why the message cannot be changed
+
+    @property
+    def text(self) -> str:
+        if self.problem:
+            return f"cannot be changed: {self.problem}"
+        return "is skipped" if self.difference is None else self.difference
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
     body: bytes | None = None  # None: as it is

@@ -1,4 +1,4 @@
-"""What happened to a dead letter, in sentences, oldest first: what an operator reads before anything else.
+"""The events in the life of a dead letter, oldest first: what an operator reads before anything else.
 
     published to exchange domain.events with key order.new at 2024-05-17 11:59:58 UTC
     attempt 1 failed at 2024-05-17 12:00:00 UTC with TimeoutError: no answer
@@ -6,18 +6,20 @@
     attempt 2 failed at 2024-05-17 12:00:15 UTC with TimeoutError: no answer
     parked by shop on worker-1 at 2024-05-17 12:00:15 UTC after 2 attempts, because its last attempt failed
 
-What the broker did by itself has no story, so `x-death` is explained instead. It tells of each queue and reason how
-often, and when for the first time; what came between the first and the last is not known.
+Each has a kind and a time, for programs, and a sentence, for people. What the broker did by itself has no failure
+record, so `x-death` is explained instead. It contains for each queue and reason how often, and when for the first time;
+what happened between the first and the last is unknown.
 
-Everything in a sentence was written by somebody else. They are made for printing: nothing in them moves a cursor, turns
-the direction of writing, or hides.
+The names in a sentence come from the message, so a sentence is made printable: nothing in it moves a cursor, turns the
+direction of writing, or hides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TypeAlias
+from enum import StrEnum
+from typing import NamedTuple
 
 from redrive.recovery.dead_letter import DeadLetter, Death, Redrive
 from redrive.recovery.durations import brief
@@ -41,61 +43,84 @@ _HOW = {
     "rejected": ("rejected by a consumer of ", ""),
 }
 
-_Event: TypeAlias = "tuple[datetime | None, str]"
+
+class EventKind(StrEnum):
+    PUBLISHED = "published"
+    FAILED = "failed"  # in an attempt
+    WAITED = "waited"  # for its next attempt
+    DIED = "died"  # parked, or dead-lettered by the broker
+    REDRIVEN = "redriven"
+    UNKNOWN = "unknown"  # what is missing or contradictory
 
 
-def explain(letter: DeadLetter) -> list[str]:
+class TimelineEvent(NamedTuple):
+    kind: EventKind
+    at: datetime | None
+    text: str
+
+
+def explain(letter: DeadLetter) -> list[TimelineEvent]:
+    """Return what happened to a message, oldest first."""
     if letter.unreadable:
-        return ["its properties cannot be read, so nothing is known of how it came here"]
-    lines = [*_publish(letter), *_in_order(_earlier(letter)), *_attempts(letter), *_park(letter)]
-    lines += _in_order((death.at, _death(death)) for death in reversed(letter.deaths))
-    lines += _contradiction(letter)
+        return [_unknown("its properties cannot be read, so nothing is known of how it came here")]
+    events = [*_publish(letter), *_in_order(_earlier(letter)), *_attempts(letter), *_park(letter)]
+    events += _in_order(map(_death, reversed(letter.deaths)))
+    events += _contradiction(letter)
     if not (letter.parked or letter.deaths):
-        lines.append("how it came here is not known: it has no story and no x-death")
-    return [one_line(line) for line in lines]
+        events.append(_unknown("how it came here is not known: it has no story and no x-death"))
+    return [event._replace(text=one_line(event.text)) for event in events]
 
 
-def _in_order(events: Iterable[_Event]) -> list[str]:
-    """By their times, since 3.10 lists deaths in an order of its own; as they came if a time is missing."""
+def _in_order(events: Iterable[TimelineEvent]) -> list[TimelineEvent]:
+    """Sort by time, since 3.10 lists deaths in an order of its own; keep the order if a time is missing."""
     events = list(events)
-    timed = [(at, line) for at, line in events if at is not None]
-    if len(timed) == len(events):
-        timed.sort(key=lambda event: event[0])
-        return [line for _, line in timed]
-    return [line for _, line in events]
+    times = [event.at for event in events if event.at is not None]
+    if len(times) < len(events):
+        return events
+    return [event for _, event in sorted(zip(times, events, strict=True), key=lambda timed: timed[0])]
 
 
-def _publish(letter: DeadLetter) -> Iterator[str]:
+def _unknown(text: str) -> TimelineEvent:
+    return TimelineEvent(EventKind.UNKNOWN, None, text)
+
+
+def _publish(letter: DeadLetter) -> Iterator[TimelineEvent]:
     if letter.exchange is None and letter.routing_key is None:
         return
     exchange = f"exchange {letter.exchange}" if letter.exchange else "the default exchange"
     key = f" with key {letter.routing_key}" if letter.routing_key else ""
-    yield f"published to {exchange}{key}{_when(letter.timestamp)}"
+    text = f"published to {exchange}{key}{_when(letter.timestamp)}"
+    yield TimelineEvent(EventKind.PUBLISHED, letter.timestamp, text)
 
 
 # Before the last re-drive -----------------------------------------------------------------------------
 
 
-def _earlier(letter: DeadLetter) -> Iterator[_Event]:
+def _earlier(letter: DeadLetter) -> Iterator[TimelineEvent]:
     told = set()
     for death in reversed(letter.past):
-        yield death.at, _death(death)
+        yield _death(death)
         if death.redrive is not None:
             told.add(death.redrive.operation)
-            yield death.redrive.at, _redriven(death.redrive)
+            yield _redriven(death.redrive)
     if letter.last_redrive is not None and letter.last_redrive.operation not in told:
-        yield letter.last_redrive.at, _redriven(letter.last_redrive)
+        yield _redriven(letter.last_redrive)
 
 
-def _redriven(redrive: Redrive) -> str:
+def _redriven(redrive: Redrive) -> TimelineEvent:
     source = f" from {redrive.from_queue}" if redrive.from_queue else ""
     by = f" by {redrive.by}" if redrive.by else ""
     operation = f" in operation {redrive.operation}" if redrive.operation else ""
     reason = f": {redrive.reason}" if redrive.reason else ""
-    return f"re-driven{source}{by}{operation}{_when(redrive.at)}{reason}"
+    text = f"re-driven{source}{by}{operation}{_when(redrive.at)}{reason}"
+    return TimelineEvent(EventKind.REDRIVEN, redrive.at, text)
 
 
-def _death(death: Death) -> str:
+def _death(death: Death) -> TimelineEvent:
+    return TimelineEvent(EventKind.DIED, death.at, _how_it_died(death))
+
+
+def _how_it_died(death: Death) -> str:
     queue = death.queue or "a queue without a name"
     if death.parked:
         attempts = f" after {pluralise(death.times, 'attempt')}" if death.times else ""
@@ -109,27 +134,30 @@ def _death(death: Death) -> str:
 # Since then -------------------------------------------------------------------------------------------
 
 
-def _attempts(letter: DeadLetter) -> Iterator[str]:
+def _attempts(letter: DeadLetter) -> Iterator[TimelineEvent]:
     if letter.dropped:
-        yield f"{pluralise(letter.dropped, 'earlier attempt')} failed, of which nothing more is told"
+        text = f"{pluralise(letter.dropped, 'earlier attempt')} failed, of which nothing more is told"
+        yield TimelineEvent(EventKind.FAILED, None, text)
     for attempt in letter.history:
         error = ": ".join(filter(None, (attempt.error_type, attempt.message))) or "an error that is not told"
-        yield f"attempt {attempt.number} failed{_when(attempt.at)} with {error}"
+        text = f"attempt {attempt.number} failed{_when(attempt.at)} with {error}"
+        yield TimelineEvent(EventKind.FAILED, attempt.at, text)
         if attempt.delay is not None:
-            yield f"waited {brief(attempt.delay)}"
+            yield TimelineEvent(EventKind.WAITED, attempt.at, f"waited {brief(attempt.delay)}")
 
 
-def _park(letter: DeadLetter) -> Iterator[str]:
+def _park(letter: DeadLetter) -> Iterator[TimelineEvent]:
     if not letter.parked:
         return
     by = f" by {letter.app}" if letter.app else ""
     on = f" on {letter.host}" if letter.host else ""
     attempts = f" after {pluralise(letter.attempts, 'attempt')}" if letter.attempts else ""
     error = f" ({letter.error})" if letter.error and not letter.history else ""
-    yield f"parked{by}{on}{_when(letter.dead_at)}{attempts}, because {_WHY[ParkReason(letter.reason)]}{error}"
+    text = f"parked{by}{on}{_when(letter.dead_at)}{attempts}, because {_WHY[ParkReason(letter.reason)]}{error}"
+    yield TimelineEvent(EventKind.DIED, letter.dead_at, text)
 
 
-def _contradiction(letter: DeadLetter) -> Iterator[str]:
+def _contradiction(letter: DeadLetter) -> Iterator[TimelineEvent]:
     """Header and broker differ about where it failed: any producer can write the header."""
     if letter.named is None or not letter.deaths or letter.named in (death.queue for death in letter.deaths):
         return
@@ -137,7 +165,7 @@ def _contradiction(letter: DeadLetter) -> Iterator[str]:
     rule = "x-death counts"
     if letter.source == letter.named:
         rule += f", unless {newest} is a dead-letter queue of {letter.named}"
-    yield f"its header says that it failed in {letter.named}, and x-death that it died in {newest}: {rule}"
+    yield _unknown(f"its header says that it failed in {letter.named}, and x-death that it died in {newest}: {rule}")
 
 
 def _when(at: datetime | None) -> str:

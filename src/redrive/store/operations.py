@@ -130,7 +130,7 @@ class OperationsStore:
         if wish.state is not None and wish.state not in _WISHED:
             raise ConfigurationError(f"an operation cannot be asked to be {wish.state}: want {', '.join(_WISHED)}")
         if wish.rate is not None and not wish.rate > 0:
-            raise ConfigurationError(f"rate {wish.rate:g}: want messages a second, more than 0")
+            raise ConfigurationError(f"rate {wish.rate:g}: want messages a second, more than 0", option="rate")
         return self._change(operation, sa.update(self.table).values(**self._wanted(wish)))
 
     def wishes(self, operation: str) -> Wish:

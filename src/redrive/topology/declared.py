@@ -80,7 +80,7 @@ class Destination:
         if text.startswith("exchange:"):
             name, colon, key = text.removeprefix("exchange:").partition(":")
             if not name or not colon:
-                raise ConfigurationError(f"destination {text!r}: want exchange:NAME:KEY")
+                raise ConfigurationError(f"destination {text!r}: want exchange:NAME:KEY", option="to")
             return cls(Way.EXCHANGE, name, key)
         name = text.removeprefix("queue:")
         if not name:

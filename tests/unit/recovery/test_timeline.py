@@ -14,7 +14,7 @@ from redrive.recovery.failure import Failure
 from redrive.recovery.history import History, read_history
 from redrive.recovery.redriving import redriven
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
-from redrive.recovery.timeline import explain
+from redrive.recovery.timeline import EventKind, TimelineEvent, explain
 from redrive.wire.properties import Properties, decode_properties
 
 NOON = dt.datetime(2024, 5, 17, 12, tzinfo=dt.UTC)
@@ -24,6 +24,10 @@ ORDER = Properties(timestamp=NOON - 2 * SECOND, message_id="m-1").encode()
 
 
 def told(raw: bytes) -> list[str]:
+    return [event.text for event in events(raw)]
+
+
+def events(raw: bytes) -> list[TimelineEvent]:
     return explain(read_dead_letter(raw, b"", queue="q.orders.dlq", position=0))
 
 
@@ -51,6 +55,18 @@ def died(*deaths: dict[str, Any], **headers: Any) -> bytes:
 def death(queue: str, reason: str, after: int | None = 0, count: int = 1) -> dict[str, Any]:
     time = {} if after is None else {"time": NOON + after * SECOND}
     return {"queue": queue, "reason": reason, "count": count, "exchange": "in", "routing-keys": ["order.new"], **time}
+
+
+def test_every_event_has_a_kind_and_its_time() -> None:
+    assert [(event.kind, event.at) for event in events(parked(retried()))] == [
+        (EventKind.PUBLISHED, NOON - 2 * SECOND),
+        (EventKind.FAILED, NOON),
+        (EventKind.WAITED, NOON),
+        (EventKind.FAILED, NOON + 15 * SECOND),
+        (EventKind.DIED, NOON + 15 * SECOND),
+    ]
+    assert [event.kind for event in events(ORDER)] == [EventKind.UNKNOWN]
+    assert [event.kind for event in events(died(death("q.orders", "rejected")))][-1] is EventKind.DIED
 
 
 def test_a_parked_message_is_told_from_its_publish_to_its_parking() -> None:

@@ -160,7 +160,7 @@ class MessageOut(LetterOut):
         return cls(
             **_line(letter),
             queue=_name(letter.queue),
-            timeline=explain(letter),
+            timeline=[event.text for event in explain(letter)],
             stack=printable(letter.stack),
             headers={printable(name): _plain(value) for name, value in letter.headers.items()},
             content_type=_text(letter.content_type),

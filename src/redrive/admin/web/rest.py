@@ -404,7 +404,7 @@ async def edit(
     transform = _transform(asked)
     if asked.dry_run:
         seen = await at.preview(order, transform, force=asked.force)
-        return _json(m.PreviewOut(items=[m.DifferenceOut(id=id, difference=text) for id, text in seen]))
+        return _json(m.PreviewOut(items=[m.DifferenceOut(id=one.id, difference=one.text) for one in seen]))
     return await _accepted(at, request, await at.edit(order, transform, force=asked.force), prefer)
 
 

@@ -219,8 +219,8 @@ def _text(patch: str) -> str:
 
 def _changed(where: Where, service: Service, order: Order, how: Transform, manner: Manner) -> None:
     made = _planned(service, order)
-    for id, difference in run(service.samples, made.order, how, force=manner.force):
-        click.echo(f"{one_line(id)}\n{difference}", err=not manner.dry_run)
+    for preview in run(service.samples, made.order, how, force=manner.force):
+        click.echo(f"{one_line(preview.id)}\n{preview.text}", err=not manner.dry_run)
     if manner.dry_run:
         return
     confirm(f"Change {counted(made.eligible, 'message')} and send them back to work?", manner.yes, manner.no_input)

@@ -197,8 +197,8 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, risk: R
         if value:
             click.echo(f"{name:<12} {one_line(value)}")
     click.echo()
-    for line in explain(letter):
-        click.echo(f"  {line}")
+    for event in explain(letter):
+        click.echo(f"  {event.text}")
     if letter.stack:
         click.echo("\n" + "\n".join(one_line(line) for line in letter.stack.splitlines()))
     if headers:
@@ -215,7 +215,11 @@ def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, risk: R
 
 def _message_row(found: Found, text: str) -> dict[str, Any]:
     row = {key: value for key, value in asdict(found.letter).items() if key != "headers"}
-    return row | {"timeline": explain(found.letter), "body": text, "delivered_key": found.routing_key}
+    return row | {
+        "timeline": [event.text for event in explain(found.letter)],
+        "body": text,
+        "delivered_key": found.routing_key,
+    }
 
 
 @click.command()

@@ -27,7 +27,7 @@ MOST_MATCHES = 10  # ids that are listed when one was not enough
 _PATIENCE = 2.0  # seconds without a message after which a queue that should have more is taken at its word
 _TURN = 256 * 1024  # bytes of messages that are looked at before the event loop gets its turn
 _OVERHEAD = 1024  # bytes that a message counts for beyond its body
-_OTHERS = "(others)"
+OTHERS = "(others)"  # the key of the group of all groups beyond `MOST_GROUPS`
 
 
 class By(StrEnum):
@@ -170,7 +170,7 @@ async def group(broker: Looks, queue: str, by: By, query: Query | None = None) -
         return False
 
     scanned, depth = await visit(broker, queue, see)
-    ordered = sorted(groups.values(), key=lambda one: (one.key == _OTHERS, -one.count, one.key))
+    ordered = sorted(groups.values(), key=lambda one: (one.key == OTHERS, -one.count, one.key))
     return Grouping(tuple(ordered), matched, scanned, depth)
 
 
@@ -178,7 +178,7 @@ def _add(groups: dict[str, Group], by: By, letter: Summary) -> None:
     key = str(getattr(letter, by) or "")
     found = groups.get(key)
     if found is None:
-        key = key if len(groups) < MOST_GROUPS else _OTHERS
+        key = key if len(groups) < MOST_GROUPS else OTHERS
         found = groups.setdefault(key, Group(key, 0, letter.error, letter.error_message, sample=letter.id))
     found.count += 1
     found.redriven += letter.redriven > 0

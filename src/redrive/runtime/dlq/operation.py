@@ -94,7 +94,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
-            raise ConfigurationError(f"limit {self.limit}: want 1 or more, or none")
+            raise ConfigurationError(f"limit {self.limit}: want 1 or more, or none", option="limit")
 
     @property
     def is_everything(self) -> bool:
@@ -111,11 +111,13 @@ class Ramp:
 
     def __post_init__(self) -> None:
         if not self.steps or any(step < 1 for step in self.steps) or list(self.steps) != sorted(self.steps):
-            raise ConfigurationError(f"ramp {list(self.steps)}: want growing numbers, as 1,5,20,100")
+            raise ConfigurationError(f"ramp {list(self.steps)}: want growing numbers, as 1,5,20,100", option="ramp")
         if not 0 <= self.returned_pct < 100:
-            raise ConfigurationError(f"stop_if.returned_pct {self.returned_pct:g}: want 0 or more, and less than 100")
+            raise ConfigurationError(
+                f"stop_if.returned_pct {self.returned_pct:g}: want 0 or more, and less than 100", option="stop_if"
+            )
         if self.wait is not None and self.wait < 0:
-            raise ConfigurationError(f"wait {self.wait:g}: want 0 seconds or more")
+            raise ConfigurationError(f"wait {self.wait:g}: want 0 seconds or more", option="step_wait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +144,13 @@ class Order:
         if not self.queue:
             raise ConfigurationError("which queue? An operation needs the name of a dead-letter queue")
         if self.rate is not None and not self.rate > 0:
-            raise ConfigurationError(f"rate {self.rate:g}: want messages a second, more than 0")
+            raise ConfigurationError(f"rate {self.rate:g}: want messages a second, more than 0", option="rate")
         if self.kind is Kind.MOVE and (self.to.way is not Way.QUEUE or self.to.name == self.queue):
-            raise ConfigurationError(f"destination {self.to}: want the name of another dead-letter queue")
+            raise ConfigurationError(f"destination {self.to}: want the name of another dead-letter queue", option="to")
         if self.most_redrives is not None and self.most_redrives < 1:
-            raise ConfigurationError(f"most_redrives {self.most_redrives}: want 1 or more, or none")
+            raise ConfigurationError(
+                f"most_redrives {self.most_redrives}: want 1 or more, or none", option="most_redrives"
+            )
 
     @property
     def is_restricted(self) -> bool:

@@ -24,7 +24,7 @@ from redrive.admin.web.console.redriving import why_not
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
 from redrive.errors import ConfigurationError
-from redrive.recovery.editing import Edit
+from redrive.recovery.editing import Edit, EditPreview
 from redrive.runtime.dlq.looking import Found
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
 from redrive.runtime.dlq.transforming import ByHand, Transform, TransformFailed, from_patch
@@ -147,14 +147,12 @@ async def edit(request: Request, at: At, queue: Named, id: Named) -> Response:
                 return seen(to("operations", operation.id))
             except PlanExpired as error:
                 notice = NOTICES[why_not(error)]
-        difference = dict(await at.preview(order, transform, force=form.force)).get(found.letter.id, _GONE)
-        if difference.startswith("cannot be changed: "):
-            raise ConfigurationError(f"It {difference}")
+        previews = {one.id: one for one in await at.preview(order, transform, force=form.force)}
+        preview = previews.get(found.letter.id, EditPreview("", problem="it is not in the queue any more"))
+        if preview.problem:
+            raise ConfigurationError(f"It {preview.text}")
     except (ConfigurationError, TransformFailed) as error:
-        form.mistakes.add(error, {"destination": "to"})
+        form.mistakes.add(error)
         return _form_page(request, at, queue, found, form)
     shown = await at.keep_edit(order, transform, force=form.force)
-    return _form_page(request, at, queue, found, form, notice=notice, difference=difference, token=shown)
-
-
-_GONE = "cannot be changed: it is not in the queue any more"
+    return _form_page(request, at, queue, found, form, notice=notice, difference=preview.text, token=shown)

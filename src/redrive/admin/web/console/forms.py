@@ -62,9 +62,7 @@ class Mistakes:
             case SearchError():
                 self._put("q", str(error))
             case ConfigurationError():
-                said = str(error)
-                about = said.partition(" ")[0].partition(".")[0].rstrip(":,")
-                self._put(names.get(about, about) if about in _TOLD_BY_THEIR_FIRST_WORD else "", said)
+                self._put(names.get(error.option, error.option), str(error))
             case _:
                 self._put("", str(error))
 
@@ -73,9 +71,6 @@ class Mistakes:
             self.fields.setdefault(name, said)
         else:
             self.general.append(said)
-
-
-_TOLD_BY_THEIR_FIRST_WORD = frozenset(("ramp", "stop_if", "step_wait", "destination", "rate", "limit", "wait"))
 
 
 def _plainly(said: str) -> str:

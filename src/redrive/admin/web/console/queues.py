@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ from redrive.admin.web.cursors import read_cursor, write_cursor
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Cursor, Fresh, Named, Reveal, Words
 from redrive.errors import NotDeadLetterQueue, OperationConflict, PeekUnsafe, SearchError
-from redrive.runtime.dlq.looking import By, Found, Page
+from redrive.recovery.timeline import explain
+from redrive.runtime.dlq.looking import OTHERS, By, Found, Page
 from redrive.runtime.dlq.spending import Risk
 
 router = APIRouter()
@@ -75,7 +75,7 @@ async def message(
         seen=found,
         letter=letter,
         told=told,
-        timeline=[(_kind_of(line), line) for line in told.timeline],
+        timeline=explain(letter),
         header_lines=[(name, _one_text(value)) for name, value in sorted(told.headers.items())],
         facts=list(_facts(found.value)),
         command=_command(queue, letter.id),
@@ -122,26 +122,9 @@ def _facts(found: Found) -> Iterator[tuple[str, str]]:
         "Message id": letter.message_id,
         "Correlation id": letter.correlation_id,
         "Parked by": " on ".join(filter(None, (letter.app, letter.host))),
-        "Group": letter.fingerprint,
         "Position": str(letter.position),
     }
     yield from ((name, value) for name, value in told.items() if value)
-
-
-_KINDS = (
-    ("published", "began"),
-    ("attempt", "failed"),
-    ("waited", "waited"),
-    ("re-driven", "redriven"),
-    ("parked", "died"),
-)
-
-
-def _kind_of(line: str) -> str:
-    """For its mark in the list; what is not known of is a death that a broker tells of."""
-    if re.match(r"\d+ earlier attempt", line):
-        return "failed"
-    return next((kind for begin, kind in _KINDS if line.startswith(begin)), "died")
 
 
 def _command(queue: str, id: str) -> str:
@@ -221,8 +204,7 @@ def _why_not(error: PeekUnsafe | NotDeadLetterQueue | OperationConflict) -> NotL
         return NotLooked(str(error))
     if isinstance(error, NotDeadLetterQueue):
         return NotLooked(error.why, risk="any_queue")
-    fix, _, anyway = error.fix.partition("; or say --spend-deliveries")
-    return NotLooked(error.why, fix, "spend" if anyway else "")
+    return NotLooked(error.why, error.lasting_fix, "spend" if error.may_be_spent else "")
 
 
 # A queue ------------------------------------------------------------------------------------------------
@@ -271,7 +253,7 @@ async def queue_at_a_risk(request: Request, at: At, queue: Named) -> Response:
 
 def _selecting(by: By, key: str) -> dict[str, str]:
     """What chooses the messages of a group: its fingerprint, or a query. Nothing, if they have no more in common."""
-    if not key or key == "(others)":
+    if not key or key == OTHERS:
         return {}
     if by is By.FINGERPRINT:
         return {"group": key}

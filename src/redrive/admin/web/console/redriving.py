@@ -34,7 +34,7 @@ RAMP = "1,5,20,100"
 _STOP = "10"
 _SELECTING = ("q", "group", "limit")
 _FIELDS = (*_SELECTING, "to", "ramp", "stop", "step_wait", "most_redrives", "rate", "reason")
-_NAMES = {"stop_if": "stop", "destination": "to", "wait": "step_wait"}  # of the API, as they are called in the form
+_NAMES = {"stop_if": "stop"}  # of the API, as they are called in the form
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ async def _planned(at: Desk, order: Order, form: Form) -> Planned | None:
     except ConfigurationError as error:
         form.mistakes.add(error, _NAMES)
     except PeekUnsafe as error:
-        if "--spend-deliveries" not in error.fix:
+        if not error.may_be_spent:
             raise
         form.mistakes.fields["spend"] = error.why
     return None
