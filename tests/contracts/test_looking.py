@@ -8,8 +8,8 @@ import pytest
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, operating, orders, prepare, until_depth
 from redrive.client import Connection
 from redrive.client.publisher import Publish
+from redrive.deadletters.search import parse
 from redrive.errors import LetterAmbiguous
-from redrive.recovery.search import parse
 from redrive.runtime.dlq.looking import By, find, group, peek, returned, visit
 
 TYPES = ["classic", "quorum"]

@@ -11,8 +11,8 @@ import pytest
 from dead_lettering import DLQ, SOURCE, a_service, an_order, prepare, until_depth
 from redrive.admin.service import Service
 from redrive.client import Connection
+from redrive.deadletters.dead_letter import Summary
 from redrive.errors import ConfigurationError
-from redrive.recovery.dead_letter import Summary
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection, State, Way
 
 OTHER = "legal-hold.dlq"

@@ -19,10 +19,10 @@ from fuzzing.hostile import MARK
 from fuzzing.queries import QueryTarget
 from fuzzing.rest import check_answer
 from fuzzing.targets import Broken, Target
+from redrive.deadletters.search import Query
 from redrive.errors import ConfigurationError, RemoteProtocolError
 from redrive.protocol.conversation import Conversation
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
-from redrive.recovery.search import Query
 from redrive.runtime.settling import Settlement
 from redrive.wire.frames import BODY, METHOD
 from redrive.wire.method import Sender
@@ -190,7 +190,7 @@ def test_a_query_that_is_written_as_another_is_a_finding(monkeypatch: pytest.Mon
 
 
 def test_a_control_character_that_is_shown_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.recovery.bodies.visible", lambda text: text)
+    monkeypatch.setattr("redrive.deadletters.body_preview.visible", lambda text: text)
 
     assert "is shown as it is" in found(attempt(BodyTarget("bodies"), b"text/plain\n\x1b[2J"))
 

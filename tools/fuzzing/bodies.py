@@ -16,9 +16,9 @@ import msgspec
 
 from fuzzing.mutation import Mutator
 from fuzzing.targets import Broken, Target
+from redrive.deadletters.body_preview import show
+from redrive.deadletters.redaction import REDACTION
 from redrive.errors import ConfigurationError
-from redrive.recovery.bodies import show
-from redrive.recovery.redaction import REDACTION
 from redrive.runtime.codecs import BodyReader, Codecs, Malformed
 from redrive.wire.properties import Properties
 

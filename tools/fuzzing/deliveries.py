@@ -44,15 +44,15 @@ from redrive.admin.service import Service
 from redrive.cli import main
 from redrive.cli.exits import NOT_FOUND
 from redrive.client import Connection, Properties
+from redrive.deadletters.body_preview import show
+from redrive.deadletters.dead_letter import DeadLetter, read_dead_letter, read_summary
+from redrive.deadletters.edits import Edit
+from redrive.deadletters.redaction import REDACTION
+from redrive.deadletters.timeline import explain
 from redrive.errors import RedriveError
 from redrive.protocol.content import Delivery
-from redrive.recovery.bodies import show
-from redrive.recovery.dead_letter import DeadLetter, read_dead_letter, read_summary
-from redrive.recovery.editing import Edit
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.redaction import REDACTION
 from redrive.recovery.story import ParkReason
-from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.letters import decode_letter, encode_letter
 from redrive.runtime.dlq.looking import By
 from redrive.runtime.dlq.operation import Kind, Order, Selection, State

@@ -12,9 +12,9 @@ from functools import cached_property
 
 from fuzzing.mutation import Mutator
 from fuzzing.targets import Broken, Target
+from redrive.deadletters.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
+from redrive.deadletters.search import Query, parse
 from redrive.errors import SearchError
-from redrive.recovery.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
-from redrive.recovery.search import Query, parse
 from redrive.wire.properties import Properties
 from redrive.wire.values import Table
 

@@ -28,6 +28,7 @@ from redrive.admin.office import Office
 from redrive.admin.running import Crew
 from redrive.admin.service import QueueView
 from redrive.admin.snapshots import Seen
+from redrive.deadletters.edits import EditPreview
 from redrive.errors import (
     AuditUnavailable,
     ConfigurationError,
@@ -38,7 +39,6 @@ from redrive.errors import (
     PeekUnsafe,
     RedriveError,
 )
-from redrive.recovery.editing import EditPreview
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.letters import Exported
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page

@@ -26,6 +26,12 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from redrive.admin.place import View
+from redrive.deadletters.dead_letter import Summary, read_dead_letter
+from redrive.deadletters.edits import Content, EditPreview, diff
+from redrive.deadletters.hiding import hide_letter
+from redrive.deadletters.redaction import REDACTION, redact_text
+from redrive.deadletters.redrive_headers import harmless, restamped
+from redrive.deadletters.search import Query, parse
 from redrive.errors import (
     AuditUnavailable,
     ConfigurationError,
@@ -38,13 +44,7 @@ from redrive.errors import (
     RedriveError,
 )
 from redrive.protocol.content import Delivery
-from redrive.recovery.dead_letter import Summary, read_dead_letter
-from redrive.recovery.editing import Content, EditPreview, diff
-from redrive.recovery.hiding import hide_letter
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.redaction import REDACTION, redact_text
-from redrive.recovery.redriving import harmless, restamped
-from redrive.recovery.search import Query, parse
 from redrive.recovery.story import NAMES
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq import looking, planning

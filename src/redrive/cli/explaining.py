@@ -23,7 +23,7 @@ from redrive.topology.doctor import RULES, Rule
 HOMES = (
     "redrive.errors",
     "redrive.recovery.json_patch",
-    "redrive.recovery.editing",
+    "redrive.deadletters.edits",
     "redrive.runtime.dlq.acts",
     "redrive.runtime.dlq.archive",
     "redrive.runtime.dlq.letters",

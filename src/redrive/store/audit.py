@@ -16,8 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from redrive.deadletters.redaction import redact_text
 from redrive.errors import AuditUnavailable, ConfigurationError
-from redrive.recovery.redaction import redact_text
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.store.database import Database
 from redrive.store.tables import audit_table

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from redrive.deadletters.redaction import redact_text
 from redrive.errors import ConfigurationError, OperationConflict, OperationNotFound
-from redrive.recovery.redaction import redact_text
 from redrive.runtime.dlq.operation import Counts, Item, Operation, Order, Outcome, State, Wish
 from redrive.store.bulk import insert_rows
 from redrive.store.database import Database

@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from redrive.admin.desk import OutboxView, Planned, TopologyView
 from redrive.admin.service import QueueView
 from redrive.admin.snapshots import Seen
-from redrive.recovery.bodies import ShownBody
-from redrive.recovery.bodies import show as show_body
-from redrive.recovery.dead_letter import DeadLetter, Summary
+from redrive.deadletters.body_preview import ShownBody
+from redrive.deadletters.body_preview import show as show_body
+from redrive.deadletters.dead_letter import DeadLetter, Summary
+from redrive.deadletters.redaction import REDACTION
+from redrive.deadletters.timeline import explain
 from redrive.recovery.durations import duration
-from redrive.recovery.redaction import REDACTION
-from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.looking import By, Found, Group, Grouping
 from redrive.runtime.dlq.operation import Destination, Item, Kind, Operation, Order, Ramp, Selection, State, Way

@@ -28,6 +28,7 @@ from redrive.admin.errors import (
     TargetUnroutable,
 )
 from redrive.admin.web.kinds import TYPE
+from redrive.deadletters.edits import EditRefused
 from redrive.errors import (
     AuditUnavailable,
     BrokerError,
@@ -44,7 +45,6 @@ from redrive.errors import (
     SearchError,
     name_of,
 )
-from redrive.recovery.editing import EditRefused
 from redrive.runtime.dlq.transforming import TransformFailed
 from redrive.store.outages import problem as database_problem
 from redrive.text import printable

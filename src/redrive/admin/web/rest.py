@@ -27,8 +27,8 @@ from redrive.admin.web.cursors import read_cursor, write_cursor
 from redrive.admin.web.identity import At, is_valid_still
 from redrive.admin.web.once import OnceRoute
 from redrive.admin.web.problems import MEDIA_TYPE
+from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError, NotFound
-from redrive.recovery.editing import Edit
 from redrive.runtime.dlq.archive import lines_of
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.looking import By, Page

@@ -30,8 +30,8 @@ from redrive.cli.exits import NOT_FOUND
 from redrive.cli.places import Where, place_options
 from redrive.cli.printing import as_json, counted, note, number
 from redrive.cli.sources import explains_errors, import_object, run
+from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError
-from redrive.recovery.editing import Edit
 from redrive.runtime.dlq.archive import lines_of, read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Kind, Operation, Order

@@ -14,12 +14,12 @@ from redrive.cli.exits import FOUND
 from redrive.cli.places import Where, place_options
 from redrive.cli.printing import ago, as_json, counted, note, number, out, table
 from redrive.cli.sources import explains_errors, run
-from redrive.recovery import search
-from redrive.recovery.bodies import show as show_body
-from redrive.recovery.dead_letter import Summary
+from redrive.deadletters import search
+from redrive.deadletters.body_preview import show as show_body
+from redrive.deadletters.dead_letter import Summary
+from redrive.deadletters.redaction import REDACTION
+from redrive.deadletters.timeline import explain
 from redrive.recovery.durations import duration
-from redrive.recovery.redaction import REDACTION
-from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.looking import By, Found
 from redrive.runtime.dlq.spending import Risk
 from redrive.text import one_line

@@ -17,9 +17,9 @@ from redrive.cli.places import Where, place_options
 from redrive.cli.printing import Progress, as_json, counted, note, number
 from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, run
+from redrive.deadletters.redaction import redact
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
-from redrive.recovery.redaction import redact
 from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, Selection, State, Way
 from redrive.runtime.dlq.planning import Plan

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from redrive.deadletters.dead_letter import read_dead_letter
+from redrive.deadletters.edits import Content
+from redrive.deadletters.redrive_headers import moved, redriven
 from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown
 from redrive.protocol.content import Delivery
-from redrive.recovery.dead_letter import read_dead_letter
-from redrive.recovery.editing import Content
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.redriving import moved, redriven
 from redrive.recovery.story import NAMES
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.archive import Archive

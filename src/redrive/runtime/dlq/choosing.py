@@ -15,10 +15,10 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import NamedTuple
 
-from redrive.recovery.dead_letter import Summary
-from redrive.recovery.redaction import REDACTION
-from redrive.recovery.redriving import traceable
-from redrive.recovery.search import Query, parse
+from redrive.deadletters.dead_letter import Summary
+from redrive.deadletters.redaction import REDACTION
+from redrive.deadletters.redrive_headers import traceable
+from redrive.deadletters.search import Query, parse
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Way
 from redrive.runtime.dlq.origins import NO_SOURCE as NO_SOURCE
 from redrive.runtime.dlq.origins import origin_of, shown_name

@@ -12,8 +12,8 @@ What is not UTF-8 stands under its name with `_base64` behind it instead. So eve
 exactly, also after somebody has changed the text of a `body` by hand.
 
 A line can be printed: characters that a terminal obeys, or that show another text than is there, are escapes in it. It
-can be redacted (`redrive.recovery.redaction`). Then it holds no `properties`, since what they hide cannot be told; it
-says so, and no message is ever made of it.
+can be redacted (`redrive.deadletters.redaction`). Then it holds no `properties`, since they contain the secrets; it is
+marked as redacted, and no message is ever made of it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
+from redrive.deadletters.dead_letter import DeadLetter, Letter
+from redrive.deadletters.hiding import hide_body
+from redrive.deadletters.redaction import Redaction, redact
 from redrive.errors import ConfigurationError, RemoteProtocolError
-from redrive.recovery.dead_letter import DeadLetter, Letter
-from redrive.recovery.hiding import hide_body
-from redrive.recovery.redaction import Redaction, redact
 from redrive.text import printable_json
 from redrive.wire.patch import check_properties
 from redrive.wire.properties import decode_properties

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+from redrive.deadletters.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
+from redrive.deadletters.hiding import hide_body, hide_letter
+from redrive.deadletters.redaction import redact_text
+from redrive.deadletters.search import Query
 from redrive.errors import LetterAmbiguous
 from redrive.protocol.content import Delivery
-from redrive.recovery.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
-from redrive.recovery.hiding import hide_body, hide_letter
-from redrive.recovery.redaction import redact_text
-from redrive.recovery.search import Query
 from redrive.runtime.dlq.ports import Looks
 
 MOST_GROUPS = 1000

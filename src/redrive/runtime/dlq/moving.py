@@ -41,9 +41,9 @@ from datetime import datetime, timedelta
 from itertools import chain, takewhile
 from typing import NamedTuple, Protocol, TypeAlias
 
+from redrive.deadletters.dead_letter import Summary, read_summary
 from redrive.errors import Closed, ConnectionLost, RedriveError
 from redrive.protocol.content import Delivery
-from redrive.recovery.dead_letter import Summary, read_summary
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.canary import Settled, StepClock, steps, too_many
 from redrive.runtime.dlq.choosing import Choice, Chooser, Route, Verdict

@@ -83,7 +83,7 @@ class Outcome(StrEnum):
 class Selection:
     """Which messages are meant: those that match everything that is said here, the first `limit` of them."""
 
-    query: str = ""  # in the language of `redrive.recovery.search`
+    query: str = ""  # in the language of `redrive.deadletters.search`
     now: datetime | None = (
         None  # the moment for which it is meant: of a query's "2h", and of what was there to be shown
     )

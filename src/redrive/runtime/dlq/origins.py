@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from redrive.recovery.dead_letter import Summary
+from redrive.deadletters.dead_letter import Summary
 from redrive.text import one_line
 from redrive.topology.dead_ends import Feeders, is_named_after
 

@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from redrive.deadletters.dead_letter import Summary
 from redrive.protocol.content import Delivery
-from redrive.recovery.dead_letter import Summary
 from redrive.recovery.durations import brief, roughly
 from redrive.runtime.dlq.choosing import Chooser, Route, Verdict
 from redrive.runtime.dlq.looking import visit

@@ -12,7 +12,7 @@ A connection that is lost loses the acks on their way, and a process that is kil
 cases the database has an item for each message that was moved, since that is written before the ack. So after a loss
 the whole queue is read once, before anything else is moved, and each message whose id has an item is a candidate.
 
-The id of a dead letter is a digest of its properties and its body (`redrive.recovery.dead_letter`), so equal ids mean
+The id of a dead letter is a digest of properties and body (`redrive.deadletters.dead_letter`), so equal ids mean
 identical messages, and a candidate may be a copy that was not moved yet. Counting decides. Of the messages that were in
 the queue when the operation began (`scope`), all but the moved ones must still be there. As many as there are beyond
 that are there because their ack was lost:
@@ -37,8 +37,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from redrive.deadletters.dead_letter import Summary
 from redrive.protocol.content import Delivery
-from redrive.recovery.dead_letter import Summary
 
 
 class Candidate(NamedTuple):

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from redrive.deadletters.dead_letter import DeadLetter
+from redrive.deadletters.edits import Content, Edit, EditRefused, edited, is_json
 from redrive.errors import ConfigurationError, RedriveError
-from redrive.recovery.dead_letter import DeadLetter
-from redrive.recovery.editing import Content, Edit, EditRefused, edited, is_json
 from redrive.recovery.fingerprint import type_name, words
 from redrive.recovery.json_patch import JsonPatch, NotJson, PatchError, write_json
 from redrive.runtime.dlq.letters import Delivered

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.recovery.dead_letter import read_summary
+from redrive.deadletters.dead_letter import read_summary
 from redrive.runtime.dlq import archive as archiving
 from redrive.runtime.dlq.archive import Archive, ArchiveError, archive_path, lines_of, read_archive, read_lines
 from redrive.runtime.dlq.letters import Exported, LetterError, encode_letter

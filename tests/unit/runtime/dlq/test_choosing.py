@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from redrive.recovery.dead_letter import Summary, read_summary
+from redrive.deadletters.dead_letter import Summary, read_summary
 from redrive.runtime.dlq.choosing import NO_ORIGIN, NO_RETRY, NO_ROOM, NO_SOURCE, Chooser, Verdict, route_of
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
 from redrive.wire.properties import Properties

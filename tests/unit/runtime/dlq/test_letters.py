@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.recovery.dead_letter import Letter, read_dead_letter, read_summary
-from redrive.recovery.redaction import REDACTED, REDACTION
+from redrive.deadletters.dead_letter import Letter, read_dead_letter, read_summary
+from redrive.deadletters.redaction import REDACTED, REDACTION
 from redrive.runtime.dlq.letters import FORMAT, Exported, LetterError, decode_letter, encode_letter
 from redrive.wire.patch import patch_properties
 from redrive.wire.properties import Properties

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from redrive.recovery.dead_letter import Summary, read_summary
+from redrive.deadletters.dead_letter import Summary, read_summary
 from redrive.runtime.dlq.origins import NO_SOURCE, origin_of
 from redrive.topology.dead_ends import Feeders
 from redrive.wire.properties import Properties

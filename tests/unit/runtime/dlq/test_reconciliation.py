@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.deadletters.dead_letter import Summary, read_summary
 from redrive.protocol.content import Delivery
-from redrive.recovery.dead_letter import Summary, read_summary
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.dlq.moving import UNDER_WAY, WINDOW, in_flight
 from redrive.runtime.dlq.reconciliation import Reconciliation, key_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from redrive.deadletters.dead_letter import DeadLetter, read_dead_letter
+from redrive.deadletters.edits import Content, Edit
 from redrive.errors import ConfigurationError
-from redrive.recovery.dead_letter import DeadLetter, read_dead_letter
-from redrive.recovery.editing import Content, Edit
 from redrive.recovery.json_patch import PatchError
 from redrive.runtime.dlq.letters import Exported
 from redrive.runtime.dlq.transforming import Transform, TransformFailed, from_function, from_patch, transformed

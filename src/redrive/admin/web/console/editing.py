@@ -23,8 +23,8 @@ from redrive.admin.web.console.pages import NOTICES, page, seen
 from redrive.admin.web.console.redriving import why_not
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
+from redrive.deadletters.edits import Edit, EditPreview
 from redrive.errors import ConfigurationError
-from redrive.recovery.editing import Edit, EditPreview
 from redrive.runtime.dlq.looking import Found
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
 from redrive.runtime.dlq.transforming import ByHand, Transform, TransformFailed, from_patch

@@ -29,7 +29,7 @@ from redrive.admin.desk import Desk
 from redrive.admin.web.console import drawing, words
 from redrive.admin.web.console.links import address_asked_for, links_of
 from redrive.admin.web.identity import office_of
-from redrive.recovery.redaction import redact_text
+from redrive.deadletters.redaction import redact_text
 from redrive.runtime.dlq.operation import Kind, State
 from redrive.text import one_line, printable
 

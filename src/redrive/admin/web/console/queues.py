@@ -21,8 +21,8 @@ from redrive.admin.web.console.pages import page, seen
 from redrive.admin.web.cursors import read_cursor, write_cursor
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Cursor, Fresh, Named, Reveal, Words
+from redrive.deadletters.timeline import explain
 from redrive.errors import NotDeadLetterQueue, OperationConflict, PeekUnsafe, SearchError
-from redrive.recovery.timeline import explain
 from redrive.runtime.dlq.looking import OTHERS, By, Found, Page
 from redrive.runtime.dlq.spending import Risk
 

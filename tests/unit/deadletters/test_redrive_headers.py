@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from redrive.broker.deadletter import die
 from redrive.broker.dialect import DIALECTS
-from redrive.recovery.dead_letter import read_dead_letter, read_summary
+from redrive.deadletters.dead_letter import read_dead_letter, read_summary
+from redrive.deadletters.redrive_headers import MOST_DEATHS, harmless, moved, redriven, restamped, traceable
 from redrive.recovery.failure import Failure
 from redrive.recovery.history import NO_HISTORY, HeaderNames, History, read_history
-from redrive.recovery.redriving import MOST_DEATHS, harmless, moved, redriven, restamped, traceable
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
 from redrive.wire.patch import (
     check_properties,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.recovery.redaction import MOST_DEPTH, REDACTED, Redaction, mask, redact, redact_text
+from redrive.deadletters.redaction import MOST_DEPTH, REDACTED, Redaction, mask, redact, redact_text
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r"
 CARD = "4111 1111 1111 1111"

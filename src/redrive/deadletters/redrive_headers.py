@@ -41,8 +41,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from struct import Struct
 
+from redrive.deadletters.dead_letter import Letter
 from redrive.errors import RemoteProtocolError
-from redrive.recovery.dead_letter import Letter
 from redrive.recovery.history import MOST, HeaderNames, read_count
 from redrive.recovery.story import BUDGET, NAMES
 from redrive.text import truncate

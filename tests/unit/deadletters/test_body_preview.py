@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.recovery.bodies import LIMIT, MOST_PARSED, Kind, ShownBody, show
-from redrive.recovery.redaction import REDACTED
+from redrive.deadletters.body_preview import LIMIT, MOST_PARSED, Kind, ShownBody, show
+from redrive.deadletters.redaction import REDACTED
 
 JSON = "application/json"
 NOON = dt.datetime(2024, 5, 17, 12, tzinfo=dt.UTC)

@@ -26,10 +26,10 @@ from datetime import datetime
 from difflib import SequenceMatcher
 from typing import NamedTuple, TypeAlias
 
+from redrive.deadletters.body_preview import Kind, show
+from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact
 from redrive.errors import ConfigurationError, EncodingError, RemoteProtocolError
-from redrive.recovery.bodies import Kind, show
 from redrive.recovery.json_patch import NotJson, read_json
-from redrive.recovery.redaction import REDACTED, REDACTION, Redaction, mask, redact
 from redrive.recovery.story import BUDGET
 from redrive.text import did_you_mean, printable
 from redrive.wire.patch import RawValue, check_properties, find_header, patch_properties, with_property

@@ -1,6 +1,6 @@
 """Dead letters without their secrets: what is shown, and searched, without the permission to reveal.
 
-What `redrive.recovery.redaction` does to values is done here to what a message has: its body, its headers, the texts
+What `redrive.deadletters.redaction` does to values is done here to what a message has: its body, its headers, the texts
 of its errors, and its stack. Names stay as they are, since messages are asked for by them: ids, queues, exchanges,
 routing keys.
 """
@@ -14,10 +14,10 @@ from typing import Any, cast, overload
 
 import msgspec
 
-from redrive.recovery.compression import MOST_READ, compress, decompress
-from redrive.recovery.dead_letter import DeadLetter, Death, Letter, Redrive, Summary
+from redrive.deadletters.compression import MOST_READ, compress, decompress
+from redrive.deadletters.dead_letter import DeadLetter, Death, Letter, Redrive, Summary
+from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact, redact_text
 from redrive.recovery.json_patch import NotJson, Number, read_json, write_json
-from redrive.recovery.redaction import REDACTED, REDACTION, Redaction, mask, redact, redact_text
 
 _MSGPACK = "msgpack"
 _CUT_NUMBER = re.compile(r"(?:[0-9][ .-]?){7,}(?=…)|(?<=…)(?:[ .-]?[0-9]){7,}")

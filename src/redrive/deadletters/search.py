@@ -43,13 +43,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from redrive.deadletters.compression import MOST_READ, decompress
+from redrive.deadletters.dead_letter import Letter
+from redrive.deadletters.hiding import hide_body, hide_header, hide_letter
+from redrive.deadletters.redaction import Redaction
 from redrive.errors import ConfigurationError, RemoteProtocolError, SearchError
-from redrive.recovery.compression import MOST_READ, decompress
-from redrive.recovery.dead_letter import Letter
 from redrive.recovery.durations import duration
-from redrive.recovery.hiding import hide_body, hide_header, hide_letter
 from redrive.recovery.history import read_moment
-from redrive.recovery.redaction import Redaction
 from redrive.text import did_you_mean
 from redrive.wire.patch import find_header, read_content_encoding
 from redrive.wire.properties import decode_properties

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.recovery.dead_letter import read_dead_letter
+from redrive.deadletters.dead_letter import read_dead_letter
+from redrive.deadletters.redrive_headers import redriven
+from redrive.deadletters.timeline import EventKind, TimelineEvent, explain
 from redrive.recovery.failure import Failure
 from redrive.recovery.history import History, read_history
-from redrive.recovery.redriving import redriven
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
-from redrive.recovery.timeline import EventKind, TimelineEvent, explain
 from redrive.wire.properties import Properties, decode_properties
 
 NOON = dt.datetime(2024, 5, 17, 12, tzinfo=dt.UTC)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.recovery.bodies import MOST_PARSED, Kind, show
-from redrive.recovery.compression import MOST_GROWTH, Plain, decompress
+from redrive.deadletters.body_preview import MOST_PARSED, Kind, show
+from redrive.deadletters.compression import MOST_GROWTH, Plain, decompress
 
 BODY = b'{"order": 7, "password": "hunter2"}'
 MEGABYTE = 1024 * 1024

@@ -4,9 +4,9 @@ import gzip
 
 import pytest
 
-from redrive.recovery.compression import MOST_READ, compress, decompress
-from redrive.recovery.dead_letter import read_summary
-from redrive.recovery.hiding import hide_body, hide_letter
+from redrive.deadletters.compression import MOST_READ, compress, decompress
+from redrive.deadletters.dead_letter import read_summary
+from redrive.deadletters.hiding import hide_body, hide_letter
 from redrive.wire.properties import Properties
 
 SECRET = b'{"password": "hunter2", "order": 7}'

@@ -14,7 +14,7 @@ it is, and the note says so. Without a content type the bytes decide.
 Bodies are hostile. What is printed moves no cursor, turns no direction of writing and hides nothing: `printable` writes
 such characters as escapes. No more is decoded than is shown, except for JSON and msgpack, which have no half: these are
 read up to `MOST_PARSED` bytes, and beyond as text and bytes. What is printed of them ends at the limit, however it is
-nested. Secrets are left out (`redrive.recovery.redaction`) unless the caller asks for all of it.
+nested. Secrets are left out (`redrive.deadletters.redaction`) unless the caller asks for all of it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from redrive.recovery.compression import decompress
+from redrive.deadletters.compression import decompress
+from redrive.deadletters.redaction import REDACTION, Redaction, mask, redact_text
+from redrive.deadletters.redaction import redact as redact
 from redrive.recovery.history import read_count, read_text
-from redrive.recovery.redaction import REDACTION, Redaction, mask, redact_text
-from redrive.recovery.redaction import redact as redact
 from redrive.text import printable
 from redrive.wire.values import shown as shortened
 

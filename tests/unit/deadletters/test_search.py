@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from redrive.deadletters.dead_letter import DeadLetter, Summary, read_dead_letter
+from redrive.deadletters.search import MOST_BODY, MOST_TERMS, MOST_TEXT, Query, Term, parse
 from redrive.errors import ConfigurationError, SearchError
-from redrive.recovery.dead_letter import DeadLetter, Summary, read_dead_letter
-from redrive.recovery.search import MOST_BODY, MOST_TERMS, MOST_TEXT, Query, Term, parse
 from redrive.wire.patch import raw_table
 from redrive.wire.properties import Properties
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from redrive.broker.deadletter import die
 from redrive.broker.dialect import DIALECTS
-from redrive.recovery.dead_letter import (
+from redrive.deadletters.dead_letter import (
     MOST_DEATHS,
     UNKNOWN,
     DeadLetter,

@@ -21,7 +21,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from redrive.recovery.dead_letter import DeadLetter, Death, Redrive
+from redrive.deadletters.dead_letter import DeadLetter, Death, Redrive
 from redrive.recovery.durations import brief
 from redrive.recovery.story import ParkReason
 from redrive.text import one_line, pluralise
