@@ -22,7 +22,7 @@ from crashes.programs.poison import CRASH_LIMIT, OTHER_QUEUE, QUEUE, live, make_
 from crashes.test_worker import newborns
 from redrive import App
 from redrive.client import Connection, Properties
-from redrive.client.connection import QueueInfo
+from redrive.client.topology import QueueInfo
 from redrive.recovery.history import HeaderNames
 from redrive.testing import Endpoint, RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker

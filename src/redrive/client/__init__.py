@@ -13,7 +13,9 @@
 | `connection`   | the one object people hold: reconnects, restores, and tells its state           |
 | `publisher`    | publish, confirm, and nothing in between is lost                                |
 | `consumer`     | deliveries, by callback or iterator, over any number of connections             |
+| `topology`     | declaring, binding, deleting, and restoring what was declared                   |
 | `declarations` | what was declared, to be declared again                                         |
+| `getter`       | basic.get, message by message                                                   |
 | `link`         | one socket, from the first byte to the last                                     |
 | `channel`      | one channel of one link                                                         |
 | `settler`      | tells the broker about deliveries, in few frames                                |
@@ -22,9 +24,10 @@ Publish and consume on two connections: a broker in a memory or disk alarm stops
 publishes, and the acks on it with the publishes (`connection.blocked`).
 """
 
-from redrive.client.connection import Connection, QueueInfo, State
+from redrive.client.connection import Connection, State
 from redrive.client.consumer import Consumer, ConsumerState
 from redrive.client.publisher import Publish
+from redrive.client.topology import QueueInfo
 from redrive.client.url import BrokerURL
 from redrive.protocol.content import Delivery
 from redrive.wire.properties import Properties

@@ -14,48 +14,36 @@ import asyncio
 import logging
 import platform
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Self, TypeVar
+from typing import Self
 
 from redrive import __version__
-from redrive.client.channel import Channel
 from redrive.client.consumer import BulkHandler, Consumer, Handler, log_death
-from redrive.client.declarations import Declaration, Declarations
+from redrive.client.getter import Getter
 from redrive.client.link import Link, open_link
 from redrive.client.publisher import AnyPublish, Publisher
-from redrive.client.settler import ChannelSettler
+from redrive.client.topology import Arguments, TopologyClient
 from redrive.client.url import BrokerURL
 from redrive.errors import (
     AuthenticationFailed,
-    ChannelClosed,
     Closed,
     ConfigurationError,
     ConnectionFailed,
     ConnectionLost,
-    NotFound,
     RedriveError,
 )
 from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff
 from redrive.runtime.ports import Waiter
-from redrive.wire import methods as m
-from redrive.wire.method import Method
 from redrive.wire.properties import Properties
-from redrive.wire.values import FieldValue, Table
+from redrive.wire.values import Table
 
 log = logging.getLogger("redrive.client")
 
-# How many queues are read with `get` at a time before their channels are given up.
-_GETTERS = 64
-
 # What a header frame needs at most beside the properties: its own frame, class and body size.
 _HEADER_FRAME = 64
-
-M = TypeVar("M", bound=Method)
-Arguments = Mapping[str, FieldValue]
 
 
 class State(Enum):
@@ -65,14 +53,7 @@ class State(Enum):
     RECONNECTING = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
-    name: str
-    messages: int  # ready to be delivered
-    consumers: int
-
-
-class Connection:
+class Connection(TopologyClient):
     def __init__(
         self,
         url: str | BrokerURL,
@@ -84,6 +65,7 @@ class Connection:
         window_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         """`patience`: how long a publish waits to be sent. `window`: how much may be unconfirmed at a time."""
+        super().__init__()
         self.url = url if isinstance(url, BrokerURL) else BrokerURL.parse(url)
         if window < 1 or window_bytes < 1:
             raise ConfigurationError(f"window {window}, window_bytes {window_bytes}: at least 1 of each must fit")
@@ -100,11 +82,7 @@ class Connection:
         self._known: Link | None = None  # the last there was: what the broker is does not change while it is away
         self._publisher: Publisher | None = None
         self._consumers: list[Consumer] = []
-        self._getters: dict[str, _Getter] = {}
-        self._getter_turn = asyncio.Lock()
-        self._declarations = Declarations()
-        self._topology_channel: Channel | None = None
-        self._topology_turn = asyncio.Lock()
+        self._getter = Getter(self)
         self._changed: asyncio.Event = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._closing = False  # from the beginning of `close` on
@@ -258,7 +236,7 @@ class Connection:
         log.warning("connection to %s lost: %s", self.url, reason)
         self.last_error = reason
         self._link = self._topology_channel = None
-        self._getters.clear()
+        self._getter.disconnected()
         if self._publisher is not None:
             self._publisher.disconnected(reason)
         self._become(State.RECONNECTING)
@@ -286,35 +264,6 @@ class Connection:
             raise
         return link
 
-    async def _restore(self, link: Link, declarations: Iterable[Declaration]) -> list[str]:
-        """Declare again. What the broker refuses is noted and passed over: the rest may well work."""
-        troubles = []
-        channel: Channel | None = None
-        try:
-            for declaration in declarations:
-                if channel is None or channel.closed is not None:
-                    channel = await link.channel()
-                try:
-                    await self._redeclare(channel, declaration)
-                except ChannelClosed as error:
-                    troubles.append(f"{declaration!r}: {error}")
-                    log.error("cannot restore %r: %s", declaration, error)
-        finally:
-            if channel is not None:
-                channel.abandon()
-        return troubles
-
-    async def _redeclare(self, channel: Channel, declaration: Declaration) -> None:
-        match declaration:
-            case m.QueueDeclare():
-                old = self._declarations.name_of(declaration)
-                answer = await channel.call(declaration, m.QueueDeclareOk)
-                self._declarations.rename(old, answer.queue)
-            case m.QueueBind():
-                await channel.ask(self._declarations.redirected(declaration))
-            case m.ExchangeDeclare() | m.ExchangeBind():
-                await channel.ask(declaration)
-
     # For publisher and consumers ----------------------------------------------------------------------
 
     async def link(self) -> Link:
@@ -325,150 +274,9 @@ class Connection:
             await self._changed.wait()
         return self._link
 
-    async def restore_queue(self, queue: str) -> None:
-        """Make a queue again that is gone, if it was declared here. To redeclare one that is not does no harm, except
-        if the broker named it: that would make another, and leave this one with its messages behind.
-        """
-        if self._declarations.is_server_named(queue) and await self._queue_exists(queue):
-            return
-        if declarations := self._declarations.of_queue(queue):
-            await self._restore(await self.link(), declarations)
-
-    async def _queue_exists(self, queue: str) -> bool:
-        try:
-            await self.ask(m.QueueDeclare(queue=queue, passive=True), m.QueueDeclareOk)
-        except NotFound:
-            return False
-        return True
-
-    def current_name(self, queue: str) -> str:
-        return self._declarations.current_name(queue)
-
     def forget(self, consumer: Consumer) -> None:
         if consumer in self._consumers:
             self._consumers.remove(consumer)
-
-    # Declaring ----------------------------------------------------------------------------------------
-
-    async def ask(self, method: Method, reply: type[M]) -> M:
-        """One operation on the channel kept for them, one at a time: a refusal closes it, and is the caller's alone.
-
-        Nothing is remembered: what `declare_...` and `bind_...` do is made again after a reconnect, this is not.
-        """
-        async with self._topology_turn:
-            return await (await self._asking()).call(method, reply)
-
-    async def ask_together(self, *methods: Method) -> None:
-        """Several operations in one write, one after the other. What the broker refuses ends those behind it."""
-        async with self._topology_turn:
-            channel = await self._asking()
-            await asyncio.gather(*(channel.ask(method) for method in methods))
-
-    async def _asking(self) -> Channel:
-        channel = self._topology_channel
-        if channel is None or not channel.is_open:
-            channel = self._topology_channel = await (await self.link()).channel()
-        return channel
-
-    async def declare_exchange(
-        self,
-        name: str,
-        type: str = "direct",
-        *,
-        durable: bool = True,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: Arguments | None = None,
-    ) -> None:
-        declare = m.ExchangeDeclare(
-            exchange=name,
-            type=type,
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            arguments=dict(arguments or {}),
-        )
-        await self.ask(declare, m.ExchangeDeclareOk)
-        self._declarations.exchange(declare)
-
-    async def exchange_exists(self, name: str) -> bool:
-        try:
-            await self.ask(m.ExchangeDeclare(exchange=name, passive=True), m.ExchangeDeclareOk)
-        except NotFound:
-            return False
-        return True
-
-    async def declare_queue(
-        self,
-        name: str = "",
-        *,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        arguments: Arguments | None = None,
-    ) -> QueueInfo:
-        """Declare a queue; without a name the broker chooses one, and another after a reconnect."""
-        declare = m.QueueDeclare(
-            queue=name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=dict(arguments or {})
-        )
-        answer = await self.ask(declare, m.QueueDeclareOk)
-        self._declarations.queue(declare, answer.queue)
-        return QueueInfo(answer.queue, answer.message_count, answer.consumer_count)
-
-    async def queue_info(self, name: str) -> QueueInfo:
-        """How many messages are ready and how many consumers there are; `NotFound` if there is no such queue."""
-        answer = await self.ask(m.QueueDeclare(queue=self.current_name(name), passive=True), m.QueueDeclareOk)
-        return QueueInfo(answer.queue, answer.message_count, answer.consumer_count)
-
-    async def bind_queue(
-        self, queue: str, exchange: str, routing_key: str = "", arguments: Arguments | None = None
-    ) -> None:
-        bind = m.QueueBind(
-            queue=self.current_name(queue), exchange=exchange, routing_key=routing_key, arguments=dict(arguments or {})
-        )
-        await self.ask(bind, m.QueueBindOk)
-        self._declarations.bind(bind)
-
-    async def unbind_queue(
-        self, queue: str, exchange: str, routing_key: str = "", arguments: Arguments | None = None
-    ) -> None:
-        unbind = m.QueueUnbind(
-            queue=self.current_name(queue), exchange=exchange, routing_key=routing_key, arguments=dict(arguments or {})
-        )
-        await self.ask(unbind, m.QueueUnbindOk)
-        self._declarations.unbind(unbind)
-
-    async def bind_exchange(
-        self, destination: str, source: str, routing_key: str = "", arguments: Arguments | None = None
-    ) -> None:
-        bind = m.ExchangeBind(
-            destination=destination, source=source, routing_key=routing_key, arguments=dict(arguments or {})
-        )
-        await self.ask(bind, m.ExchangeBindOk)
-        self._declarations.bind(bind)
-
-    async def unbind_exchange(
-        self, destination: str, source: str, routing_key: str = "", arguments: Arguments | None = None
-    ) -> None:
-        unbind = m.ExchangeUnbind(
-            destination=destination, source=source, routing_key=routing_key, arguments=dict(arguments or {})
-        )
-        await self.ask(unbind, m.ExchangeUnbindOk)
-        self._declarations.unbind(unbind)
-
-    async def purge_queue(self, name: str) -> int:
-        return (await self.ask(m.QueuePurge(queue=self.current_name(name)), m.QueuePurgeOk)).message_count
-
-    async def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue and say how many messages went with it. Quorum queues know no `if_unused`, `if_empty`."""
-        name = self.current_name(name)
-        answer = await self.ask(m.QueueDelete(queue=name, if_unused=if_unused, if_empty=if_empty), m.QueueDeleteOk)
-        self._declarations.forget_queue(name)
-        return answer.message_count
-
-    async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        await self.ask(m.ExchangeDelete(exchange=name, if_unused=if_unused), m.ExchangeDeleteOk)
-        self._declarations.forget_exchange(name)
 
     # Publishing ---------------------------------------------------------------------------------------
 
@@ -591,42 +399,7 @@ class Connection:
 
     async def get(self, queue: str) -> Delivery | None:
         """Take one message from a queue, or None if it is empty. Each queue is read over a channel of its own."""
-        getter = await self._getter(queue)
-        getter.asked += 1
-        getting = asyncio.create_task(self._get(getter, queue))
-        try:
-            return await asyncio.shield(getting)
-        except asyncio.CancelledError:
-            getting.add_done_callback(_give_back)
-            raise
-
-    async def _get(self, getter: _Getter, queue: str) -> Delivery | None:
-        try:
-            event = await getter.channel.ask(m.BasicGet(queue=self.current_name(queue)))
-        finally:
-            getter.asked -= 1
-        if not isinstance(event.method, m.BasicGetOk):
-            return None
-        delivery = Delivery.from_get(getter.channel.number, event.method, event.raw_properties, event.body)
-        getter.settler.take(delivery)
-        return delivery
-
-    async def _getter(self, queue: str) -> _Getter:
-        async with self._getter_turn:
-            found = self._getters.get(queue)
-            if found is None or not found.channel.is_open:
-                self._retire_getters()
-                channel = await (await self.link()).channel()
-                found = self._getters[queue] = _Getter(channel)
-            return found
-
-    def _retire_getters(self) -> None:
-        """Whoever walks over many queues must not run out of channels: those that owe nothing are closed."""
-        if len(self._getters) >= _GETTERS:
-            for queue, getter in list(self._getters.items()):
-                if not getter.asked:
-                    del self._getters[queue]
-                    getter.settler.retire()
+        return await self._getter.get(queue)
 
     # Closing ------------------------------------------------------------------------------------------
 
@@ -681,18 +454,3 @@ class Connection:
             f"<Connection {self.url} {self.state.name} consumers={len(self._consumers)} "
             f"unconfirmed={self.unconfirmed}{blocked}>"
         )
-
-
-class _Getter:
-    """The channel over which one queue is read, message by message."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.settler = ChannelSettler(channel, prefetch=1)
-        self.asked = 0  # and not answered yet
-
-
-def _give_back(getting: asyncio.Task[Delivery | None]) -> None:
-    """Nobody waits for it any more: a message that comes all the same goes back to its queue."""
-    if not getting.cancelled() and getting.exception() is None and (delivery := getting.result()) is not None:
-        delivery.nack(requeue=True)

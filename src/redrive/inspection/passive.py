@@ -21,7 +21,8 @@ import re
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from redrive.client.connection import Connection, QueueInfo
+from redrive.client.connection import Connection
+from redrive.client.topology import QueueInfo
 from redrive.errors import AccessRefused, NotFound, PreconditionFailed, ResourceLocked
 from redrive.topology.definitions import Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.snapshot import BrokerSnapshot, QueueState, Server

@@ -4,6 +4,7 @@
 |----------------|-----------------------------------------------------------------------------------|
 | `lifecycle`    | the life of a connection and of a channel, as tables                              |
 | `conversation` | bytes in, events out; methods in, bytes out; whoever breaks the rules is told so   |
+| `outgoing`     | what this side sends, and the states of the connection and its channels           |
 | `content`      | deliveries and publications, decoded only as far as somebody looks                |
 | `handshake`    | credentials and tuning                                                            |
 | `heartbeat`    | silence, as deadlines                                                             |

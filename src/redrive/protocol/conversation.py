@@ -7,7 +7,7 @@
 
 `receive` reads everything a read brought in one pass. A message whose three frames are all there is taken in
 one step (`whole_content`); one that is split over reads, or over many body frames, is put together piece by
-piece (`_Assembly`) with the same result. A partial frame is a wait, not an exception.
+piece (`Assembly`) with the same result. A partial frame is a wait, not an exception.
 
 When the peer breaks the rules, the answer that AMQP prescribes is written and a `Violation` is the last event:
 on channel 0 the connection is over, on another channel that channel is. The rules are sections 2.2.4, 4.2.3
@@ -25,11 +25,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from redrive.errors import EncodingError, LocalProtocolError, RemoteProtocolError, ReplyCode
+from redrive.errors import RemoteProtocolError, ReplyCode
 from redrive.protocol import lifecycle
 from redrive.protocol.content import Delivery, Incoming, Publication
-from redrive.protocol.handshake import Tuning, check_tune_ok, settled
+from redrive.protocol.handshake import check_tune_ok
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.protocol.outgoing import Assembly, ChannelRecord, Outgoing
 from redrive.wire import frames
 from redrive.wire.frames import (
     BODY,
@@ -41,20 +42,16 @@ from redrive.wire.frames import (
     HEADER_FRAME,
     HEARTBEAT,
     METHOD,
-    MIN_FRAME_MAX,
     OVERHEAD,
     PROTOCOL_HEADER,
 )
 from redrive.wire.method import METHODS, Method, Sender, decode_method
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelOpen
-from redrive.wire.methods.connection import ConnectionClose, ConnectionCloseOk, ConnectionTune, ConnectionTuneOk
+from redrive.wire.methods.connection import ConnectionClose, ConnectionCloseOk, ConnectionTuneOk
 from redrive.wire.values import malformed
 
 DELIVER = b"\x00\x3c\x00\x3c"
 PUBLISH = b"\x00\x3c\x00\x28"
-
-# RabbitMQ's own ceiling: max_message_size can be set to 512 MiB at most.
-LARGEST_MESSAGE = 512 * 1024 * 1024
 
 # What a client takes from a broker, whatever frames were agreed on.
 LARGEST_HEADER = 4 * 1024 * 1024
@@ -73,189 +70,11 @@ class Violation:
 Event: TypeAlias = "Delivery | Publication | Incoming | Violation"
 
 _Builder = Callable[[int, bytes, bytes, bytes], Delivery | Publication]
+_CLIENT_READS: dict[bytes, _Builder] = {DELIVER: Delivery}
+_SERVER_READS: dict[bytes, _Builder] = {PUBLISH: Publication}
 
 
-class _Assembly:
-    """A message of which some frames are still to come."""
-
-    __slots__ = ("body", "missing", "payload", "raw_properties")
-
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
-        self.raw_properties: bytes | None = None  # None until the header frame is here
-        self.body = bytearray()  # not a list: a million frames of one byte are still a megabyte
-        self.missing = 0
-
-
-class _Channel:
-    __slots__ = ("assembly", "number", "state")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.state = ChannelState.CLOSED
-        self.assembly: _Assembly | None = None
-
-    def __repr__(self) -> str:
-        return f"<Channel {self.number} {self.state.name}{' assembling' * (self.assembly is not None)}>"
-
-
-class Conversation:
-    def __init__(
-        self,
-        side: Sender,
-        *,
-        largest_message: int = LARGEST_MESSAGE,
-        offer: Tuning | None = None,
-        smallest_frame_max: int = MIN_FRAME_MAX,
-    ) -> None:
-        """`offer` is what a server proposes. `smallest_frame_max` is the least that a client may settle on, and what a
-        server reads before it has.
-        """
-        self.side = side
-        self.state = ConnectionState.IDLE
-        self.tuning = offer or Tuning()
-        self.largest_message = largest_message
-        self.outgoing: list[bytes] = []
-        self._is_client = side is Sender.CLIENT
-        self._smallest_frame_max = smallest_frame_max
-        self._largest_payload = self.tuning.frame_max - OVERHEAD if self._is_client else smallest_frame_max
-        self._offered = ConnectionTune()
-        self._channels: dict[int, _Channel] = {}
-        self._haunted: dict[int, None] = {}  # numbers that a broker closed, longest ago first
-        self._rest = bytearray()  # the beginning of a frame
-        self._need = 0  # how long `_rest` must be before it is worth a look
-        self._hot: dict[bytes, _Builder] = {DELIVER: Delivery} if side is Sender.CLIENT else {PUBLISH: Publication}
-
-    # Sending ------------------------------------------------------------------------------------------
-
-    def take(self) -> bytes:
-        """Everything that is to be written to the socket, once."""
-        data = b"".join(self.outgoing)
-        self.outgoing.clear()
-        return data
-
-    def greet(self) -> None:
-        """A client's first words."""
-        self._advance(lifecycle.PROTOCOL_HEADER)
-        self.outgoing.append(PROTOCOL_HEADER)
-
-    def send(self, channel: int, method: Method, raw_properties: bytes = b"\x00\x00", body: bytes = b"") -> None:
-        if method.sender is not Sender.EITHER and method.sender is not self.side:
-            raise LocalProtocolError(f"{method.name} is for the {method.sender.value} to send")
-        frame = frames.method_frame(channel, method)
-        if len(frame) > self.tuning.frame_max:
-            text = f"{method.name} needs {len(frame)} bytes; this connection can carry {self.tuning.frame_max}"
-            raise EncodingError(f"{text}. Shorten its arguments: the peer would close the connection")
-        if method.id[0] == 10:
-            if channel != 0:
-                raise LocalProtocolError(f"{method.name} belongs to channel 0, not {channel}")
-            self._advance(lifecycle.sent(method.name))
-            self._note_tuning(method)
-        elif method.name in lifecycle.LIFECYCLE_METHODS:
-            self._advance_channel(channel, lifecycle.sent(method.name))
-        else:
-            self._require_open(channel)
-        content: list[bytes] = []
-        if method.has_content:
-            content = frames.content_frames(
-                channel, raw_properties, body, self.tuning.frame_max, strict=self._is_client
-            )
-        self.outgoing += [frame, *content]
-
-    def send_content(self, channel: int, method_frame: bytes, raw_properties: bytes, body: bytes) -> None:
-        """`send` for a method frame that was encoded before: the hot path of publish and deliver."""
-        self._require_open(channel)
-        content = frames.content_frames(channel, raw_properties, body, self.tuning.frame_max, strict=self._is_client)
-        self.outgoing.append(method_frame)
-        self.outgoing += content
-
-    def send_frame(self, channel: int, frame: bytes) -> None:
-        """`send` for a settlement that was encoded before."""
-        self._require_open(channel)
-        self.outgoing.append(frame)
-
-    def beat(self) -> None:
-        self.outgoing.append(frames.HEARTBEAT_FRAME)
-
-    # Channels -----------------------------------------------------------------------------------------
-
-    def free_channel(self) -> int:
-        """The lowest number that nobody uses. A number is free again when both sides said so.
-
-        One that the broker closed is the last choice, and of these the one that has been closed for longest.
-        """
-        unused = (number for number in range(1, self.tuning.channel_max + 1) if number not in self._channels)
-        clean = next((number for number in unused if number not in self._haunted), None)
-        if clean is not None:
-            return clean
-        for number in self._haunted:
-            if number not in self._channels:
-                return number
-        raise LocalProtocolError(f"all {self.tuning.channel_max} channels of this connection are in use")
-
-    def channel_state(self, number: int) -> ChannelState:
-        channel = self._channels.get(number)
-        return channel.state if channel is not None else ChannelState.CLOSED
-
-    def is_open(self, number: int) -> bool:
-        """May something be sent on this channel?"""
-        channel = self._channels.get(number)
-        return channel is not None and channel.state is ChannelState.OPEN and self.state is ConnectionState.OPEN
-
-    def _require_open(self, number: int) -> None:
-        if not self.is_open(number):
-            raise LocalProtocolError(f"channel {number} is {self.channel_state(number).name} on {self!r}")
-
-    def _advance_channel(self, number: int, key: str) -> None:
-        """This side says something that changes the life of a channel."""
-        if self.state is not ConnectionState.OPEN:
-            raise LocalProtocolError(f"{key.lstrip('>')} on {self!r}")
-        channel = self._channels.get(number) or _Channel(number)
-        after = lifecycle.CHANNEL[channel.state].get(key)
-        if after is None or number <= 0 or (self._is_client and number > self.tuning.channel_max):
-            raise LocalProtocolError(f"{key.lstrip('>')} on channel {number}, which is {channel.state.name}")
-        self._move(channel, after)
-
-    def _move(self, channel: _Channel, state: ChannelState) -> None:
-        channel.state = state
-        if state is ChannelState.CLOSED:
-            self._channels.pop(channel.number, None)
-        else:
-            self._channels[channel.number] = channel
-        if state is ChannelState.OPEN:
-            self._haunted.pop(channel.number, None)
-        if state is not ChannelState.OPEN:
-            channel.assembly = None
-
-    # The connection's own life ------------------------------------------------------------------------
-
-    def _advance(self, key: str) -> None:
-        after = lifecycle.CONNECTION[self.state].get(key)
-        if after is None:
-            raise LocalProtocolError(f"{key.lstrip('>')} makes no sense on {self!r}")
-        self._enter(after)
-
-    def _enter(self, state: ConnectionState) -> None:
-        self.state = state
-        if state is ConnectionState.CLOSED:
-            self._channels.clear()
-
-    def _note_tuning(self, method: Method) -> None:
-        match method:
-            case ConnectionTune():
-                self._offered = method
-            case ConnectionTuneOk():
-                self._tune(settled(method))
-
-    def _tune(self, tuning: Tuning) -> None:
-        """Apply the limits of the connection.
-
-        A server reads frames with a payload of `frame_max` bytes: RabbitMQ forgives clients that forget the eight
-        bytes of the frame itself.
-        """
-        self.tuning = tuning
-        self._largest_payload = tuning.frame_max - OVERHEAD * self._is_client
-
+class Conversation(Outgoing):
     # Receiving ----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
@@ -279,6 +98,7 @@ class Conversation:
         if self.state is ConnectionState.IDLE:
             pos = self._read_greeting(data)
         limit = self._largest_payload
+        builders = _CLIENT_READS if self._is_client else _SERVER_READS
         while end - pos >= OVERHEAD and self.state is not ConnectionState.CLOSED:
             kind, number, size = HEAD.unpack_from(data, pos)
             stop = pos + 7 + size
@@ -289,7 +109,7 @@ class Conversation:
             if data[stop] != END_OCTET:
                 raise RemoteProtocolError(ReplyCode.FRAME_ERROR, f"a frame ends with {data[stop]:#04x}, not 0xce")
             if kind == METHOD:
-                build = self._hot.get(data[pos + 7 : pos + 11])
+                build = builders.get(data[pos + 7 : pos + 11])
                 if build is not None and (whole := self._whole_content(data, number, stop, end)) is not None:
                     raw_properties, body, after = whole
                     events.append(build(number, data[pos + 7 : stop], raw_properties, body))
@@ -402,7 +222,7 @@ class Conversation:
             return
         if self.state is not ConnectionState.OPEN:
             raise RemoteProtocolError(ReplyCode.CHANNEL_ERROR, f"{cls.name} in state {self.state.name}")
-        channel = self._channels.get(number) or _Channel(number)
+        channel = self._channels.get(number) or ChannelRecord(number)
         if cls.name in lifecycle.LIFECYCLE_METHODS:
             self._read_lifecycle_method(channel, cls, payload, events)
         elif self._is_deaf(channel):
@@ -412,21 +232,23 @@ class Conversation:
         elif channel.assembly is not None:
             raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, f"{cls.name} before the content of the last method")
         elif cls.has_content:
-            channel.assembly = _Assembly(payload)
+            channel.assembly = Assembly(payload)
         else:
             events.append(Incoming(number, decode_method(payload)))
 
-    def _is_deaf(self, channel: _Channel) -> bool:
+    def _is_deaf(self, channel: ChannelRecord) -> bool:
         """Is everything but the channel's own life to be ignored?"""
         if channel.state is ChannelState.OPEN:
             return False
         return channel.state in _LEAVING or channel.number in self._haunted
 
-    def _opens_for(self, channel: _Channel) -> bool:
+    def _opens_for(self, channel: ChannelRecord) -> bool:
         """A client need not wait for open-ok: a broker takes what follows channel.open in the same read."""
         return self.side is Sender.SERVER and channel.state is ChannelState.OPENING
 
-    def _read_lifecycle_method(self, channel: _Channel, cls: type[Method], payload: bytes, events: list[Event]) -> None:
+    def _read_lifecycle_method(
+        self, channel: ChannelRecord, cls: type[Method], payload: bytes, events: list[Event]
+    ) -> None:
         after = lifecycle.CHANNEL[channel.state].get(lifecycle.received(cls.name))
         if after is None:
             if channel.state in _LEAVING:
@@ -459,7 +281,7 @@ class Conversation:
             raise RemoteProtocolError(ReplyCode.FRAME_ERROR, f"unknown frame type {kind}")
         if self.state is ConnectionState.CLOSING:
             return
-        channel = self._channels.get(number) or _Channel(number)
+        channel = self._channels.get(number) or ChannelRecord(number)
         if self._is_deaf(channel):
             return
         if channel.assembly is None:
@@ -469,7 +291,7 @@ class Conversation:
         else:
             self._read_body(channel, channel.assembly, payload, events)
 
-    def _read_header(self, channel: _Channel, assembly: _Assembly, payload: bytes, events: list[Event]) -> None:
+    def _read_header(self, channel: ChannelRecord, assembly: Assembly, payload: bytes, events: list[Event]) -> None:
         if assembly.raw_properties is not None:
             raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, "a second content header")
         if len(payload) < CONTENT_HEAD.size + 2:
@@ -486,7 +308,7 @@ class Conversation:
         if not body_size:
             self._complete(channel, assembly, events)
 
-    def _read_body(self, channel: _Channel, assembly: _Assembly, payload: bytes, events: list[Event]) -> None:
+    def _read_body(self, channel: ChannelRecord, assembly: Assembly, payload: bytes, events: list[Event]) -> None:
         if assembly.raw_properties is None:
             raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, "a body before its header")
         if len(payload) > assembly.missing:
@@ -496,17 +318,18 @@ class Conversation:
         if not assembly.missing:
             self._complete(channel, assembly, events)
 
-    def _complete(self, channel: _Channel, assembly: _Assembly, events: list[Event]) -> None:
+    def _complete(self, channel: ChannelRecord, assembly: Assembly, events: list[Event]) -> None:
         channel.assembly = None
         payload, raw_properties, body = assembly.payload, assembly.raw_properties or b"", bytes(assembly.body)
-        if build := self._hot.get(payload[:4]):
+        builders = _CLIENT_READS if self._is_client else _SERVER_READS
+        if build := builders.get(payload[:4]):
             events.append(build(channel.number, payload, raw_properties, body))
         else:
             events.append(Incoming(channel.number, decode_method(payload), raw_properties, body))
 
     # Refusing -----------------------------------------------------------------------------------------
 
-    def _refuse_message(self, channel: _Channel, assembly: _Assembly, size: int, events: list[Event]) -> None:
+    def _refuse_message(self, channel: ChannelRecord, assembly: Assembly, size: int, events: list[Event]) -> None:
         """Too large: as in RabbitMQ, the channel ends and the connection lives; the body is read and dropped."""
         text = f"message size {size} is larger than configured max size {self.largest_message}"
         error = RemoteProtocolError(ReplyCode.PRECONDITION_FAILED, text)
