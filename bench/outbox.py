@@ -36,7 +36,7 @@ from bench.workplace import Workplace
 from redrive.app import App
 from redrive.client import Connection
 from redrive.runtime.observing import Observer, Settled
-from redrive.runtime.relaying import Relay
+from redrive.store.outbox_relay import Relay
 from redrive.store.claims import Claims
 
 QUEUE = "events"

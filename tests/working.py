@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from redrive import App
-from redrive.app import Running
 from redrive.client import Connection
+from redrive.connected import Running
 from redrive.protocol.content import Delivery
 from redrive.testing.watching import Watcher
 

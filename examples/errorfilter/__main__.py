@@ -22,7 +22,7 @@ from examples.errorfilter.sandbox import Sandbox
 from redrive.integrations.logs import LogObserver, configure_logging
 
 if TYPE_CHECKING:
-    from redrive.app import Running
+    from redrive.connected import Running
 
 
 @click.group(invoke_without_command=True)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -22,18 +20,15 @@ from typing import Any, Self
 
 from redrive import environment
 from redrive.broker.shared import SharedBroker
-from redrive.broker.storage import StorageError
-from redrive.broker.storage.sqlite import count_unserved
-from redrive.client import BrokerURL, Connection, State
+from redrive.client import BrokerURL, Connection
+from redrive.client.relay_lock import RelayLock
+from redrive.connected import Running
 from redrive.errors import (
     AccessRefused,
     Closed,
     ConfigurationError,
     ConnectionClosed,
     ConnectionLost,
-    NotFound,
-    RedriveError,
-    ResourceLocked,
     TopologyConflict,
 )
 from redrive.inspection import inspect_broker
@@ -43,25 +38,22 @@ from redrive.recovery.history import HeaderNames
 from redrive.router import F, Router
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.codecs import Codec, Codecs
-from redrive.runtime.observing import ConnectionChanged, Observer, Observers
+from redrive.runtime.observing import Observer
 from redrive.runtime.provisioning import insist, provision
 from redrive.runtime.publishing import Around, Publisher, nothing_around
-from redrive.runtime.relaying import Relay
 from redrive.runtime.specs import ConsumerSpec
 from redrive.runtime.tidying import tidying
-from redrive.runtime.worker import Surroundings, Worker
-from redrive.store.claims import Claims, Refused
+from redrive.store.claims import Claims
 from redrive.store.database import Database
 from redrive.store.inbox import Inbox
 from redrive.store.outbox import Outbox, OutboxPolicy
+from redrive.store.outbox_relay import Relay
 from redrive.store.schema import Schema, channel_of
 from redrive.store.tables import InboxNames, OutboxNames
-from redrive.store.transactions import SESSION_TYPES, StoreTransactions
-from redrive.store.transport import Transport, arrange, stranded
+from redrive.store.transport import Transport, arrange
 from redrive.store.waking import Waker
+from redrive.stranded import stranded_warning
 from redrive.topology import Naming, QueueType, Server, Topology, expand
-from redrive.topology.dead_ends import declared
-from redrive.topology.expansion import Expanded
 from redrive.topology.naming import fill
 from redrive.topology.plan import make_plan
 
@@ -71,7 +63,6 @@ log = logging.getLogger("redrive")
 _RELAY_PATIENCE = timedelta(seconds=5)
 _CHANGING_HANDS = timedelta(seconds=10)  # the embedded broker's host ends, and another process takes over
 _AGAIN = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds=30), jitter=0)
-_STANDBY = 1.0  # seconds between the tries of a relay that waits for its turn
 
 
 class App(Router):
@@ -98,10 +89,6 @@ class App(Router):
         observers: Iterable[Observer] = (),  # who is told of everything that happens
         clock: Clock | None = None,  # for tests: a clock that is moved by hand
     ) -> None:
-        """`declare`: make what is missing of the topology when it connects; if not, a broker that lacks something is an
-        error that says what. `defaults`: options of all consumers that do not say them themselves. `patience`: how long
-        a publish waits for a broker that is away or takes nothing, before it is an error.
-        """
         super().__init__(defaults=defaults)
         if not name or not isinstance(name, str):
             raise ConfigurationError(f"app name {name!r}: want a text, it stands in logs and messages")
@@ -119,13 +106,14 @@ class App(Router):
         self.data = Path(data) if data is not None else environment.data()
         self.codecs = Codecs(codecs)
         self.observers: list[Observer] = list(observers)
-        self._naming = naming or Naming()
+        self.naming = naming or Naming()
         self._queue_type = QueueType(queue_type)
         self._delays = delays
         self._declares = declare
         self._patience = duration(patience, "patience")
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self.around_publish: Around = nothing_around
+        self.given: dict[type, object] = {App: self}  # what handlers can ask for by its type, beside the publisher
         self._running: Running | None = None
         self._starters: list[Callable[[], Any]] = []
         self._preparing = asyncio.Lock()
@@ -147,7 +135,7 @@ class App(Router):
             self.exchanges,
             self.queues,
             self.bindings,
-            naming=self._naming,
+            naming=self.naming,
             queue_type=self._queue_type,
             delays=self._delays,
         )
@@ -351,23 +339,14 @@ class App(Router):
                 return
 
     async def _tell_where_messages_are(self) -> None:
-        """Which broker is not the one that somebody may think of."""
+        """Log which broker is used where it may not be the expected one, and warn of messages in the other."""
         if self.transport is Transport.LOCAL:
             unused = f"; {BrokerURL.parse(self._named_broker)} is not used" if self._named_broker is not None else ""
             log.info("the outbox's transport is LOCAL: messages stay in the broker in %s%s", self.data, unused)
         if self.broker is None:
             return
-        try:
-            held = await asyncio.to_thread(count_unserved, self.data)
-        except StorageError as error:
-            log.warning("whether messages are left in the embedded broker cannot be told: %s", error)
-            return
-        if not held:
-            return
-        server = Server(embedded=True, delayed_exchanges=True)
-        own = {queue.name for queue in expand(self.topology, server).queues}
-        if said := stranded(held, own, set(declared(self.topology, server)), self.data):
-            log.warning("%s", said)
+        if warning := await asyncio.to_thread(stranded_warning, self.topology, self.data):
+            log.warning("%s", warning)
 
     async def relay(self, stop: asyncio.Event, *, ready: Callable[[Relay], None] | None = None) -> Relay:
         """Publish the rows of the outbox until `stop` is set. On SQLite there can be one relay: the next is refused.
@@ -394,7 +373,11 @@ class App(Router):
         async with AsyncExitStack() as stack:
             connect = await self._reach(stack)
             connection = await connect("relay", patience=_RELAY_PATIENCE, window=5000)
-            turn = None if self.database.is_postgresql else await self._alone(connection, stop, standby=standby)
+            lock = None
+            if not self.database.is_postgresql:  # SQLite has no locks on rows
+                name = f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}"
+                lock = RelayLock(connection, name, _RELAY_PATIENCE)
+                await lock.acquire(stop, standby=standby)
             if bring:
                 await self._bring_for_relay(connection)
             waker = await stack.enter_async_context(Waker(self.database, channel_of(self.schema.outbox.table)))
@@ -408,10 +391,9 @@ class App(Router):
                 claims,
                 connection,
                 waker,
-                refused=Refused,
                 attempts=policy.attempts,
                 lanes=2 if self.database.is_postgresql else 1,  # two would take the same rows
-                turn=turn,
+                lock=lock,
             )
             self._relay = relay
             if ready is not None:
@@ -427,22 +409,6 @@ class App(Router):
             await self._bring(connection)
         except (TopologyConflict, AccessRefused) as error:
             log.warning("the relay goes on with the topology as it is: %s", error)
-
-    async def _alone(self, connection: Connection, stop: asyncio.Event, *, standby: bool) -> _Turn:
-        """SQLite has no locks on rows: there may be one relay, and the broker knows whether there is."""
-        turn = _Turn(connection, f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}")
-        while not stop.is_set():
-            try:
-                await turn.take()
-                break
-            except ResourceLocked:
-                if not standby:
-                    raise ConfigurationError(
-                        "another relay works on this outbox, and SQLite is for one: stop it first"
-                    ) from None
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), _STANDBY)
-        return turn
 
     async def ready_outbox(self) -> None:
         """See that the outbox's table is there: whoever only writes to it would learn that from the first row."""
@@ -465,7 +431,7 @@ class App(Router):
         oldest = status["oldest"]
         return {
             "pending": status["pending"],
-            "oldest_seconds": (self._clock.now() - oldest).total_seconds() if oldest is not None else 0,
+            "oldest_seconds": (self.clock.now() - oldest).total_seconds() if oldest is not None else 0,
             "parked": status["parked"],
             "published_total": self._relay.published if self._relay is not None else 0,
         }
@@ -508,143 +474,6 @@ class App(Router):
     def __repr__(self) -> str:
         where = BrokerURL.parse(self.broker) if self.broker is not None else f"embedded in {self.data}"
         return f"<App {self.name} {where} queues={len(self.queues)} consumers={len(self.consumers)}>"
-
-
-class _Turn:
-    """The right to be the only relay: an exclusive queue, which the broker gives to one connection.
-
-    It goes with the connection. When that is back after a break, the queue may be another relay's by now, or still be
-    held for our old connection, which the broker does not know to be dead: so it is asked for again.
-    """
-
-    def __init__(self, connection: Connection, name: str) -> None:
-        self._connection = connection
-        self._name = name
-        self._taken: int | None = None  # after how many reconnects
-
-    async def take(self) -> None:
-        await self._connection.link()
-        reconnects = self._connection.reconnects
-        await self._connection.declare_queue(self._name, durable=False, exclusive=True)
-        self._taken = reconnects
-
-    async def keep(self) -> None:
-        if self._connection.state is State.OPEN and self._connection.reconnects == self._taken:
-            return
-        try:
-            async with asyncio.timeout(_RELAY_PATIENCE.total_seconds()):
-                await self.take()
-        except ResourceLocked:
-            raise RedriveError("another relay has taken over, and SQLite is for one: its end is waited for") from None
-        except TimeoutError:
-            raise ConnectionLost(f"not connected ({self._connection.last_error})") from None
-
-    def __repr__(self) -> str:
-        return f"<_Turn {self._name} taken={self._taken}>"
-
-
-class Running:
-    """An application that is connected, three times, so that no part of it can disturb another.
-
-    A broker in a memory or disk alarm stops reading connections that publish, acks included: so one connection
-    consumes and never publishes. A publish to an exchange that is missing ends the channel for all who publish on it:
-    so what the application publishes and what retries and parking publish go separate ways.
-    """
-
-    def __init__(
-        self, app: App, consuming: Connection, publishing: Connection, settling: Connection, server: Server
-    ) -> None:
-        self.app = app
-        self.consuming = consuming
-        self.publishing = publishing
-        self.settling = settling
-        self.server = server
-        self.observer = Observers(app.observers)
-        self._workers: list[Worker] = []
-        self.publisher = Publisher(
-            publishing,
-            app=app.name,
-            codecs=app.codecs,
-            clock=app._clock,
-            observer=self.observer,
-            around=app.around_publish,
-            delayed_exchange=app._naming.delayed_exchange if server.delayed_exchanges else None,
-        )
-        for name, connection in self._connections.items():
-            connection.on_change(self._teller(name))
-
-    @property
-    def _connections(self) -> dict[str, Connection]:
-        return {"consuming": self.consuming, "publishing": self.publishing, "settling": self.settling}
-
-    def worker(self, specs: Iterable[ConsumerSpec]) -> Worker:
-        around = Surroundings(
-            topology=self.app.topology,
-            server=self.server,
-            app=self.app.name,
-            host=socket.gethostname(),
-            codecs=self.app.codecs,
-            clock=self.app._clock,
-            observer=self.observer,
-            given={Publisher: self.publisher, App: self.app},
-            transactions=StoreTransactions(self.app.database, self.app.inbox),
-            session_types=SESSION_TYPES,
-            budget=lambda: self.settling.properties_max,
-            worker=secrets.token_hex(6),
-        )
-        ready = [replace(spec, middleware=(*self.app.middleware, *spec.middleware)) for spec in specs]
-        worker = Worker(ready, self.consuming, self.settling, around)
-        self._workers.append(worker)
-        return worker
-
-    @property
-    def unsettled(self) -> dict[str, int]:
-        """How many messages this process has taken from each queue and not settled yet."""
-        return {queue: count for worker in self._workers for queue, count in worker.unsettled.items()}
-
-    def _teller(self, name: str) -> Callable[[Connection], None]:
-        known = State.OPEN
-
-        def tell(connection: Connection) -> None:
-            """Only what is news: that it was lost, that it is back."""
-            nonlocal known
-            if connection.state in (known, State.CLOSED):
-                return
-            known = connection.state
-            reason = str(connection.last_error) if connection.last_error is not None else None
-            self.observer.connection(
-                ConnectionChanged(name, connection.state.name.lower(), reason, connection.reconnects)
-            )
-
-        return tell
-
-    async def depths(self, specs: Iterable[ConsumerSpec]) -> dict[tuple[str, str], int]:
-        """How many messages wait in the queues of these consumers, by queue and role: main, retry, dlq."""
-        found: dict[tuple[str, str], int] = {}
-        for spec in specs:
-            if spec.for_dead_letters:
-                continue  # that queue is counted with its main queue
-            names = Expanded(self.app.topology, spec.queue, self.server)
-            roles = {spec.queue.name: "main"} | dict.fromkeys(names.waiting_queues, "retry")
-            roles |= dict.fromkeys(names.dead_letter_queues, "dlq")
-            for queue, role in roles.items():
-                with suppress(NotFound):
-                    found[queue, role] = (await self.publishing.queue_info(queue)).messages
-        return found
-
-    @property
-    def problems(self) -> list[str]:
-        """Why it should get no work; nothing if all is well."""
-        broker = [] if self.is_ready else ["not connected, or the broker takes no messages"]
-        return broker + [problem for worker in self._workers for problem in worker.problems]
-
-    @property
-    def is_ready(self) -> bool:
-        """Are all connections up, and does the broker take messages?"""
-        return all(one.state.name == "OPEN" and one.blocked is None for one in self._connections.values())
-
-    def __repr__(self) -> str:
-        return f"<Running {self.app.name} on {self.server} ready={self.is_ready}>"
 
 
 async def _first(stop: asyncio.Event, relaying: asyncio.Task[Any] | None) -> None:

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from redrive import App, Batch, Message, Retry
-from redrive.app import Running
 from redrive.client import Connection, Properties
 from redrive.client.holding import Hold
+from redrive.connected import Running
 from redrive.errors import ConnectionLost
 from redrive.recovery.admission import ALONE, Mark
 from redrive.recovery.backoff import Backoff

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from redrive import App, Batch, BreakerPolicy, Discard, Message, Park, Publisher, Retry, Snooze
-from redrive.app import Running
 from redrive.client import Connection, Properties
+from redrive.connected import Running
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.observing import Outcome
 from working import depth, take, working

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from redrive import App
 from redrive.client import Connection
 from redrive.errors import TopologyMissing
-from redrive.runtime.relaying import Relay
 from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
+from redrive.store.outbox_relay import Relay
 from redrive.store.tables import RowState
 from redrive.testing import Endpoint
 from tests.support.proxy import FaultProxy
@@ -146,7 +146,7 @@ async def test_a_relay_that_lost_its_turn_with_its_connection_waits_until_it_has
     app: App, amqp_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redrive.app._STANDBY", 0.01)
-    monkeypatch.setattr("redrive.runtime.relaying._TROUBLE", 0.01)
+    monkeypatch.setattr("redrive.store.outbox_relay._TROUBLE", 0.01)
     async with FaultProxy(amqp_url) as network:
         url = app.database.url.render_as_string(hide_password=False)
         broken = App("shop", broker=network.url, database=url)

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from redrive.admin.place import Place
 from redrive.admin.service import Service
-from redrive.app import Running
+from redrive.connected import Running
 from redrive.demo.books import Stuck
 from redrive.demo.pipeline import app, books, catalogue, upload
 from redrive.errors import RedriveError

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 
-from redrive.app import App, Running
+from redrive.app import App
+from redrive.connected import Running
 from redrive.errors import RedriveError
 from redrive.integrations.prometheus import PrometheusObserver, exposition
 

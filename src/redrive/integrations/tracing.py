@@ -2,12 +2,10 @@
 
     publish domain.events     PRODUCER   its context travels in the headers, as W3C `traceparent`
       process q.orders        CONSUMER   its parent is the publish, in every attempt
-        retry q.orders        CLIENT     the settling, where that is worth a span
-      process q.orders        CONSUMER   the next attempt: links to the one before
 
 A message keeps the context it was created with however often it is retried, parked, re-driven or relayed: "if a user
 provides a custom creation context in a message, this context SHOULD NOT be modified". Publishing it again is then a
-span of kind CLIENT that links to that context. Which attempt came before is told by a header of its own, `ATTEMPT`.
+span of kind CLIENT that links to that context.
 
 Only the API is needed. Where no SDK was set up before `Tracing` was made, it is off and its spans are one shared object
 that does nothing. What a stranger wrote into the headers never fails a message: a context that cannot be read is none.
@@ -15,7 +13,7 @@ that does nothing. What a stranger wrote into the headers never fails a message:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -29,32 +27,15 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import INVALID_SPAN, Link, Span, SpanKind, Tracer
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from redrive.recovery.history import HeaderNames
-from redrive.runtime.observing import Outcome
 from redrive.runtime.publishing import Around
 
 TRACEPARENT = "traceparent"
-ATTEMPT = HeaderNames.TRACE
-
-MOST_LINKS = 128  # of a batch: as many as an SDK keeps unless told otherwise
 
 Headers = Mapping[str, Any]
 Attributes = dict[str, AttributeValue]
 
-_SETTLING = {
-    Outcome.DONE: "ack",
-    Outcome.RETRIED: "retry",
-    Outcome.PARKED: "park",
-    Outcome.DISCARDED: "discard",
-    Outcome.SNOOZED: "snooze",
-    Outcome.DUPLICATE: "ack",
-    Outcome.RELEASED: "nack",
-}
-
-_W3C = TraceContextTextMapPropagator()
 _NOTHING: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)
 
 
@@ -108,22 +89,9 @@ def extract(headers: Headers) -> Context:
     return propagate.extract(headers, Context(), getter=_GETTER)
 
 
-def pass_on(source: Headers, target: MutableMapping[str, Any]) -> None:
-    """Give a message that is published the context of the one that is handled: a trace goes on where tracing is off."""
-    if TRACEPARENT not in target:
-        for name in (TRACEPARENT, "tracestate"):
-            if name in source:
-                target[name] = source[name]
-
-
-def _link(context: Context, **attributes: AttributeValue) -> list[Link]:
+def _link(context: Context) -> list[Link]:
     span = trace.get_current_span(context).get_span_context()
-    return [Link(span, attributes)] if span.is_valid else []
-
-
-def _attempt_before(headers: Headers) -> list[Link]:
-    written = _GETTER.get(headers, ATTEMPT)
-    return _link(_W3C.extract({TRACEPARENT: written}, Context()), **{"redrive.link": "attempt"}) if written else []
+    return [Link(span)] if span.is_valid else []
 
 
 # Spans --------------------------------------------------------------------------------------------
@@ -161,39 +129,8 @@ class Tracing:
         """Around the handler."""
         if self._tracer is None:
             return _NOTHING
-        headers = _headers(message)
-        return _span(
-            self._tracer,
-            f"process {message.queue}",
-            SpanKind.CONSUMER,
-            _about("process", "process", message),
-            context=extract(headers),
-            links=_attempt_before(headers),
-        )
-
-    def processing_batch(self, queue: str, messages: Iterable[Traced]) -> AbstractContextManager[Span]:
-        """Around the handler of a batch: it belongs to no message's trace and links to those of all."""
-        if self._tracer is None:
-            return _NOTHING
-        contexts = [extract(_headers(message)) for message in messages]
-        attributes = _common("process", "process", queue, "") | {"messaging.batch.message_count": len(contexts)}
-        links = [link for context in contexts[:MOST_LINKS] for link in _link(context)]
-        return _span(self._tracer, f"process {queue}", SpanKind.CONSUMER, attributes, context=Context(), links=links)
-
-    def settling(self, message: Traced, outcome: Outcome) -> AbstractContextManager[Span]:
-        """Around what is done about the outcome: the copy to a retry or dead-letter queue, the ack."""
-        if self._tracer is None:
-            return _NOTHING
-        name = _SETTLING[outcome]
-        return _span(self._tracer, f"{name} {message.queue}", SpanKind.CLIENT, _about(name, "settle", message))
-
-    def remember_attempt(self, headers: MutableMapping[str, Any]) -> None:
-        """Write into the headers of a retry which attempt it comes after: the current span."""
-        if self._tracer is not None:
-            carrier: dict[str, str] = {}
-            _W3C.inject(carrier)
-            if TRACEPARENT in carrier:
-                headers[ATTEMPT] = carrier[TRACEPARENT]
+        attributes, context = _about("process", "process", message), extract(_headers(message))
+        return _span(self._tracer, f"process {message.queue}", SpanKind.CONSUMER, attributes, context=context)
 
     def __repr__(self) -> str:
         return f"<Tracing {'on' if self.is_on else 'off'}>"

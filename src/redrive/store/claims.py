@@ -4,8 +4,8 @@ PostgreSQL: a claim is a transaction. Its rows are locked (`FOR UPDATE SKIP LOCK
 work, and are free again the moment a relay dies. What was confirmed is deleted or marked in that same transaction.
 
 SQLite has one writer, and a relay that held its lock while publishing would stop the application: rows are read
-without one, published, and settled in a short transaction. Only one relay may work on it (`redrive.runtime.relaying`).
-That is known from the broker, and can be out of date for a moment: so a row is settled only if it still waits and is
+without one, published, and settled in a short transaction. Only one relay may work on it (`outbox_relay`). That
+is known from the broker, and can be out of date for a moment: so a row is settled only if it still waits and is
 the same one. Its id alone does not say so: SQLite gives the id of a deleted last row to the next one, in tables that
 were made without AUTOINCREMENT.
 

@@ -10,10 +10,8 @@ the story are the same. An event goes one of the two ways and never both: nothin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import assert_never
 
 from redrive.errors import ConfigurationError
@@ -58,21 +56,3 @@ def arrange(transport: Transport, *, broker: str | None, management: str | None)
             return Arrangement(None, None, listens=True, no_relay=why)
         case _:
             assert_never(transport)
-
-
-def stranded(held: Mapping[str, int], own: Collection[str], dead: Collection[str], folder: Path) -> str | None:
-    """What to tell an application on RabbitMQ whose embedded broker, which nobody serves, still holds messages.
-
-    `own`: the application's queues; `dead`: those of them in which dead letters are.
-    """
-    mine = {queue: count for queue, count in sorted(held.items()) if count and queue in own}
-    if not mine:
-        return None
-    queues = ", ".join(f"{queue} {count}" for queue, count in mine.items())
-    what = ["`redrive worker` handles them"] if mine.keys() - set(dead) else []
-    what += ["dead letters can be dealt with"] if mine.keys() & set(dead) else []
-    return (
-        f"{sum(mine.values())} messages are still in the embedded broker in {folder} ({queues}), and with the outbox's "
-        "transport RABBIT nobody looks there: with LOCAL (REDRIVE_OUTBOX_TRANSPORT), on this machine, "
-        f"{' and '.join(what)}"
-    )

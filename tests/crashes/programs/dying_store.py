@@ -29,13 +29,13 @@ from sqlalchemy.orm import Session
 
 from crashes.programs.dying_worker import Fate, MortalConsumes, id_of
 from redrive import App, Batch, Retry
-from redrive.app import Running
 from redrive.client import Connection
 from redrive.client.publisher import AnyPublish
+from redrive.connected import Running
 from redrive.runtime.observing import Observer, Outcome, Settled
-from redrive.runtime.relaying import Relay
-from redrive.store.claims import Claims, Refused
+from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
+from redrive.store.outbox_relay import Relay
 from working import Watcher
 
 _PATIENCE = 40  # seconds for one life: nothing here takes so long unless it hangs
@@ -240,7 +240,6 @@ async def _live(scenario: Scenario, app: App, queue: str, fate: Fate) -> None:
             Claims(app.database, app.outbox.table),
             MortalPipeline(running.publishing, fate),
             Never(),
-            refused=Refused,
         )
         running.consuming = MortalConsumes(running.consuming, fate)  # type: ignore[assignment]
         await _relay(relay)

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from redrive import App, Batch, Message, Retry
-from redrive.app import Running
 from redrive.client import Connection, Delivery
+from redrive.connected import Running
 from redrive.errors import PublishError
 from redrive.protocol.content import Settler
 from redrive.recovery.retry import Route

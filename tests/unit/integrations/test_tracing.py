@@ -11,16 +11,13 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from redrive.integrations.tracing import (
-    ATTEMPT,
     TRACEPARENT,
     HeaderGetter,
     Tracing,
     destination,
     extract,
     inject,
-    pass_on,
 )
-from redrive.runtime.observing import Outcome
 from unit.integrations.recorder import RecordedSpan, Recorder
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -55,34 +52,29 @@ def context_in(headers: Mapping[str, Any]) -> SpanContext:
 # The journey of a message ------------------------------------------------------------------------------
 
 
-def test_publish_attempts_and_settling_are_one_trace(tracing: Tracing, recorder: Recorder) -> None:
+def test_publish_and_every_attempt_are_one_trace(tracing: Tracing, recorder: Recorder) -> None:
     headers: dict[str, Any] = {}
     with tracing.publishing("domain.events", "orders.placed", headers):
         pass
     retried = dict(headers)
-    with tracing.processing(Handled(headers=headers)), tracing.settling(Handled(headers=headers), Outcome.RETRIED):
-        tracing.remember_attempt(retried)
-        with tracing.publishing("", "q.orders.retry", retried):
-            pass
+    with tracing.processing(Handled(headers=headers)), tracing.publishing("", "q.orders.retry", retried):
+        pass
     with tracing.processing(Handled(headers=retried)):
         pass
 
-    publish, first, settle, again, second = recorder.spans
+    publish, first, again, second = recorder.spans
     assert [span.name for span in recorder.spans] == [
         "publish domain.events",
         "process q.orders",
-        "retry q.orders",
         "publish q.orders.retry",
         "process q.orders",
     ]
     assert {span.get_span_context().trace_id for span in recorder.spans} == {publish.get_span_context().trace_id}
-    assert [parent_of(span) for span in (first, settle, again, second)] == [
+    assert [parent_of(span) for span in (first, again, second)] == [
         publish.get_span_context().span_id,
         first.get_span_context().span_id,
-        settle.get_span_context().span_id,
         publish.get_span_context().span_id,
     ]
-    assert [link.context.span_id for link in second.links] == [settle.get_span_context().span_id]
     assert all(span.ended for span in recorder.spans)
 
 
@@ -209,58 +201,12 @@ def test_an_error_of_a_library_is_told_with_its_module(tracing: Tracing, recorde
     )
 
 
-def test_a_batch_links_to_the_contexts_of_its_messages_and_belongs_to_none(
-    tracing: Tracing, recorder: Recorder
-) -> None:
-    traced, untraced = Handled(headers={TRACEPARENT: PARENT}), Handled()
-    with tracing.processing_batch("q.orders", [traced, untraced, traced]):
-        pass
-
-    [span] = recorder.spans
-    assert span.parent is None
-    assert len(span.links) == 2
-    assert span.attributes["messaging.batch.message_count"] == 3
-    assert span.attributes["messaging.destination.name"] == "q.orders"
-
-
-def test_a_batch_links_to_a_bounded_number(tracing: Tracing, recorder: Recorder) -> None:
-    with tracing.processing_batch("q.orders", [Handled(headers={TRACEPARENT: PARENT})] * 1000):
-        pass
-
-    assert len(recorder.spans[0].links) == 128
-
-
-@pytest.mark.parametrize(
-    ("outcome", "name"),
-    [
-        (Outcome.DONE, "ack"),
-        (Outcome.RETRIED, "retry"),
-        (Outcome.PARKED, "park"),
-        (Outcome.DISCARDED, "discard"),
-        (Outcome.SNOOZED, "snooze"),
-        (Outcome.RELEASED, "nack"),
-    ],
-)
-def test_settling_is_named_after_what_is_done(
-    tracing: Tracing, recorder: Recorder, outcome: Outcome, name: str
-) -> None:
-    with tracing.settling(Handled(), outcome):
-        pass
-
-    [span] = recorder.spans
-    assert (span.name, span.kind) == (f"{name} q.orders", SpanKind.CLIENT)
-    assert (span.attributes["messaging.operation.name"], span.attributes["messaging.operation.type"]) == (
-        name,
-        "settle",
-    )
-
-
 # Strangers' headers ------------------------------------------------------------------------------------
 
 values = st.one_of(
     st.text(), st.binary(), st.integers(), st.none(), st.lists(st.text()), st.dictionaries(st.text(), st.text())
 )
-NAMES = [TRACEPARENT, "tracestate", "baggage", ATTEMPT]
+NAMES = [TRACEPARENT, "tracestate", "baggage"]
 
 
 @given(st.dictionaries(st.sampled_from(NAMES) | st.text(), values))
@@ -296,13 +242,6 @@ def test_a_context_is_written_and_read_back(tracing: Tracing) -> None:
     assert not context_in({}).is_valid
 
 
-def test_nothing_is_remembered_of_an_attempt_that_has_no_span(tracing: Tracing) -> None:
-    headers: dict[str, Any] = {}
-    tracing.remember_attempt(headers)
-
-    assert headers == {}
-
-
 # Off ---------------------------------------------------------------------------------------------------
 
 
@@ -310,20 +249,16 @@ def test_without_an_sdk_it_is_off_and_leaves_no_trace() -> None:
     tracing = Tracing()
     headers: dict[str, Any] = {}
 
-    with tracing.publishing("e", "k", headers) as published:
-        tracing.remember_attempt(headers)
-    with tracing.processing(Handled()) as processed, tracing.settling(Handled(), Outcome.PARKED) as settled:
-        pass
-    with tracing.processing_batch("q", [Handled()]) as batch:
+    with tracing.publishing("e", "k", headers) as published, tracing.processing(Handled()) as processed:
         pass
 
     assert headers == {}
-    assert not any(span.is_recording() for span in (published, processed, settled, batch))
+    assert not any(span.is_recording() for span in (published, processed))
     assert not tracing.is_on
 
 
 def test_when_it_is_off_nothing_of_a_message_is_looked_at() -> None:
-    with Tracing().processing(None), Tracing().settling(None, Outcome.DONE):  # type: ignore[arg-type]
+    with Tracing().processing(None):  # type: ignore[arg-type]
         pass
 
 
@@ -331,20 +266,6 @@ def test_when_it_is_off_all_spans_are_the_same_object() -> None:
     tracing = Tracing()
 
     assert tracing.processing(Handled()) is tracing.publishing("e", "k", {})
-
-
-def test_a_trace_can_be_passed_on_where_tracing_is_off() -> None:
-    target: dict[str, Any] = {"x": 1}
-    pass_on({TRACEPARENT: PARENT, "tracestate": "a=b", "secret": 1}, target)
-    assert target == {"x": 1, TRACEPARENT: PARENT, "tracestate": "a=b"}
-
-    alone: dict[str, Any] = {}
-    pass_on({TRACEPARENT: PARENT}, alone)
-    assert alone == {TRACEPARENT: PARENT}
-
-    own = {TRACEPARENT: "own"}
-    pass_on({TRACEPARENT: PARENT, "tracestate": "a=b"}, own)
-    assert own == {TRACEPARENT: "own"}
 
 
 def test_tracing_introduces_itself(tracing: Tracing) -> None:

@@ -11,18 +11,18 @@ after its last attempt; the others go on. RabbitMQ often does not say which of m
 channel for all: then each is sent alone, and who is to blame is known. A broker that is not there is nobody's fault:
 rows wait, and nothing is counted.
 
-Where rows cannot be locked (SQLite) there may be one relay. Whose turn it is the broker knows, and a connection that
-broke may have lost it: so the turn is kept before rows are read, and before each send. Who has lost it waits for it.
+Where rows cannot be locked (SQLite) there may be one relay, and a lock in the broker says which. A connection that
+broke may have lost it: so the lock is checked before rows are read, and before each send. A relay that has lost it
+waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from redrive.errors import (
     ChannelClosed,
@@ -37,64 +37,20 @@ from redrive.errors import (
     ReplyCode,
 )
 from redrive.recovery.backoff import Backoff
+from redrive.store.claims import Claim, Claims, Refused
+from redrive.store.outbox_rows import OutboxRow
+from redrive.store.waking import Waker
 from redrive.wire.properties import Properties
 
-log = logging.getLogger("redrive.runtime")
+log = logging.getLogger("redrive.store")
 
 _PAUSES = Backoff(first=timedelta(seconds=1), ceiling=timedelta(minutes=5), jitter=0)
 _TROUBLE = 1.0  # seconds until the next try, when the database or the broker is away
 
 
-class Row(Protocol):
-    @property
-    def id(self) -> int: ...
-    @property
-    def exchange(self) -> str: ...
-    @property
-    def routing_key(self) -> str: ...
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def properties(self) -> bytes: ...
-    @property
-    def ordering_key(self) -> str | None: ...
-    @property
-    def attempts(self) -> int: ...
-    @property
-    def error(self) -> str | None:
-        """Why it cannot be published, if it cannot even be encoded."""
-
-
-class Refusal(Protocol):
-    def __call__(self, id: int, error: str, again_after: timedelta | None) -> object: ...
-
-
-class Claim(Protocol):
-    @property
-    def rows(self) -> Sequence[Row]: ...
-
-    def settle(self, published: Sequence[int], refused: Iterable[object]) -> None: ...
-
-
-class Claims(Protocol):
-    """Where the rows are. Called in a thread: a database blocks."""
-
-    def claim(self, limit: int) -> AbstractContextManager[Claim]: ...
-
-
-class Waits(Protocol):
-    async def wait(self) -> None: ...
-
-
-class Turn(Protocol):
+class Lock(Protocol):
     async def keep(self) -> None:
-        """See that nobody else works on the rows; an error of Redrive's if somebody may."""
-
-
-class Anytime:
-    """For rows that are locked by whoever has claimed them."""
-
-    async def keep(self) -> None: ...
+        """Raise a RedriveError if another relay may be working on the rows."""
 
 
 class PublishesMany(Protocol):
@@ -106,13 +62,12 @@ class Relay:
         self,
         claims: Claims,
         broker: PublishesMany,
-        waker: Waits,
+        waker: Waker,
         *,
-        refused: Refusal,
         attempts: int = 10,
         batch: int = 500,
         lanes: int = 2,
-        turn: Turn | None = None,
+        lock: Lock | None = None,
     ) -> None:
         """`lanes`: so many batches at a time: while one is published, the next is read."""
         self.published = 0
@@ -121,11 +76,10 @@ class Relay:
         self._claims = claims
         self._broker = broker
         self._waker = waker
-        self._refused = refused
         self._attempts = attempts
         self._batch = batch
         self._lanes = lanes
-        self._turn = turn or Anytime()
+        self._lock = lock
         self._sending = asyncio.Lock()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -157,7 +111,8 @@ class Relay:
 
     async def once(self) -> int:
         """One batch: claim, publish, mark. How many rows there were."""
-        await self._turn.keep()
+        if self._lock is not None:
+            await self._lock.keep()
         batch = _Batch(self._claims, self._batch)
         rows = await asyncio.to_thread(batch.open)
         try:
@@ -173,7 +128,7 @@ class Relay:
             await asyncio.sleep(_TROUBLE)
         return len(rows)
 
-    async def _publish(self, rows: Sequence[Row]) -> tuple[list[int], list[object]]:
+    async def _publish(self, rows: Sequence[OutboxRow]) -> tuple[list[int], list[Refused]]:
         """In rounds, so that no row of a key is sent before the one in front of it is confirmed."""
         published: list[int] = []
         refused = [self._park(row, row.attempts + 1, row.error) for row in rows if row.error is not None]
@@ -192,7 +147,7 @@ class Relay:
                     refused.append(self._refusal(row, error))
         return published, refused
 
-    async def _send(self, rows: Sequence[Row]) -> dict[int, PublishError]:
+    async def _send(self, rows: Sequence[OutboxRow]) -> dict[int, PublishError]:
         """Publish; gives what went wrong, by the row's place. One lane at a time: whose fault it is must be known."""
         async with self._sending:
             errors = await self._pipeline(rows)
@@ -202,15 +157,16 @@ class Relay:
                     break  # the broker is away now: the others wait, too
         return {place: error for place, error in errors.items() if error is not None}
 
-    async def _alone(self, row: Row) -> PublishError | None:
+    async def _alone(self, row: OutboxRow) -> PublishError | None:
         error = (await self._pipeline([row])).get(0)
         if error is not None and _is_objection(error):
             return PublishRefused(row.exchange, row.routing_key, f"the broker would not have it ({error.__cause__})")
         return error
 
-    async def _pipeline(self, rows: Sequence[Row]) -> dict[int, PublishError | None]:
+    async def _pipeline(self, rows: Sequence[OutboxRow]) -> dict[int, PublishError | None]:
         try:
-            await self._turn.keep()
+            if self._lock is not None:
+                await self._lock.keep()
         except RedriveError as error:  # what was confirmed before is marked all the same
             return {place: NotPublished(row.exchange, row.routing_key, str(error)) for place, row in enumerate(rows)}
         try:
@@ -222,16 +178,16 @@ class Relay:
             return {error.index: error for error in failed if error.index is not None}
         return {}
 
-    def _refusal(self, row: Row, error: PublishError) -> object:
+    def _refusal(self, row: OutboxRow, error: PublishError) -> Refused:
         attempt = row.attempts + 1
         if attempt < self._attempts:
-            return self._refused(row.id, str(error), _PAUSES.delay(max(attempt, 1), 0))
+            return Refused(row.id, str(error), _PAUSES.delay(max(attempt, 1), 0))
         return self._park(row, attempt, str(error))
 
-    def _park(self, row: Row, attempt: int, error: str) -> object:
+    def _park(self, row: OutboxRow, attempt: int, error: str) -> Refused:
         self.parked += 1
         log.error("outbox row %d is parked after %d attempts: %s", row.id, attempt, error)
-        return self._refused(row.id, error, None)
+        return Refused(row.id, error, None)
 
     def __repr__(self) -> str:
         return f"<Relay published={self.published} parked={self.parked} lanes={self._lanes}>"
@@ -244,11 +200,11 @@ class _Batch:
         self._context = claims.claim(limit)
         self._claim: Claim | None = None
 
-    def open(self) -> Sequence[Row]:
+    def open(self) -> Sequence[OutboxRow]:
         self._claim = self._context.__enter__()
         return self._claim.rows
 
-    def close(self, published: Sequence[int], refused: Iterable[object]) -> None:
+    def close(self, published: Sequence[int], refused: Iterable[Refused]) -> None:
         assert self._claim is not None
         try:
             self._claim.settle(published, refused)
@@ -266,10 +222,10 @@ class _Batch:
             pass
 
 
-def rounds(rows: Sequence[Row]) -> Iterator[list[Row]]:
+def rounds(rows: Sequence[OutboxRow]) -> Iterator[list[OutboxRow]]:
     """Rows in rounds: each key at most once in each, and in its order. What has no key goes in the first."""
     seen: dict[str, int] = {}
-    by_round: dict[int, list[Row]] = {}
+    by_round: dict[int, list[OutboxRow]] = {}
     for row in rows:
         number = 0
         if row.ordering_key is not None:
@@ -304,13 +260,13 @@ def _is_objection(error: PublishError | None) -> bool:
 
 
 def _is_database_error(error: Exception) -> bool:
-    """By its name: what runs here knows no database."""
+    """By its module: the drivers are optional."""
     return any(kind.__module__.startswith(("sqlalchemy", "psycopg", "sqlite3")) for kind in type(error).__mro__)
 
 
-async def _either(waiting: object, stop: asyncio.Event) -> None:
+async def _either(waiting: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
     """Wait for one of the two."""
-    tasks = {asyncio.ensure_future(waiting), asyncio.ensure_future(stop.wait())}  # type: ignore[call-overload]
+    tasks: set[asyncio.Task[Any]] = {asyncio.create_task(waiting), asyncio.create_task(stop.wait())}
     _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
         task.cancel()

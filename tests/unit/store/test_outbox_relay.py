@@ -23,8 +23,8 @@ from redrive.errors import (
     ReplyCode,
     Unroutable,
 )
-from redrive.runtime.relaying import Relay, rounds
 from redrive.store.claims import Candidate, OutboxRow, Refused, fitting
+from redrive.store.outbox_relay import Relay, rounds
 from redrive.wire.properties import Properties
 
 
@@ -121,7 +121,7 @@ def relay_of(
     waker: Waker | None = None,
     turn: Turn | None = None,
 ) -> Relay:
-    return Relay(rows, broker, waker or Waker(), refused=Refused, attempts=attempts, lanes=lanes, turn=turn)
+    return Relay(rows, broker, waker or Waker(), attempts=attempts, lanes=lanes, lock=turn)
 
 
 def unknown(cause: RedriveError | None = None) -> PublishUnknown:
@@ -132,7 +132,7 @@ def unknown(cause: RedriveError | None = None) -> PublishUnknown:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.runtime.relaying._TROUBLE", 0)
+    monkeypatch.setattr("redrive.store.outbox_relay._TROUBLE", 0)
 
 
 # Marking ------------------------------------------------------------------------------------------

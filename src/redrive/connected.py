@@ -1,0 +1,127 @@
+"""An application that is connected to its broker."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from redrive.client import Connection, State
+from redrive.errors import NotFound
+from redrive.runtime.observing import ConnectionChanged, Observers
+from redrive.runtime.publishing import Publisher
+from redrive.runtime.specs import ConsumerSpec
+from redrive.runtime.worker import Surroundings, Worker
+from redrive.store.transactions import SESSION_TYPES, StoreTransactions
+from redrive.topology import Server
+from redrive.topology.expansion import Expanded
+
+if TYPE_CHECKING:
+    from redrive.app import App
+
+
+class Running:
+    """An application that is connected, three times, so that no part of it can disturb another.
+
+    A broker in a memory or disk alarm stops reading connections that publish, acks included: so one connection
+    consumes and never publishes. A publish to an exchange that is missing ends the channel for all who publish on it:
+    so what the application publishes and what retries and parking publish go separate ways.
+    """
+
+    def __init__(
+        self, app: App, consuming: Connection, publishing: Connection, settling: Connection, server: Server
+    ) -> None:
+        self.app = app
+        self.consuming = consuming
+        self.publishing = publishing
+        self.settling = settling
+        self.server = server
+        self.observer = Observers(app.observers)
+        self._workers: list[Worker] = []
+        self.publisher = Publisher(
+            publishing,
+            app=app.name,
+            codecs=app.codecs,
+            clock=app.clock,
+            observer=self.observer,
+            around=app.around_publish,
+            delayed_exchange=app.naming.delayed_exchange if server.delayed_exchanges else None,
+        )
+        for name, connection in self._connections.items():
+            connection.on_change(self._teller(name))
+
+    @property
+    def _connections(self) -> dict[str, Connection]:
+        return {"consuming": self.consuming, "publishing": self.publishing, "settling": self.settling}
+
+    def worker(self, specs: Iterable[ConsumerSpec]) -> Worker:
+        around = Surroundings(
+            topology=self.app.topology,
+            server=self.server,
+            app=self.app.name,
+            host=socket.gethostname(),
+            codecs=self.app.codecs,
+            clock=self.app.clock,
+            observer=self.observer,
+            given={Publisher: self.publisher, **self.app.given},
+            transactions=StoreTransactions(self.app.database, self.app.inbox),
+            session_types=SESSION_TYPES,
+            budget=lambda: self.settling.properties_max,
+            worker=secrets.token_hex(6),
+        )
+        ready = [replace(spec, middleware=(*self.app.middleware, *spec.middleware)) for spec in specs]
+        worker = Worker(ready, self.consuming, self.settling, around)
+        self._workers.append(worker)
+        return worker
+
+    @property
+    def unsettled(self) -> dict[str, int]:
+        """How many messages this process has taken from each queue and not settled yet."""
+        return {queue: count for worker in self._workers for queue, count in worker.unsettled.items()}
+
+    def _teller(self, name: str) -> Callable[[Connection], None]:
+        known = State.OPEN
+
+        def tell(connection: Connection) -> None:
+            """Only what is news: that it was lost, that it is back."""
+            nonlocal known
+            if connection.state in (known, State.CLOSED):
+                return
+            known = connection.state
+            reason = str(connection.last_error) if connection.last_error is not None else None
+            self.observer.connection(
+                ConnectionChanged(name, connection.state.name.lower(), reason, connection.reconnects)
+            )
+
+        return tell
+
+    async def depths(self, specs: Iterable[ConsumerSpec]) -> dict[tuple[str, str], int]:
+        """How many messages wait in the queues of these consumers, by queue and role: main, retry, dlq."""
+        found: dict[tuple[str, str], int] = {}
+        for spec in specs:
+            if spec.for_dead_letters:
+                continue  # that queue is counted with its main queue
+            names = Expanded(self.app.topology, spec.queue, self.server)
+            roles = {spec.queue.name: "main"} | dict.fromkeys(names.waiting_queues, "retry")
+            roles |= dict.fromkeys(names.dead_letter_queues, "dlq")
+            for queue, role in roles.items():
+                with suppress(NotFound):
+                    found[queue, role] = (await self.publishing.queue_info(queue)).messages
+        return found
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it should get no work; nothing if all is well."""
+        broker = [] if self.is_ready else ["not connected, or the broker takes no messages"]
+        return broker + [problem for worker in self._workers for problem in worker.problems]
+
+    @property
+    def is_ready(self) -> bool:
+        """Are all connections up, and does the broker take messages?"""
+        return all(one.state.name == "OPEN" and one.blocked is None for one in self._connections.values())
+
+    def __repr__(self) -> str:
+        return f"<Running {self.app.name} on {self.server} ready={self.is_ready}>"
