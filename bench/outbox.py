@@ -36,8 +36,8 @@ from bench.workplace import Workplace
 from redrive.app import App
 from redrive.client import Connection
 from redrive.runtime.observing import Observer, Settled
-from redrive.store.outbox_relay import Relay
 from redrive.store.claims import Claims
+from redrive.store.outbox_relay import Relay
 
 QUEUE = "events"
 BATCH = 500  # rows of one claim

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from redrive.broker.storage import StorageError
 from redrive.broker.storage.sqlite import count_unserved
+from redrive.errors import StorageError
 from redrive.topology import Server, Topology, expand
 from redrive.topology.dead_ends import declared
 

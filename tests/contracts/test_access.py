@@ -17,11 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from hand_clock import NOON, HandClock
 from redrive.admin.access.keys import REFUSAL, Key, Keys, KeyState
-from redrive.admin.access.refusals import Refused
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.secret import new_secret
 from redrive.admin.access.sessions import Sessions
-from redrive.errors import ConfigurationError, KeyNotFound
+from redrive.errors import ConfigurationError, KeyNotFound, Refused
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.store.audit import Audit
 from redrive.store.database import Database

@@ -10,9 +10,9 @@ from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, un
 from redrive.admin.place import Place
 from redrive.admin.service import Service
 from redrive.client import Connection
-from redrive.errors import ConfigurationError, LetterNotFound
+from redrive.errors import ArchiveError, ConfigurationError, LetterNotFound
 from redrive.runtime.dlq import moving
-from redrive.runtime.dlq.archive import ArchiveError, read_archive
+from redrive.runtime.dlq.archive import read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Kind, Order, Outcome, Selection, State
 from redrive.runtime.dlq.transforming import from_function, from_patch

@@ -18,7 +18,8 @@ from random import Random
 
 import pytest
 
-from redrive.broker.storage import DirectoryInUse, DiskFull, NotWritable, SQLiteJournal, StoredMessage
+from redrive.broker.storage import SQLiteJournal, StoredMessage
+from redrive.errors import DirectoryInUse, DiskFull, NotWritable
 from unit.broker.storage import writer
 from unit.broker.storage.samples import contents, message
 from unit.broker.storage.writer import DEAD, body_of, is_acknowledged, is_moved, number_of, queue_of

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from redrive.admin.access.keys import Keys
-from redrive.admin.access.refusals import Refused
 from redrive.admin.access.roles import Role
+from redrive.errors import Refused
 from redrive.runtime.clock import SystemClock
 from redrive.store.database import Database
 from redrive.store.schema import Schema

@@ -14,15 +14,6 @@ from typing import Any, Generic, NoReturn, TypeVar, assert_never
 from sqlalchemy.exc import SQLAlchemyError
 
 from redrive.admin.access.roles import Act, Principal
-from redrive.admin.errors import (
-    NoOutbox,
-    NotAllowed,
-    NotEditable,
-    PlanDiffers,
-    PlanExpired,
-    QueueNotAccepted,
-    TargetUnroutable,
-)
 from redrive.admin.jobs import Change, Discard, GoOn, Redrive
 from redrive.admin.office import Office
 from redrive.admin.running import Crew
@@ -32,12 +23,19 @@ from redrive.deadletters.edits import EditPreview
 from redrive.errors import (
     AuditUnavailable,
     ConfigurationError,
+    NoOutbox,
+    NotAllowed,
     NotDeadLetterQueue,
+    NotEditable,
     NotFound,
     OperationConflict,
     OperationNotFound,
     PeekUnsafe,
+    PlanDiffers,
+    PlanExpired,
+    QueueNotAccepted,
     RedriveError,
+    TargetUnroutable,
 )
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.letters import Exported
@@ -110,7 +108,7 @@ class Desk:
 
     async def _need_permission(self, act: Act, queue: str | None) -> None:
         if not self.may(act, queue):
-            await self._refuse(NotAllowed(act, self.who, queue), queue or "")
+            await self._refuse(self.who.not_allowed(act, queue), queue or "")
 
     def _accepts(self, queue: str) -> bool:
         return self.office.accepted is None or queue in self.office.accepted
@@ -133,7 +131,7 @@ class Desk:
         """What names everybody's queues is for those who see all of them."""
         await self.need(act)
         if not self.who.is_unrestricted:
-            raise NotAllowed(act, self.who, "*")
+            raise self.who.not_allowed(act, "*")
 
     async def _restricted(self, act: Act, order: Order) -> Order:
         """Return the order with the queues that this principal may send to: where each message goes is decided later,
@@ -145,7 +143,7 @@ class Desk:
                 await self._need_permission(act, order.to.name)
             case Way.EXCHANGE | Way.ORIGINAL:
                 if not self.who.is_unrestricted:
-                    await self._refuse(NotAllowed(act, self.who, "*"), order.queue)
+                    await self._refuse(self.who.not_allowed(act, "*"), order.queue)
             case Way.OWN | Way.RETRY:
                 pass
             case other:
@@ -167,7 +165,7 @@ class Desk:
         if order.to.way is Way.QUEUE:
             await self._need_permission(Act.STEER, order.to.name)
         else:
-            await self._refuse(NotAllowed(Act.STEER, self.who, "*"), order.queue)
+            await self._refuse(self.who.not_allowed(Act.STEER, "*"), order.queue)
 
     # Looking ------------------------------------------------------------------------------------------
 

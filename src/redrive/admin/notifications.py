@@ -50,7 +50,7 @@ from threading import Timer
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from redrive.errors import ConfigurationError, RedriveError
+from redrive.errors import ConfigurationError, NotDelivered
 from redrive.recovery.backoff import Backoff
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.operation import Operation
@@ -65,18 +65,6 @@ TIMEOUT = timedelta(seconds=10)
 SIGNATURE = "X-Redrive-Signature"
 
 _MOST_SAID = 300  # characters of what a receiver answered
-
-
-class NotDelivered(RedriveError):
-    """A notice did not reach its receiver, as far as is known.
-
-    Whose: the receiver's, or the network's.
-
-    Why: no answer in time, another status than 2xx, or a command that ended with an error.
-
-    Do: nothing is needed: it is tried again. If that goes on, check the address of `--webhook`, or run the `--command`
-    by hand.
-    """
 
 
 # Notices ----------------------------------------------------------------------------------------------

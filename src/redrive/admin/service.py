@@ -42,6 +42,7 @@ from redrive.errors import (
     OperationNotFound,
     OperationOver,
     RedriveError,
+    TransformFailed,
 )
 from redrive.protocol.content import Delivery
 from redrive.recovery.history import HeaderNames
@@ -60,7 +61,7 @@ from redrive.runtime.dlq.planning import Plan, Tally, Target
 from redrive.runtime.dlq.ports import Moves
 from redrive.runtime.dlq.spending import NO_RISK, Allowance, Risk
 from redrive.runtime.dlq.steering import Changed
-from redrive.runtime.dlq.transforming import Transform, TransformFailed, transformed
+from redrive.runtime.dlq.transforming import Transform, transformed
 from redrive.runtime.publishing import uuid7
 from redrive.store.audit import Audit
 from redrive.store.operations import OperationsStore

@@ -26,9 +26,8 @@ from typing import Self
 from redrive.broker.broker import Broker
 from redrive.broker.dialect import LATEST, Dialect
 from redrive.broker.server import BrokerServer
-from redrive.broker.storage.errors import DirectoryInUse, StorageError
 from redrive.broker.storage.sqlite import SQLiteJournal
-from redrive.errors import ConnectionFailed
+from redrive.errors import ConnectionFailed, DirectoryInUse, StorageError
 
 log = logging.getLogger("redrive.broker")
 

@@ -18,14 +18,13 @@ from click.core import ParameterSource
 from redrive.broker.broker import GUEST, PRODUCT, Broker
 from redrive.broker.dialect import DIALECTS, LATEST
 from redrive.broker.server import BrokerServer
-from redrive.broker.storage.errors import DirectoryInUse, StorageError
 from redrive.broker.storage.journal import Journal
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.storage.sqlite import SQLiteJournal
 from redrive.cli.exits import CONFLICT, DEFECT
 from redrive.cli.failing import fail
 from redrive.cli.printing import note
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, DirectoryInUse, StorageError
 
 
 @click.command()

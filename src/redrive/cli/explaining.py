@@ -11,30 +11,14 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
+from redrive import errors
 from redrive.admin.web.kinds import KINDS, TYPE, ProblemKind
 from redrive.cli.exits import EXITS, Exit, exit_code
 from redrive.cli.failing import ERRORS_PAGE
 from redrive.errors import RedriveError, name_of
 from redrive.topology.doctor import RULES, Rule
 
-# The modules in which errors are declared. A test finds those that are missing here.
-HOMES = (
-    "redrive.errors",
-    "redrive.recovery.json_patch",
-    "redrive.deadletters.edits",
-    "redrive.runtime.dlq.acts",
-    "redrive.runtime.dlq.archive",
-    "redrive.runtime.dlq.letters",
-    "redrive.runtime.dlq.moving",
-    "redrive.admin.notifications",
-    "redrive.runtime.dlq.transforming",
-    "redrive.broker.storage.errors",
-    "redrive.admin.access.refusals",
-    "redrive.admin.errors",
-    "redrive.demo.books",
-)
 FINDINGS_PAGE = "docs/reference/doctor-findings.md"
 REST_PAGE = "docs/reference/rest.md"
 CLI_PAGE = "docs/reference/cli.md"
@@ -73,12 +57,7 @@ def explained(name: str) -> Sequence[Explanation]:
 
 def kinds_of_errors() -> list[type[RedriveError]]:
     """All of them, each after that from which it hangs, in the order in which they are declared."""
-    declared = [
-        kind
-        for home in HOMES
-        for kind in vars(import_module(home)).values()
-        if inspect.isclass(kind) and issubclass(kind, RedriveError) and kind.__module__ == home
-    ]
+    declared = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, RedriveError)]
     return list(_branch(RedriveError, declared))
 
 
@@ -93,7 +72,7 @@ def of_error(kind: type[RedriveError]) -> Explanation:
     name = name_of(kind)
     said = {label: fact for label in _LABELS if (fact := _says(kind, label))}
     facts = [(_LABELS[label], _sentence(fact)) for label, fact in said.items()]
-    if not kind.__module__.startswith("redrive.admin."):  # no command raises those: the server answers with them
+    if kind.area != "admin":  # no command raises those: the server answers with them
         facts.append(("Exit code", str(exit_code(kind))))
     return Explanation(name, "an error", kind.__name__, paragraphs(kind)[0], tuple(facts), f"{ERRORS_PAGE}#{name}")
 
@@ -129,10 +108,10 @@ def of_problem(kind: ProblemKind) -> Explanation:
 
 
 def of_exit(known: Exit) -> Explanation:
-    errors = ", ".join(name_of(kind) for kind in known.errors if kind is not RedriveError)
+    names = ", ".join(name_of(kind) for kind in known.errors if kind is not RedriveError)
     facts = [("What to do", known.do)]
     if known.errors:
-        facts.append(("Errors", errors or "every other error"))
+        facts.append(("Errors", names or "every other error"))
     meaning = _sentence(known.meaning)
     return Explanation(
         str(known.code), "an exit code", str(known.code), meaning, tuple(facts), f"{CLI_PAGE}#exit-codes"

@@ -28,8 +28,8 @@ from typing import NamedTuple, TypeAlias
 
 from redrive.deadletters.body_preview import Kind, show
 from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact
-from redrive.errors import ConfigurationError, EncodingError, RemoteProtocolError
-from redrive.recovery.json_patch import NotJson, read_json
+from redrive.errors import EditRefused, EncodingError, NotJson, RemoteProtocolError
+from redrive.recovery.json_patch import read_json
 from redrive.recovery.story import BUDGET
 from redrive.text import did_you_mean, printable
 from redrive.wire.patch import RawValue, check_properties, find_header, patch_properties, with_property
@@ -50,16 +50,6 @@ _WHY_NOT = {
 }
 _BOOKS = frozenset(("x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC"))
 _BOOKS_BEGIN = ("x-redrive-", "x-redriven-", "x-first-death-", "x-last-death-")
-
-
-class EditRefused(ConfigurationError):
-    """An edit that AMQP cannot carry, or that would not do what was meant. Nothing was changed.
-
-    Why: a header that a re-drive writes itself, a property that cannot be set, a value that AMQP has no form for, more
-    headers than a frame holds, or a body that its content type contradicts.
-
-    Do: the message says which part: leave it out. `--force` is for a body that is called JSON and is none.
-    """
 
 
 class Content(NamedTuple):

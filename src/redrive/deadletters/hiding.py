@@ -17,7 +17,8 @@ import msgspec
 from redrive.deadletters.compression import MOST_READ, compress, decompress
 from redrive.deadletters.dead_letter import DeadLetter, Death, Letter, Redrive, Summary
 from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact, redact_text
-from redrive.recovery.json_patch import NotJson, Number, read_json, write_json
+from redrive.errors import NotJson
+from redrive.recovery.json_patch import Number, read_json, write_json
 
 _MSGPACK = "msgpack"
 _CUT_NUMBER = re.compile(r"(?:[0-9][ .-]?){7,}(?=…)|(?<=…)(?:[ .-]?[0-9]){7,}")

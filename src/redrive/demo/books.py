@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-from redrive.errors import RedriveError
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.message import Message
 from redrive.runtime.observing import Observer, Outcome, Settled
@@ -19,15 +18,6 @@ from redrive.topology import Queue
 from redrive.topology.routing import matches_topic
 
 Debt: TypeAlias = "tuple[str, str | None]"  # a queue, and a message's id
-
-
-class Stuck(RedriveError):
-    """Messages of the demo are still under way after two minutes.
-
-    Whose: the machine's, or a defect.
-
-    Do: try again on a machine that is less busy; with `--data FOLDER` the demo keeps its log there.
-    """
 
 
 class Books(Observer):

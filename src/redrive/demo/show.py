@@ -22,9 +22,8 @@ from rich.text import Text
 from redrive.admin.place import Place
 from redrive.admin.service import Service
 from redrive.connected import Running
-from redrive.demo.books import Stuck
 from redrive.demo.pipeline import app, books, catalogue, upload
-from redrive.errors import RedriveError
+from redrive.errors import RedriveError, Stuck
 from redrive.runtime.dlq.operation import Kind, Order
 from redrive.store.audit import Audit
 from redrive.store.operations import OperationsStore

@@ -28,40 +28,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from redrive.errors import ConfigurationError
+from redrive.errors import NotJson, PatchError
 from redrive.wire.values import shown
 
 Json: TypeAlias = "bool | str | Number | list[Json] | dict[str, Json] | None"
-
-
-class PatchError(ConfigurationError):
-    """A patch that makes no sense, or does not fit the document. Says which operation, from 0, and which path.
-
-    Why: a path that is not in the document, a `test` that fails, an operation or a member that RFC 6902 does not know.
-
-    Do: `redrive dlq show QUEUE ID` has the body to compare with; mend the operation that the message names.
-    """
-
-    def __init__(self, why: str, operation: int | None = None, path: str = "") -> None:
-        where = "" if operation is None else f" (operation {operation}, path {shown(path)})"
-        super().__init__(f"JSON Patch: {why}{where}")
-        self.why = why
-        self.operation = operation
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.why, self.operation, self.path)
-
-
-class NotJson(ConfigurationError):
-    """Bytes that are no JSON document, or one without a single meaning; or a value that JSON has no form for.
-
-    Why: the body is something else (another content type, compressed, cut off), or it has a key twice.
-
-    Do: change such a message by a function (`redrive dlq transform --function MODULE:NAME`), which gets the bytes.
-    """
 
 
 # JSON, exactly ----------------------------------------------------------------------------------------

@@ -26,18 +26,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.admin.notifications import (
-    SIGNATURE,
-    Command,
-    Kind,
-    NotDelivered,
-    Notice,
-    Notifier,
-    Webhook,
-    deliver,
-    signature,
-)
-from redrive.errors import ConfigurationError
+from redrive.admin.notifications import SIGNATURE, Command, Kind, Notice, Notifier, Webhook, deliver, signature
+from redrive.errors import ConfigurationError, NotDelivered
 from redrive.runtime.dlq.operation import Kind as OperationKind
 from redrive.runtime.dlq.operation import Operation, Order, State
 from tests.support.tls import make_certificates

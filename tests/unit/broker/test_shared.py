@@ -12,10 +12,9 @@ import redrive.app
 from dead_lettering import eventually
 from redrive import App
 from redrive.broker.shared import SharedBroker
-from redrive.broker.storage.errors import CorruptFile, NotWritable
 from redrive.broker.storage.sqlite import FILE_NAME
 from redrive.client import Connection, Publish
-from redrive.errors import AuthenticationFailed
+from redrive.errors import AuthenticationFailed, CorruptFile, NotWritable
 
 
 async def test_the_first_hosts_and_the_second_finds_it(tmp_path: Path) -> None:

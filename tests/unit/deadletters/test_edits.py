@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.deadletters.edits import LIMIT, Content, Edit, EditRefused, diff, edited, is_json
+from redrive.deadletters.edits import LIMIT, Content, Edit, diff, edited, is_json
 from redrive.deadletters.redaction import REDACTED
+from redrive.errors import EditRefused
 from redrive.text import printable
 from redrive.wire.patch import find_header, join_table, patch_properties, with_property
 from redrive.wire.properties import Properties, decode_properties

@@ -3,7 +3,6 @@
 | module     | what                                                                                    |
 |------------|-----------------------------------------------------------------------------------------|
 | `roles`    | roles, acts, and who may do which act to which queue                                    |
-| `refusals` | how one is told that one may not                                                        |
 | `keys`     | API keys: made once, shown once, kept as digests                                        |
 | `sessions` | browsers that are signed in, and links by which one signs in once                       |
 | `secret`   | the random part of keys, cookies and links, and its digest                              |

@@ -21,12 +21,12 @@ from contextlib import nullcontext
 from typing import TypeVar
 
 from redrive.admin.access.keys import PREFIX, Keys
-from redrive.admin.access.refusals import Refused, RoleTooLow, TooManyAttempts
 from redrive.admin.access.roles import BY_SESSION, Principal, Role
 from redrive.admin.access.sessions import Sessions
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.throttle import Throttle
 from redrive.admin.access.tokens import Tokens
+from redrive.errors import Refused, RoleTooLow, TooManyAttempts
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.store.database import Database
 

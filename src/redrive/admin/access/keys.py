@@ -20,10 +20,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from redrive.admin.access.refusals import Refused
 from redrive.admin.access.roles import ALL_QUEUES, Principal, Role
 from redrive.admin.access.secret import digest_of, is_secret, new_secret
-from redrive.errors import ConfigurationError, KeyNotFound
+from redrive.errors import ConfigurationError, KeyNotFound, Refused
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.store.audit import Audit

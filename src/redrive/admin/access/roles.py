@@ -19,6 +19,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from hashlib import sha256
 
+from redrive.errors import NotAllowed
+
 ALL_QUEUES = ("*",)
 BY_SESSION = "session"
 
@@ -136,3 +138,9 @@ class Principal:
         if act in _OF_THE_OUTBOX:
             return False
         return act in _OF_LISTS if queue is None else self.sees(queue)
+
+    def not_allowed(self, act: Act, queue: str | None = None) -> NotAllowed:
+        """Return the error that says why this principal may not do that."""
+        if queue is not None and not self.sees(queue):
+            return NotAllowed(act, f"{self.name} sees the queues {', '.join(self.queues)}, and nothing else")
+        return NotAllowed(act, f"that needs the role {act.needs}, and {self.name} is {self.role}")

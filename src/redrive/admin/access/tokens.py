@@ -26,9 +26,8 @@ import msgspec
 
 from redrive.admin.access.jwks import KeySource, KeysUnavailable, check_place, key_source
 from redrive.admin.access.keys import is_name
-from redrive.admin.access.refusals import CannotTell, NoRole, Refused
 from redrive.admin.access.roles import ALL_QUEUES, Principal, Role
-from redrive.errors import ConfigurationError
+from redrive.errors import CannotTell, ConfigurationError, NoRole, Refused
 from redrive.runtime.clock import Clock
 
 if TYPE_CHECKING:

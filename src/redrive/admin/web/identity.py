@@ -10,12 +10,10 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 
 from redrive.admin.access.origin import is_cross_site
-from redrive.admin.access.refusals import CannotTell, NoRole, Refused
 from redrive.admin.access.roles import Act, Principal
 from redrive.admin.desk import Desk
-from redrive.admin.errors import CrossSite
 from redrive.admin.office import Office
-from redrive.errors import AuditUnavailable
+from redrive.errors import AuditUnavailable, CannotTell, CrossSite, NoRole, Refused
 from redrive.runtime.dlq.audit import AuditEntry
 
 COOKIE = "redrive_session"

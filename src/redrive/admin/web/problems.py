@@ -17,35 +17,36 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from redrive.admin.access.refusals import CannotTell, NoRole, Refused, TooManyAttempts
-from redrive.admin.errors import (
-    CrossSite,
-    NoOutbox,
-    NotAllowed,
-    NotEditable,
-    PlanExpired,
-    QueueNotAccepted,
-    TargetUnroutable,
-)
 from redrive.admin.web.kinds import TYPE
-from redrive.deadletters.edits import EditRefused
 from redrive.errors import (
     AuditUnavailable,
     BrokerError,
+    CannotTell,
     ConfigurationError,
+    CrossSite,
+    EditRefused,
     LetterAmbiguous,
     LetterNotFound,
+    NoOutbox,
+    NoRole,
+    NotAllowed,
     NotDeadLetterQueue,
+    NotEditable,
     NotFound,
     OperationConflict,
     OperationNotFound,
     OperationOver,
     PeekUnsafe,
+    PlanExpired,
+    QueueNotAccepted,
     RedriveError,
+    Refused,
     SearchError,
+    TargetUnroutable,
+    TooManyAttempts,
+    TransformFailed,
     name_of,
 )
-from redrive.runtime.dlq.transforming import TransformFailed
 from redrive.store.outages import problem as database_problem
 from redrive.text import printable
 

@@ -10,7 +10,10 @@ The broker knows `journal` and chooses `memory` or `sqlite`; the rest is theirs:
     errors     what can be wrong with a data directory, and what to do about it
 """
 
-from redrive.broker.storage.errors import (
+from redrive.broker.storage.journal import Definition, Journal, Recovered, StoredMessage
+from redrive.broker.storage.memory import MemoryJournal
+from redrive.broker.storage.sqlite import SQLiteJournal
+from redrive.errors import (
     CorruptFile,
     DirectoryInUse,
     DiskFull,
@@ -20,9 +23,6 @@ from redrive.broker.storage.errors import (
     StorageError,
     StorageFailed,
 )
-from redrive.broker.storage.journal import Definition, Journal, Recovered, StoredMessage
-from redrive.broker.storage.memory import MemoryJournal
-from redrive.broker.storage.sqlite import SQLiteJournal
 
 __all__ = [
     "CorruptFile",

@@ -28,7 +28,8 @@ from struct import unpack_from
 from typing import Any
 
 from redrive.broker.storage.directory import sync_directory
-from redrive.broker.storage.errors import (
+from redrive.broker.storage.journal import Definition, StoredMessage
+from redrive.errors import (
     CorruptFile,
     DirectoryInUse,
     DiskFull,
@@ -38,7 +39,6 @@ from redrive.broker.storage.errors import (
     StorageError,
     StorageFailed,
 )
-from redrive.broker.storage.journal import Definition, StoredMessage
 
 FORMAT = 1
 APPLICATION_ID = 0x5265_4472  # "ReDr", where `file` and we look for it

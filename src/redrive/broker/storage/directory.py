@@ -11,7 +11,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from redrive.broker.storage.errors import DirectoryInUse
+from redrive.errors import DirectoryInUse
 
 
 def make_directory(directory: Path) -> None:

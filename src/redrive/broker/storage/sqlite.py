@@ -31,10 +31,9 @@ from threading import Thread
 
 from redrive.broker.storage.datafile import Batch, DataFile, explain
 from redrive.broker.storage.directory import DirectoryLock, make_directory
-from redrive.broker.storage.errors import DirectoryInUse, StorageError, StorageFailed
 from redrive.broker.storage.journal import Definition, Recovered, StoredMessage
 from redrive.broker.storage.memory import call_each
-from redrive.errors import Closed
+from redrive.errors import Closed, DirectoryInUse, StorageError, StorageFailed
 
 log = logging.getLogger("redrive.broker")
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from redrive.deadletters.dead_letter import read_dead_letter
 from redrive.deadletters.edits import Content
 from redrive.deadletters.redrive_headers import moved, redriven
-from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown
+from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown, TransformFailed
 from redrive.protocol.content import Delivery
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.story import NAMES
@@ -19,7 +19,7 @@ from redrive.runtime.dlq.letters import encode_letter
 from redrive.runtime.dlq.moving import Problems, Skipped, Taken, Unconfirmed, Unsent
 from redrive.runtime.dlq.operation import Operation
 from redrive.runtime.dlq.ports import Message, Moves
-from redrive.runtime.dlq.transforming import Transform, TransformFailed, transformed
+from redrive.runtime.dlq.transforming import Transform, transformed
 
 
 class Redriving:

@@ -39,8 +39,8 @@ from threading import Lock
 from typing import IO, Self
 from urllib.parse import quote
 
-from redrive.errors import RedriveError
-from redrive.runtime.dlq.letters import Exported, LetterError, decode_letter
+from redrive.errors import ArchiveError, LetterError
+from redrive.runtime.dlq.letters import Exported, decode_letter
 
 log = logging.getLogger("redrive.runtime")
 
@@ -49,18 +49,6 @@ LONGEST_LINE = 1 << 30  # RabbitMQ takes messages of up to 512 MiB; base64 makes
 _BLOCK = 64 * 1024
 _LONGEST_QUEUE, _LONGEST_OPERATION = 120, 60  # characters in a file's name, of which there may be 255
 _DIGEST = 12
-
-
-class ArchiveError(RedriveError):
-    """An archive cannot be opened, read or trusted. What was not written there must not be acked.
-
-    Whose: the disk's, or of who else writes there.
-
-    Why: no permission, no room, or somebody else is writing the same file.
-
-    Do: make room or mend the permissions, then do it again: what was not archived was not taken from its queue.
-    Archives are in `.redrive/archive`, or below REDRIVE_DATA.
-    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from math import isfinite
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
 from redrive.deadletters.dead_letter import DeadLetter, Letter
 from redrive.deadletters.hiding import hide_body
 from redrive.deadletters.redaction import Redaction, redact
-from redrive.errors import ConfigurationError, RemoteProtocolError
+from redrive.errors import LetterError, RemoteProtocolError
 from redrive.text import printable_json
 from redrive.wire.patch import check_properties
 from redrive.wire.properties import decode_properties
@@ -46,24 +46,6 @@ _READABLE = (
     *("fingerprint", "attempts", "dead_at", "redriven", "last_operation", "size", "parked", "unreadable"),
 )
 _RENAMED = {"exchange": "published_exchange", "routing_key": "published_routing_key"}
-
-
-class LetterError(ConfigurationError):
-    """A line that no message can be made of. `line` is its number, from 1.
-
-    Why: the file is cut off, was edited, or is no export of Redrive's.
-
-    Do: look at that line. A file is checked as a whole before its first message is published; what comes from stdin is
-    not, and an import that was cut short goes on with `--from-line`.
-    """
-
-    def __init__(self, line: int, why: str) -> None:
-        super().__init__(f"line {line}: {why}")
-        self.line = line
-        self.why = why
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.line, self.why)
 
 
 class Delivered(Protocol):

@@ -42,7 +42,7 @@ from itertools import chain, takewhile
 from typing import NamedTuple, Protocol, TypeAlias
 
 from redrive.deadletters.dead_letter import Summary, read_summary
-from redrive.errors import Closed, ConnectionLost, RedriveError
+from redrive.errors import Closed, ConnectionLost, Hopeless, RedriveError, Unresolved
 from redrive.protocol.content import Delivery
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.canary import Settled, StepClock, steps, too_many
@@ -104,30 +104,6 @@ class Act(Protocol):
     """What is done with chosen messages. Raises if it is not known what became of them."""
 
     async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems: ...
-
-
-class Unresolved(RedriveError):
-    """The connection was lost before some messages were confirmed. They are still in the dead-letter queue.
-
-    Whose: nobody's.
-
-    Do: nothing, if the operation continues by itself; else begin another. A message that was sent already may arrive
-    twice, with the same id, so that an inbox recognises it. The operation counts it as possibly duplicated. Nothing is
-    lost.
-    """
-
-
-class Hopeless(RedriveError):
-    """Nothing is accepted at the destination any more.
-
-    Whose: the destination's.
-
-    Why: it refuses one message after the other: it is full, gone, or not routable any more. So the operation ended
-    itself, as FAILED.
-
-    Do: mend the destination, then begin another operation: everything that was not moved is still in the dead-letter
-    queue.
-    """
 
 
 class Mover:

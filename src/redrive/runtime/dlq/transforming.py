@@ -22,24 +22,14 @@ from types import MappingProxyType
 from typing import Protocol
 
 from redrive.deadletters.dead_letter import DeadLetter
-from redrive.deadletters.edits import Content, Edit, EditRefused, edited, is_json
-from redrive.errors import ConfigurationError, RedriveError
+from redrive.deadletters.edits import Content, Edit, edited, is_json
+from redrive.errors import ConfigurationError, EditRefused, NotJson, PatchError, TransformFailed
 from redrive.recovery.fingerprint import type_name, words
-from redrive.recovery.json_patch import JsonPatch, NotJson, PatchError, write_json
+from redrive.recovery.json_patch import JsonPatch, write_json
 from redrive.runtime.dlq.letters import Delivered
 from redrive.wire.values import FieldValue, shown
 
 _NO_TYPE = ("", "application/octet-stream")
-
-
-class TransformFailed(RedriveError):
-    """One message could not be changed. It stays where it is; others are not affected.
-
-    Whose: the patch's or the function's, for this message.
-
-    Do: `redrive ops show ID --items failed` lists what was not changed, and why. Mend the patch, and run it for those
-    that are left.
-    """
 
 
 class Transform(Protocol):

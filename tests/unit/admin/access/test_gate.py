@@ -18,12 +18,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from hand_clock import NOON, HandClock
 from redrive.admin.access.gate import Gate
 from redrive.admin.access.keys import Key
-from redrive.admin.access.refusals import CannotTell, NoRole, Refused, RoleTooLow, TooManyAttempts
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.secret import new_secret
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.throttle import CEILING, FREE
 from redrive.admin.access.tokens import TokenPolicy
+from redrive.errors import CannotTell, NoRole, Refused, RoleTooLow, TooManyAttempts
 from redrive.store.database import Database
 from redrive.store.schema import Schema
 from redrive.testing import free_port

@@ -23,10 +23,9 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from hand_clock import NOON, HandClock
-from redrive.admin.access.refusals import NoRole, Refused
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.tokens import LARGEST, KeySet, TokenPolicy, Tokens
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, NoRole, Refused
 
 SECRET = "correct horse battery staple, and then some"
 AUDIENCE = "redrive"
@@ -591,7 +590,7 @@ def test_without_pyjwt_all_of_access_can_be_imported_and_tokens_say_what_to_inst
     program = """
 import sys
 sys.modules["jwt"] = sys.modules["cryptography"] = None
-from redrive.admin.access import gate, jwks, keys, origin, refusals, roles, sessions, settings, throttle, tokens
+from redrive.admin.access import gate, jwks, keys, origin, roles, sessions, settings, throttle, tokens
 from redrive.cli import admin
 from redrive.runtime.clock import SystemClock
 try:

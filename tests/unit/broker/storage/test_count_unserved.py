@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from redrive.broker.storage import ForeignFile, SQLiteJournal
+from redrive.broker.storage import SQLiteJournal
 from redrive.broker.storage.journal import Definition
 from redrive.broker.storage.sqlite import count_unserved
+from redrive.errors import ForeignFile
 from unit.broker.storage.samples import contents, definition, message, on_disk
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive.broker.storage import (
+from redrive.broker.storage.datafile import FORMAT, LOG_SIZE, PAGE_SIZE, Batch, DataFile, explain
+from redrive.errors import (
     CorruptFile,
     DirectoryInUse,
     DiskFull,
@@ -20,7 +21,6 @@ from redrive.broker.storage import (
     StorageError,
     StorageFailed,
 )
-from redrive.broker.storage.datafile import FORMAT, LOG_SIZE, PAGE_SIZE, Batch, DataFile, explain
 from unit.broker.storage.samples import definition, message
 
 

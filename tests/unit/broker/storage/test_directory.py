@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive.broker.storage import DirectoryInUse
 from redrive.broker.storage.directory import DirectoryLock, make_directory
+from redrive.errors import DirectoryInUse
 
 
 def test_a_directory_is_made_with_all_its_parents(tmp_path: Path) -> None:

@@ -9,17 +9,8 @@ from typing import Any
 
 import pytest
 
-from redrive.broker.storage import (
-    Definition,
-    DirectoryInUse,
-    DiskFull,
-    Journal,
-    SQLiteJournal,
-    StorageError,
-    StorageFailed,
-    StoredMessage,
-)
-from redrive.errors import Closed
+from redrive.broker.storage import Definition, Journal, SQLiteJournal, StoredMessage
+from redrive.errors import Closed, DirectoryInUse, DiskFull, StorageError, StorageFailed
 from unit.broker.storage.gate import Gate
 from unit.broker.storage.samples import contents, definition, fail, message, on_disk, recovered
 from unit.client.clock import Clock

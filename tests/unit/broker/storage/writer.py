@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from redrive.broker.storage.errors import StorageError
 from redrive.broker.storage.journal import StoredMessage
 from redrive.broker.storage.sqlite import SQLiteJournal
+from redrive.errors import StorageError
 
 ORDERS, INVOICES, DEAD = 1, 2, 3
 

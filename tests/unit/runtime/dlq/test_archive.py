@@ -25,9 +25,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.deadletters.dead_letter import read_summary
+from redrive.errors import ArchiveError, LetterError
 from redrive.runtime.dlq import archive as archiving
-from redrive.runtime.dlq.archive import Archive, ArchiveError, archive_path, lines_of, read_archive, read_lines
-from redrive.runtime.dlq.letters import Exported, LetterError, encode_letter
+from redrive.runtime.dlq.archive import Archive, archive_path, lines_of, read_archive, read_lines
+from redrive.runtime.dlq.letters import Exported, encode_letter
 from redrive.wire.properties import Properties
 
 RAW = Properties(message_id="m").encode()

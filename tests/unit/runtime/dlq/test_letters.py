@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from redrive.deadletters.dead_letter import Letter, read_dead_letter, read_summary
 from redrive.deadletters.redaction import REDACTED, REDACTION
-from redrive.runtime.dlq.letters import FORMAT, Exported, LetterError, decode_letter, encode_letter
+from redrive.errors import LetterError
+from redrive.runtime.dlq.letters import FORMAT, Exported, decode_letter, encode_letter
 from redrive.wire.patch import patch_properties
 from redrive.wire.properties import Properties
 

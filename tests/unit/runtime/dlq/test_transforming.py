@@ -10,10 +10,9 @@ import pytest
 
 from redrive.deadletters.dead_letter import DeadLetter, read_dead_letter
 from redrive.deadletters.edits import Content, Edit
-from redrive.errors import ConfigurationError
-from redrive.recovery.json_patch import PatchError
+from redrive.errors import ConfigurationError, PatchError, TransformFailed
 from redrive.runtime.dlq.letters import Exported
-from redrive.runtime.dlq.transforming import Transform, TransformFailed, from_function, from_patch, transformed
+from redrive.runtime.dlq.transforming import Transform, from_function, from_patch, transformed
 from redrive.wire.properties import Properties, decode_properties
 
 JSON = "application/json"

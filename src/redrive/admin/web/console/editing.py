@@ -16,7 +16,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from redrive.admin.desk import Desk
-from redrive.admin.errors import PlanExpired
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
 from redrive.admin.web.console.links import links_of
 from redrive.admin.web.console.pages import NOTICES, page, seen
@@ -24,10 +23,10 @@ from redrive.admin.web.console.redriving import why_not
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
 from redrive.deadletters.edits import Edit, EditPreview
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, PlanExpired, TransformFailed
 from redrive.runtime.dlq.looking import Found
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
-from redrive.runtime.dlq.transforming import ByHand, Transform, TransformFailed, from_patch
+from redrive.runtime.dlq.transforming import ByHand, Transform, from_patch
 
 router = APIRouter()
 

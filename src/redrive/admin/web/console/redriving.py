@@ -18,14 +18,13 @@ from starlette.responses import Response
 
 from redrive.admin.access.roles import Act
 from redrive.admin.desk import Desk, Planned
-from redrive.admin.errors import PlanDiffers, PlanExpired, TargetUnroutable
 from redrive.admin.web import models as m
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, or_none, text_of
 from redrive.admin.web.console.links import links_of
 from redrive.admin.web.console.pages import NOTICES, page, seen
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
-from redrive.errors import ConfigurationError, PeekUnsafe
+from redrive.errors import ConfigurationError, PeekUnsafe, PlanDiffers, PlanExpired, TargetUnroutable
 from redrive.runtime.dlq.operation import Destination, Order
 
 router = APIRouter()

@@ -1,26 +1,93 @@
-"""What the admin API and the console do not do, and why. They can be read without the extra that serves them.
+"""The admin API and the console: who may enter, and what is refused. No command raises these.
 
-A branch of the tree in `redrive.errors`, with who may come in (`access/refusals.py`) beside it:
-
-    RedriveError
-    ├── NotAllowed            this person may not
-    ├── QueueNotAccepted      this server accepts the dead-letter queues of its application, and no other queue
-    ├── NotEditable           nobody may: changing messages is switched off
-    ├── CrossSite             a browser that another site sent
-    ├── PlanExpired           a plan that was carried out, or is too old
-    │   └── PlanDiffers       a plan of something else than the form asks for, or of a queue that was changed since
-    ├── TargetUnroutable      there is nothing where the messages should go
-    └── NoOutbox              no application, no outbox
+The text in `why` may be shown to anybody; `detail` is for the audit alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from redrive.admin.access.roles import Act, Principal
-from redrive.errors import RedriveError
+from redrive.errors.base import RedriveError
 
 _MOST_SHOWN = 20  # names of queues in a message
+
+
+class Refused(RedriveError):
+    """Who this is was not proven (HTTP: 401). `is_guess`: it may have been one, so it counts towards the throttle.
+
+    Whose: whoever asks.
+
+    Why: no key or token, one that is revoked, expired or signed by somebody else; or a session that has ended.
+
+    Do: sign in again. An administrator makes keys with `redrive admin keys create NAME --role ROLE`. A key is valid
+    for the servers that use the same database: that command and `redrive serve` print which one it is. The audit says
+    what exactly was wrong.
+    """
+
+    def __init__(self, why: str, detail: str = "", *, is_guess: bool = True) -> None:
+        super().__init__(why)
+        self.why = why
+        self.detail = detail or why
+        self.is_guess = is_guess
+
+
+class CannotTell(Refused):
+    """Nobody's fault who asks: what proofs are checked with is not to be had at the moment (HTTP: 401, better 503).
+
+    Whose: the identity provider's, or the network's to it.
+
+    Do: wait, and ask again. REDRIVE_ADMIN_JWT_JWKS says where the keys are to be had; API keys work meanwhile.
+    """
+
+    def __init__(self, why: str, detail: str = "") -> None:
+        super().__init__(why, detail, is_guess=False)
+
+
+class NoRole(RedriveError):
+    """It is proven who this is, and they have no role here (HTTP: 403).
+
+    Whose: whoever gives out roles.
+
+    Do: give the person the role viewer, operator or admin in the identity provider; REDRIVE_ADMIN_JWT_ROLES names the
+    claim that is read.
+    """
+
+    def __init__(self, name: str, detail: str = "", *, why: str = "") -> None:
+        self.why = why or f"{name} has no role here: viewer, operator or admin"
+        super().__init__(self.why)
+        self.name = name
+        self.detail = detail or self.why
+
+
+class RoleTooLow(NoRole):
+    """The role of this principal is lower than the least role of this server (HTTP: 403).
+
+    Whose: the server's settings, or the administrator who gives out roles.
+
+    Do: use a key or token with that role. The least role is set by `redrive serve --least-role`, or by
+    `redrive.admin.router(app, least_role=...)`.
+    """
+
+    def __init__(self, name: str, role: str, needed: str) -> None:
+        super().__init__(name, why=f"{name} has the role {role}, and this server needs the role {needed}")
+        self.role, self.needed = role, needed
+
+
+class TooManyAttempts(RedriveError):
+    """It failed, as too many did before: try again in `wait` seconds (HTTP: 429 with Retry-After).
+
+    Whose: whoever guesses.
+
+    Why: many attempts of this address, or of all addresses together, failed. A valid key or token is never refused so.
+    Behind a proxy all clients have its address, unless `--trust-proxy` names it.
+
+    Do: wait as long as `Retry-After` says. If nobody guessed, look for a script with an old key.
+    """
+
+    def __init__(self, wait: float) -> None:
+        self.why = "this is not valid, and too many attempts failed before it: try again later"
+        super().__init__(self.why)
+        self.wait = wait
 
 
 class NotAllowed(RedriveError):
@@ -31,11 +98,7 @@ class NotAllowed(RedriveError):
     Do: ask somebody with that role, or have the role or the queue patterns of the key changed.
     """
 
-    def __init__(self, act: Act, who: Principal, queue: str | None = None) -> None:
-        if queue is not None and not who.sees(queue):
-            why = f"{who.name} sees the queues {', '.join(who.queues)}, and nothing else"
-        else:
-            why = f"that needs the role {act.needs}, and {who.name} is {who.role}"
+    def __init__(self, act: str, why: str) -> None:
         super().__init__(f"not allowed: {why}")
         self.act = act
 

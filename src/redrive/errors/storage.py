@@ -1,24 +1,13 @@
-"""What can be wrong with the broker's data directory, and what to do about it.
-
-A branch of the tree in `redrive.errors`:
-
-    RedriveError
-    └── StorageError            the data directory cannot be used, or no longer; nothing in it was overwritten
-        ├── DirectoryInUse      another process has it
-        ├── NotWritable         no permission, or a read-only file system
-        ├── ForeignFile         the file is not a Redrive broker's: it is somebody else's and stays as it is
-        ├── NewerFile           a newer Redrive made it
-        ├── CorruptFile         it is damaged
-        └── StorageFailed       the disk did: what was confirmed is safe, and nothing is confirmed any more
-            └── DiskFull        because there is no room
-"""
+"""The data directory of the embedded broker."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from redrive.errors import RedriveError
+from redrive.errors.base import RedriveError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class StorageError(RedriveError):
@@ -32,9 +21,6 @@ class StorageError(RedriveError):
     def __init__(self, path: Path, text: str) -> None:
         super().__init__(f"{path}: {text}")
         self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:  # exceptions cross processes: Celery and multiprocessing pickle them
-        return _as_it_was, (type(self), self.args, vars(self))
 
 
 class DirectoryInUse(StorageError):
@@ -113,9 +99,3 @@ class DiskFull(StorageFailed):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "the disk is full", "make room, then restart the broker")
-
-
-def _as_it_was(kind: type[StorageError], args: tuple[Any, ...], state: dict[str, Any]) -> StorageError:
-    error = kind.__new__(kind, *args)
-    vars(error).update(state)
-    return error
