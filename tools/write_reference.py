@@ -30,7 +30,7 @@ from redrive.admin.web.monitoring import GAUGES
 from redrive.app import App
 from redrive.cli import TOUR, main
 from redrive.cli.exits import EXITS
-from redrive.cli.explaining import Explanation, kinds_of_errors, of_error, of_finding, of_problem
+from redrive.cli.explain import Explanation, kinds_of_errors, of_error, of_finding, of_problem
 from redrive.client.url import PARAMETERS
 from redrive.errors import RedriveError
 from redrive.integrations.logs import FIELDS, fields_of

@@ -8,7 +8,7 @@ import pytest
 
 import write_reference
 from redrive import environment
-from redrive.cli.explaining import Explanation, everything
+from redrive.cli.explain import Explanation, everything
 from redrive.recovery.history import HeaderNames
 from write_reference import DOCS, FOLDER, pages, settings_of
 

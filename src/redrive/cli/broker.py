@@ -21,8 +21,7 @@ from redrive.broker.server import BrokerServer
 from redrive.broker.storage.journal import Journal
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.storage.sqlite import SQLiteJournal
-from redrive.cli.exits import CONFLICT, DEFECT
-from redrive.cli.failing import fail
+from redrive.cli.exits import CONFLICT, DEFECT, fail
 from redrive.cli.printing import note
 from redrive.errors import ConfigurationError, DirectoryInUse, StorageError
 

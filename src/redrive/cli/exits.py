@@ -1,8 +1,12 @@
-"""Exit codes: they say what happened, so that scripts need not read. And by which of them an error ends a command."""
+"""How a command ends: its exit code, which tells scripts what happened, an error, or a signal."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import signal
+import sys
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import click
 
 from redrive.errors import (
     AccessRefused,
@@ -20,7 +24,13 @@ from redrive.errors import (
     RedriveError,
     TopologyConflict,
     TopologyMissing,
+    name_of,
 )
+
+if TYPE_CHECKING:
+    import asyncio
+
+ERRORS_PAGE = "docs/reference/errors.md"
 
 DONE = 0
 DEFECT = 1
@@ -103,3 +113,37 @@ EXITS = (
 def exit_code(kind: type[RedriveError]) -> int:
     """The code with which an error ends a command: that of the first kind in the table that it is one of."""
     return next(known.code for known in EXITS if issubclass(kind, known.errors))
+
+
+def fail(error: RedriveError, code: int) -> NoReturn:
+    """Say it on stderr, and end. The last line is dim: it is for whoever does not know what to do."""
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    click.echo(f"redrive: {error}{notes}", err=True)
+    click.secho(pointer(type(error)), err=True, dim=True)
+    sys.exit(code)
+
+
+def pointer(kind: type[RedriveError]) -> str:
+    """The command that explains an error, and the page. There is no website: the package knows, and the manual."""
+    name = name_of(kind)
+    return f"  redrive explain {name}   {ERRORS_PAGE}#{name}"
+
+
+def stop_on_signals(farewell: str) -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set. The next one kills: nothing is lost by that, it only comes again."""
+    import asyncio  # not at the top: `redrive health` runs every few seconds, and needs none of it
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def signalled() -> None:
+        if stop.is_set():
+            click.echo("redrive: quitting at once; what was not settled comes back", err=True)
+            sys.stderr.flush()
+            signal.raise_signal(signal.SIGKILL)
+        stop.set()
+        click.echo(f"redrive: {farewell}", err=True)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+    return stop

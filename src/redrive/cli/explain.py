@@ -1,17 +1,34 @@
-"""`redrive explain`: what an error, a finding, a problem or an exit code means, and what to do."""
+"""`redrive explain`: what an error, a finding, a problem of the REST API or an exit code means, and what to do.
+
+tools/write_reference.py makes pages of the same texts. They are written where the thing itself is defined: an error's
+in the docstring of its class, a finding's in the doctor's table. One name can mean several things: the broker's 404
+and the API's are both `not-found`.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import click
 
-from redrive.cli.explaining import Explanation, everything, explained
+from redrive import errors
+from redrive.admin.web.kinds import KINDS, TYPE, ProblemKind
+from redrive.cli.exits import ERRORS_PAGE, EXITS, Exit, exit_code
 from redrive.cli.printing import as_json as print_json
+from redrive.errors import RedriveError, name_of
 from redrive.text import did_you_mean
+from redrive.topology.doctor import RULES, Rule
 
+FINDINGS_PAGE = "docs/reference/doctor-findings.md"
+REST_PAGE = "docs/reference/rest.md"
+CLI_PAGE = "docs/reference/cli.md"
+
+_LABELS = {"Whose": "Whose fault", "Why": "Why", "Do": "What to do"}
 _NAMES = 28  # columns for them
 _WIDEST = 100  # columns: longer lines are hard to read
 
@@ -81,3 +98,102 @@ def _wrapped(text: str, indent: str) -> str:
 def _plural(kind: str) -> str:
     first, _, rest = kind.partition(" ")[2].partition(" of ")
     return f"{first.capitalize()}s" + (f" of {rest}" if rest else "")
+
+
+# What can be explained -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    name: str
+    kind: str  # what it is that has the name
+    title: str
+    meaning: str
+    facts: tuple[tuple[str, str], ...]
+    page: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.meaning}"
+
+
+def everything() -> Iterator[Explanation]:
+    yield from map(of_error, kinds_of_errors())
+    yield from map(of_finding, RULES)
+    yield from map(of_problem, KINDS.values())
+    yield from map(of_exit, EXITS)
+
+
+def explained(name: str) -> Sequence[Explanation]:
+    """What has this name, however it is written: topology-conflict, TopologyConflict, urn:redrive:problem:..."""
+    wanted = re.sub(r"(?<=[a-z])(?=[A-Z])|_", "-", name.removeprefix(TYPE)).lower()
+    return [each for each in everything() if each.name == wanted]
+
+
+# Errors ---------------------------------------------------------------------------------------------------
+
+
+def kinds_of_errors() -> list[type[RedriveError]]:
+    """All of them, each after that from which it hangs, in the order in which they are declared."""
+    declared = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, RedriveError)]
+    return list(_branch(RedriveError, declared))
+
+
+def _branch(kind: type[RedriveError], declared: Sequence[type[RedriveError]]) -> Iterator[type[RedriveError]]:
+    yield kind
+    for below in declared:
+        if kind in below.__bases__:
+            yield from _branch(below, declared)
+
+
+def of_error(kind: type[RedriveError]) -> Explanation:
+    name = name_of(kind)
+    said = {label: fact for label in _LABELS if (fact := _says(kind, label))}
+    facts = [(_LABELS[label], _sentence(fact)) for label, fact in said.items()]
+    if kind.area != "admin":  # no command raises those: the server answers with them
+        facts.append(("Exit code", str(exit_code(kind))))
+    return Explanation(name, "an error", kind.__name__, paragraphs(kind)[0], tuple(facts), f"{ERRORS_PAGE}#{name}")
+
+
+def paragraphs(kind: type) -> list[str]:
+    """What a class says of itself, each paragraph in one line."""
+    return [" ".join(part.split()) for part in (inspect.getdoc(kind) or "").split("\n\n")]
+
+
+def _says(kind: type[RedriveError], label: str) -> str | None:
+    """Its own word, or that of the one from which it hangs. Why something comes about is its own alone."""
+    for one in kind.__mro__ if label != "Why" else (kind,):
+        for part in paragraphs(one) if issubclass(one, RedriveError) else ():
+            if part.startswith(f"{label}: "):
+                return part.removeprefix(f"{label}: ")
+    return None
+
+
+# Findings, problems, exit codes ---------------------------------------------------------------------------
+
+
+def of_finding(rule: Rule) -> Explanation:
+    meaning, do = _sentence(rule.title), _sentence(rule.remedy)
+    facts = (("Severity", str(rule.severity)), ("What happens", rule.happens), ("What to do", do))
+    return Explanation(rule.id, "a finding of the doctor", rule.id, meaning, facts, f"{FINDINGS_PAGE}#{rule.id}")
+
+
+def of_problem(kind: ProblemKind) -> Explanation:
+    status = " or ".join(map(str, kind.status))
+    facts = (("HTTP status", status), ("What to do", kind.do))
+    meaning = _sentence(kind.when)
+    return Explanation(kind.name, "a problem of the REST API", kind.name, meaning, facts, f"{REST_PAGE}#{kind.name}")
+
+
+def of_exit(known: Exit) -> Explanation:
+    names = ", ".join(name_of(kind) for kind in known.errors if kind is not RedriveError)
+    facts = [("What to do", known.do)]
+    if known.errors:
+        facts.append(("Errors", names or "every other error"))
+    meaning = _sentence(known.meaning)
+    return Explanation(
+        str(known.code), "an exit code", str(known.code), meaning, tuple(facts), f"{CLI_PAGE}#exit-codes"
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")

@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from redrive.cli.exits import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACHABLE, USAGE
-from redrive.cli.failing import fail
+from redrive.cli.exits import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACHABLE, USAGE, fail
 from redrive.cli.sources import Source, View, broker_options, chosen, explains_errors, load_source, look, run
 from redrive.client import Connection
 from redrive.errors import (

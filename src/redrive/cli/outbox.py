@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from redrive import environment
 from redrive.app import App
-from redrive.cli.exits import NOT_FOUND, USAGE
-from redrive.cli.signals import stop_on_signals
+from redrive.cli.exits import NOT_FOUND, USAGE, stop_on_signals
 from redrive.cli.sources import explains_errors, load_app
 from redrive.errors import ConfigurationError
 from redrive.integrations.http import HealthServer

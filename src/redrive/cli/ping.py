@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from redrive.cli.exits import UNREACHABLE
-from redrive.cli.failing import fail
+from redrive.cli.exits import UNREACHABLE, fail
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, RedriveError
 

@@ -19,8 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from redrive import environment
 from redrive.app import App
-from redrive.cli.exits import UNREACHABLE, exit_code
-from redrive.cli.failing import fail
+from redrive.cli.exits import UNREACHABLE, exit_code, fail
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.inspection import connect, inspect_broker

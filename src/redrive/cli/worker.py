@@ -19,8 +19,7 @@ from typing import NoReturn
 import click
 
 from redrive.app import App
-from redrive.cli.exits import PARTIAL
-from redrive.cli.signals import stop_on_signals
+from redrive.cli.exits import PARTIAL, stop_on_signals
 from redrive.cli.sources import explains_errors, load_app
 from redrive.connected import Running
 from redrive.errors import ConfigurationError

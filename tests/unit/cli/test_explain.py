@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 
 import redrive
 from redrive.cli import exits, main
-from redrive.cli.exits import EXITS, exit_code
-from redrive.cli.explaining import everything, explained, kinds_of_errors, of_error
-from redrive.cli.failing import pointer
+from redrive.cli.exits import EXITS, exit_code, pointer
+from redrive.cli.explain import everything, explained, kinds_of_errors, of_error
 from redrive.errors import (
     ConnectionLost,
     InvalidURL,

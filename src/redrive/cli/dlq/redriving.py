@@ -12,10 +12,9 @@ import click
 
 from redrive.admin.service import Service
 from redrive.cli.dlq.options import F, json_option, query_option, risk_options
-from redrive.cli.exits import GUARDED, NOT_FOUND, PARTIAL, USAGE
+from redrive.cli.exits import GUARDED, NOT_FOUND, PARTIAL, USAGE, stop_on_signals
 from redrive.cli.places import Where, place_options
 from redrive.cli.printing import Progress, as_json, counted, note, number
-from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, run
 from redrive.deadletters.redaction import redact
 from redrive.errors import ConfigurationError

@@ -13,9 +13,9 @@ import click
 from redrive import environment
 from redrive.admin.notifications import Command, Notifier, Send, Webhook, deliver
 from redrive.admin.service import Service
+from redrive.cli.exits import stop_on_signals
 from redrive.cli.places import Where, place_options
 from redrive.cli.printing import note
-from redrive.cli.signals import stop_on_signals
 from redrive.cli.sources import explains_errors, run
 from redrive.errors import RedriveError
 from redrive.recovery.durations import duration
