@@ -12,7 +12,7 @@ import jwt
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.tokens import TokenPolicy
 from redrive.admin.office import Office
-from redrive.admin.place import Place
+from redrive.admin.target import BrokerTarget
 from redrive.admin.web.application import Admin
 from redrive.store.database import Database
 from redrive.store.schema import Schema
@@ -38,9 +38,9 @@ def an_office(url: str | None, folder: Path, *, editing: bool = False, **options
     Schema().upgrade(database)
     known = {name: options.pop(name) for name in ("management", "topology") if name in options}
     access = AccessSettings(tokens=TokenPolicy(secret=SECRET), editing=editing)
-    place = Place(url, data=folder, **known)
+    target = BrokerTarget(url, data=folder, **known)
     options = {"access": access, "archives": folder / "archive", "apart": False} | options
-    return Office(place, database, **options)
+    return Office(target, database, **options)
 
 
 @asynccontextmanager

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from redrive.admin.place import Place
 from redrive.admin.service import Service
+from redrive.admin.target import BrokerTarget
 from redrive.client import Connection, Properties
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.publisher import Publish
@@ -133,7 +133,7 @@ def a_service(url: str, folder: Path, *, by: str = "ada", clock: Clock | None = 
     """As an operator has it; what is `known` of the place is said by name. Those of one folder share their memory."""
     database = Database.embedded(folder)
     Schema().upgrade(database)
-    return Service(Place(url, **known), OperationsStore(database), Audit(database), by=by, clock=clock)
+    return Service(BrokerTarget(url, **known), OperationsStore(database), Audit(database), by=by, clock=clock)
 
 
 async def bodies(connection: Connection, queue: str) -> list[bytes]:

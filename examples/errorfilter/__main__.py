@@ -33,8 +33,9 @@ def main(context: click.Context) -> None:
 
 
 def work() -> None:
-    from examples.errorfilter.app import app
     from redrive.cli.signals import stop_on_signals
+
+    from examples.errorfilter.app import app
 
     configure_logging(logger="")
     app.observers.append(LogObserver(app.name))

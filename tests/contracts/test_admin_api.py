@@ -40,7 +40,7 @@ def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> Office:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the broker holds is asked each time: tests change it faster than people do."""
-    monkeypatch.setattr("redrive.admin.residence._FRESH", 0)
+    monkeypatch.setattr("redrive.admin.cached_target._FRESH", 0)
     monkeypatch.setattr("redrive.admin.desk._DEPTHS", 0)
 
 

@@ -103,7 +103,7 @@ def amqp_url(memory_broker: ThreadedBroker) -> str:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues are made while the server runs: it is to see them at once."""
-    monkeypatch.setattr("redrive.admin.residence._FRESH", 0.0)
+    monkeypatch.setattr("redrive.admin.cached_target._FRESH", 0.0)
     monkeypatch.setattr("redrive.admin.desk._DEPTHS", 0.001)
 
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from admin_api import an_office, asking
 from dead_lettering import a_service, operating, until_depth
 from redrive import App
-from redrive.admin.place import Place
+from redrive.admin.target import BrokerTarget
 from redrive.cli.dlq import dlq
 from redrive.cli.exits import FOUND
 from redrive.integrations.monitoring import Monitoring
@@ -122,8 +122,8 @@ async def test_it_is_in_the_api_the_metrics_of_the_server_and_the_console(shop: 
 
 
 async def test_the_doctor_sees_when_it_forgets_messages(shop: Shop) -> None:
-    place = Place(shop.url, shop.management, topology=shop.app.topology)
-    async with place.looking() as view:
+    target = BrokerTarget(shop.url, shop.management, topology=shop.app.topology)
+    async with target.looking() as view:
         seen = view.snapshot
     definitions = seen.definitions
     forgetting = (

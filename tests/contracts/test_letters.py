@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
-from redrive.admin.place import Place
 from redrive.admin.service import Service
+from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
 from redrive.errors import ArchiveError, ConfigurationError, LetterNotFound
 from redrive.runtime.dlq import moving
@@ -27,8 +27,8 @@ from redrive.topology import Queue, Topology
 def service(amqp_url: str, tmp_path: Path) -> Service:
     database = Database(f"sqlite:///{tmp_path / 'memory.db'}")
     Schema().upgrade(database)
-    place = Place(amqp_url, topology=Topology(queues=[Queue(SOURCE)]))
-    return Service(place, OperationsStore(database), Audit(database), by="ada")
+    target = BrokerTarget(amqp_url, topology=Topology(queues=[Queue(SOURCE)]))
+    return Service(target, OperationsStore(database), Audit(database), by="ada")
 
 
 async def exported(service: Service, **options: object) -> list[bytes]:

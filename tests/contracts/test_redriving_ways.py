@@ -9,8 +9,8 @@ import pytest
 
 from dead_lettering import DLQ, SOURCE, a_service, bodies, dead_letter, handling, orders, prepare, until_depth
 from redrive import App, Message
-from redrive.admin.place import Place
 from redrive.admin.service import Service
+from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Retry, Route
@@ -31,8 +31,8 @@ def service(amqp_url: str, tmp_path: Path) -> Service:
     database = Database(f"sqlite:///{tmp_path / 'memory.db'}")
     Schema().upgrade(database)
     queue = Queue(SOURCE, bind=events.on("order.*"), retry=Retry(attempts=2, delay="50ms"))
-    place = Place(amqp_url, topology=Topology(exchanges=[events], queues=[queue]))
-    return Service(place, OperationsStore(database), Audit(database), by="ada")
+    target = BrokerTarget(amqp_url, topology=Topology(exchanges=[events], queues=[queue]))
+    return Service(target, OperationsStore(database), Audit(database), by="ada")
 
 
 async def sent(service: Service, to: str) -> tuple[Plan, Operation]:
@@ -78,8 +78,8 @@ async def test_who_counts_in_a_header_of_his_own_begins_anew(
     await prepare(connection, 0)
     await connection.publish_many([dead_letter(0, **{"x-retry-count": 3, "x-retries": 4})])
     await until_depth(connection, DLQ, 1)
-    place = replace(service.place, header_names={SOURCE: HeaderNames(attempts="x-retry-count")})
-    service = Service(place, service.store, service.audit, by="ada")
+    target = replace(service.target, header_names={SOURCE: HeaderNames(attempts="x-retry-count")})
+    service = Service(target, service.store, service.audit, by="ada")
 
     over = await service.run(await service.begin(Order(Kind.REDRIVE, DLQ, keep_counters=keep_counters)))
 
@@ -108,7 +108,7 @@ async def test_by_the_default_destination_a_message_has_all_its_attempts_again_a
         await until_depth(connection, DLQ, 3)
         seen.clear()
         ramp = Ramp((1,), wait=20)
-        plan = await service.plan(Order(Kind.REDRIVE, DLQ, to=service.place.redrive_to(DLQ), ramp=ramp))
+        plan = await service.plan(Order(Kind.REDRIVE, DLQ, to=service.target.redrive_to(DLQ), ramp=ramp))
         over = await service.run(await service.begin(plan.order, planned=plan.eligible))
 
     assert [str(target) for target in plan.targets] == ["retry.orders (retry)"]

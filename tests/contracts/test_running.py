@@ -14,9 +14,9 @@ import pytest
 from dead_lettering import DLQ, SOURCE, a_service, an_order, bodies, eventually, orders, prepare
 from hand_clock import HandClock
 from redrive.admin.jobs import Discard, GoOn, Job, Redrive
-from redrive.admin.place import Place, View
 from redrive.admin.running import Inside, Runner
 from redrive.admin.service import STALE, Service
+from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.client import Connection
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.errors import ConnectionFailed
@@ -49,12 +49,14 @@ class Gate:
         self.open = asyncio.Event()
         self.waiting = 0
 
-    def __call__(self, view: Any) -> Any:
-        async def slow(place: Place, taking: Connection, publishing: Connection | None = None) -> View:
+    def __call__(self, inspect: Any) -> Any:
+        async def slow(
+            target: BrokerTarget, taking: Connection, publishing: Connection | None = None
+        ) -> ConnectedTarget:
             if publishing is not None:
                 self.waiting += 1
                 await self.open.wait()
-            seen: View = await view(place, taking, publishing)
+            seen: ConnectedTarget = await inspect(target, taking, publishing)
             return seen
 
         return slow
@@ -63,7 +65,7 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     gate = Gate()
-    monkeypatch.setattr(Place, "view", gate(Place.view))
+    monkeypatch.setattr(BrokerTarget, "inspect", gate(BrokerTarget.inspect))
     return gate
 
 

@@ -25,7 +25,7 @@ SOON = 6.0  # seconds: nothing hangs
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is shown from memory."""
-    monkeypatch.setattr("redrive.admin.residence._FRESH", 0)
+    monkeypatch.setattr("redrive.admin.cached_target._FRESH", 0)
     monkeypatch.setattr("redrive.admin.desk._DEPTHS", 0)
 
 

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from redrive import App, Batch, Message, Retry
-from redrive.admin.place import Place
 from redrive.admin.service import Service
+from redrive.admin.target import BrokerTarget
 from redrive.client import Connection, Properties
 from redrive.errors import MigrationPaused, MigrationRefused, PublishError
 from redrive.inspection.embedded import EmbeddedWatcher, read_status
@@ -311,9 +311,9 @@ class Redriving(Scenario):
 
     async def live(self, stop: asyncio.Event) -> None:
         database = Database(self.database)
-        place = Place(broker=self.world.url, topology=self.app.topology)
+        target = BrokerTarget(broker=self.world.url, topology=self.app.topology)
         store = OperationsStore(database)
-        service = Service(place, store, Audit(database), by="somebody", clock=self.world.clock)
+        service = Service(target, store, Audit(database), by="somebody", clock=self.world.clock)
         try:
             while not stop.is_set():
                 await self._move(service)

@@ -2,7 +2,7 @@
 
 | module     | what                                                                                             |
 |------------|--------------------------------------------------------------------------------------------------|
-| `place`    | a broker with what is known about it: topology, management API, where operations are remembered  |
+| `target`   | a broker with what is known about it: topology, management API, the application's settings       |
 | `access`   | who may come in, and what they may do there                                                      |
 | `service`  | look, plan, re-drive, discard, steer: everything the faces can do                                |
 | `office`   | what a server has: the service, what was seen lately, what runs, who may come in                 |

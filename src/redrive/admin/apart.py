@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 from redrive.admin.jobs import Job
-from redrive.admin.place import Place
 from redrive.admin.running import Hears, Inside
 from redrive.admin.service import Service
+from redrive.admin.target import BrokerTarget
 from redrive.broker.shared import SharedBroker
 from redrive.errors import Closed, RedriveError
 from redrive.runtime.dlq.operation import Operation
@@ -45,7 +45,7 @@ _LIMIT = 64 * 1024 * 1024  # bytes of one message
 class Task:
     """What the process is for."""
 
-    place: Place
+    target: BrokerTarget
     database: str
     mark: str
     by: str
@@ -116,7 +116,7 @@ class Apart:
 
     async def start(self) -> None:
         """Now, if it is to be the embedded broker's home; else when it is first needed."""
-        if self._task.place.broker is None:
+        if self._task.target.broker is None:
             await self._up()
 
     async def _up(self) -> asyncio.subprocess.Process:
@@ -222,11 +222,11 @@ async def _serve(reader: asyncio.StreamReader, out: BinaryIO) -> None:
             out.flush()
 
     database = Database(task.database)
-    service = Service(task.place, OperationsStore(database), Audit(database), by=task.by)
+    service = Service(task.target, OperationsStore(database), Audit(database), by=task.by)
     crew = Inside(service, task.mark, lambda over: tell(Over(over)), lambda known: tell(Known(known.id)))
     async with AsyncExitStack() as stack:
-        if task.place.broker is None and task.place.data is not None:
-            await stack.enter_async_context(SharedBroker(task.place.data))
+        if task.target.broker is None and task.target.data is not None:
+            await stack.enter_async_context(SharedBroker(task.target.data))
         tell(Ready(crew.owner))
         beginning: set[asyncio.Task[None]] = set()
         while (message := await _read(reader)) is not None:

@@ -46,7 +46,6 @@ from redrive.runtime.dlq.spending import NO_RISK, Risk
 from redrive.runtime.dlq.transforming import Transform
 from redrive.store.plans import Kept, digest_of, is_plan_of
 from redrive.store.tables import RowState
-from redrive.topology import expand
 from redrive.topology.definitions import Definitions
 from redrive.topology.doctor import Finding, examine
 from redrive.topology.plan import Plan as TopologyPlan
@@ -104,7 +103,7 @@ class Desk:
         await self._need_permission(act, queue)
         if queue is not None and not self._accepts(queue):
             accepted = sorted(filter(self.sees, self.office.accepted or ()))
-            raise QueueNotAccepted(queue, self.office.place.describe_queue(queue), self.office.name, accepted)
+            raise QueueNotAccepted(queue, self.office.target.describe_queue(queue), self.office.name, accepted)
 
     async def _need_permission(self, act: Act, queue: str | None) -> None:
         if not self.may(act, queue):
@@ -324,7 +323,7 @@ class Desk:
         """Return where a re-drive of a dead-letter queue goes by default: as its topology says, or `own` if this
         principal may not send there.
         """
-        to = self.office.place.redrive_to(queue)
+        to = self.office.target.redrive_to(queue)
         return to if self._may_send_to(to) else Destination()
 
     def _may_send_to(self, to: Destination) -> bool:
@@ -417,7 +416,7 @@ class Desk:
         """A destination that somebody names, and that is not there, is a mistake: found now, not message by message."""
         if order.to.way not in (Way.QUEUE, Way.EXCHANGE):
             return
-        async with self.office.residence.looking() as view:
+        async with self.office.cached_target.looking() as view:
             if order.to.way is Way.EXCHANGE:
                 there = await view.connection.exchange_exists(order.to.name)
             else:
@@ -478,7 +477,7 @@ class Desk:
     async def need_importing(self, queue: str) -> None:
         """Raise what is against an import before its body is read: the permission, or that the queue does not exist."""
         await self.need(Act.IMPORT, queue)
-        async with self.office.residence.looking(queue) as view:
+        async with self.office.cached_target.looking(queue) as view:
             await view.definition(queue)
 
     # Out and in ---------------------------------------------------------------------------------------
@@ -590,17 +589,16 @@ class Desk:
 
     async def topology(self) -> TopologyView:
         await self._need_all(Act.LOOK)
-        async with self.office.residence.looking() as view:
-            wanted = expand(self.office.place.topology, view.server)
-            return TopologyView(view.snapshot, wanted, make_plan(wanted, view.snapshot))
+        async with self.office.cached_target.looking() as view:
+            return TopologyView(view.snapshot, view.wanted, make_plan(view.wanted, view.snapshot))
 
     async def doctor(self) -> tuple[Finding, ...]:
         await self._need_all(Act.LOOK)
         return (await self.office.snapshots.get(_ALL, "doctor", self._examine, kept=_EXAMINED)).value
 
     async def _examine(self) -> tuple[Finding, ...]:
-        topology = self.office.place.topology
-        async with self.office.residence.looking() as view:
+        topology = self.office.target.topology
+        async with self.office.cached_target.looking() as view:
             return examine(view.snapshot, topology if topology.queues else None, vhost=view.connection.url.virtual_host)
 
     async def audit(

@@ -18,11 +18,11 @@ from redrive.admin.access.gate import Gate
 from redrive.admin.access.roles import Role
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.apart import Apart, Task
-from redrive.admin.place import Place
-from redrive.admin.residence import Residence
+from redrive.admin.cached_target import CachedTarget
 from redrive.admin.running import Crew, Inside, Runner, server_mark
 from redrive.admin.service import Service
 from redrive.admin.snapshots import Snapshots
+from redrive.admin.target import BrokerTarget
 from redrive.app import App
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.runtime.clock import Clock, SystemClock
@@ -67,7 +67,7 @@ def _role(name: str) -> Role:
 class Office:
     def __init__(
         self,
-        place: Place,
+        target: BrokerTarget,
         database: Database,
         *,
         access: AccessSettings | None = None,
@@ -85,21 +85,21 @@ class Office:
         the topology declares are the only ones to be listed, looked into and operated on.
         """
         self.clock = clock or SystemClock()
-        self.place = place
+        self.target = target
         self.database = database
         self.settings = access or AccessSettings.from_environment()
         if least_role is not None:
             self.settings = replace(self.settings, least_role=_role(least_role))
-        self.accepted = place.own_dead_letter_queues() if own_queues_only else None  # None: all dead-letter queues
+        self.accepted = target.own_dead_letter_queues() if own_queues_only else None  # None: all dead-letter queues
         if own_queues_only and not self.accepted:
             raise ConfigurationError("own_queues_only needs an application or a topology file with dead-letter queues")
         self.app = app
         self.name = name or (app.name if app is not None else "redrive")
-        self.archives = archives or (place.data or environment.data()) / "archive"
+        self.archives = archives or (target.data or environment.data()) / "archive"
         self.gate = Gate.of(database, self.settings, self.clock)
-        self.residence = Residence(place)
+        self.cached_target = CachedTarget(target)
         self.service = Service(
-            self.residence,
+            self.cached_target,
             OperationsStore(database),
             Audit(database),
             by="redrive serve",
@@ -108,7 +108,7 @@ class Office:
         )
         self.snapshots = Snapshots(self.clock)
         self.peeks = Snapshots(self.clock)  # that are in the audit: who looks twice within half a minute is in it once
-        mark = server_mark(place)
+        mark = server_mark(target)
         self.runner = Runner(self.service, mark, self._crew(mark, apart=apart))
         self.plans = Plans(database)
         self.requests = Requests(database)
@@ -119,8 +119,8 @@ class Office:
     @classmethod
     def of(cls, app: App, **options: Any) -> Self:
         """For an application, with its broker and its database."""
-        place = Place(app.broker, app.management, app.data, app.topology, app.inbox_windows, app.header_names)
-        return cls(place, app.database, **{"app": app, "archives": app.data / "archive", **options})
+        options = {"app": app, "archives": app.data / "archive", **options}
+        return cls(BrokerTarget.of(app), app.database, **options)
 
     def _crew(self, mark: str, *, apart: bool) -> Crew:
         def ended(operation: Operation) -> None:
@@ -128,9 +128,9 @@ class Office:
 
         if not apart:
             return Inside(self.service, mark, ended)
-        place = replace(self.place.for_another_process(), data=self.place.data or environment.data())
+        target = replace(self.target.for_another_process(), data=self.target.data or environment.data())
         url = self.database.url.render_as_string(hide_password=False)
-        return Apart(Task(place, url, mark, self.service.by), ended)
+        return Apart(Task(target, url, mark, self.service.by), ended)
 
     @property
     def owns_database(self) -> bool:
@@ -148,7 +148,7 @@ class Office:
         if self._sampling is not None:
             self._sampling.cancel()
             await asyncio.gather(self._sampling, return_exceptions=True)
-        await self.residence.close()  # first: who leaves last would take over the embedded broker
+        await self.cached_target.close()  # first: who leaves last would take over the embedded broker
         await self.runner.stop()
 
     async def __aenter__(self) -> Self:

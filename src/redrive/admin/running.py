@@ -25,8 +25,8 @@ from datetime import datetime
 from typing import Protocol
 
 from redrive.admin.jobs import GoOn, Job
-from redrive.admin.place import Place
 from redrive.admin.service import STALE, Service
+from redrive.admin.target import BrokerTarget
 from redrive.client import BrokerURL
 from redrive.errors import OperationConflict, RedriveError
 from redrive.runtime.dlq.moving import Mover
@@ -63,12 +63,12 @@ class Crew(Protocol):
 # Whose they are -------------------------------------------------------------------------------------------
 
 
-def server_mark(place: Place) -> str:
+def server_mark(target: BrokerTarget) -> str:
     """By which the servers of one broker know each other's operations."""
-    if place.broker is None:
-        where = f"{socket.gethostname()}:{place.data}"
+    if target.broker is None:
+        where = f"{socket.gethostname()}:{target.data}"
     else:
-        url = BrokerURL.parse(place.broker)
+        url = BrokerURL.parse(target.broker)
         where = f"{sorted(map(str, url.hosts))}{url.virtual_host}"
     return f"server:{hashlib.sha256(where.encode()).hexdigest()[:12]}"
 

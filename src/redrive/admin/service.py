@@ -17,15 +17,16 @@ import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from redrive.admin.place import View
+from redrive.admin.cached_target import CachedTarget
+from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.deadletters.dead_letter import Summary, read_dead_letter
 from redrive.deadletters.edits import Content, EditPreview, diff
 from redrive.deadletters.hiding import hide_letter
@@ -45,7 +46,6 @@ from redrive.errors import (
     TransformFailed,
 )
 from redrive.protocol.content import Delivery
-from redrive.recovery.history import HeaderNames
 from redrive.recovery.story import NAMES
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq import looking, planning
@@ -56,7 +56,7 @@ from redrive.runtime.dlq.choosing import Chooser, Verdict
 from redrive.runtime.dlq.letters import Exported, encode_letter
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page
 from redrive.runtime.dlq.moving import DEFAULT_WAIT, PORTION, Act, Mover
-from redrive.runtime.dlq.operation import Counts, Destination, Item, Kind, Operation, Order, Outcome, State, Way, Wish
+from redrive.runtime.dlq.operation import Counts, Item, Kind, Operation, Order, Outcome, State, Way, Wish
 from redrive.runtime.dlq.planning import Plan, Tally, Target
 from redrive.runtime.dlq.ports import Moves
 from redrive.runtime.dlq.spending import NO_RISK, Allowance, Risk
@@ -93,28 +93,10 @@ class QueueView:
     redrive_to: str = "own"  # where a re-drive goes by default
 
 
-class Where(Protocol):
-    """A broker: to be looked at, and to move messages on. A command's `Place`, or a server's `Residence`."""
-
-    @property
-    def inbox_windows(self) -> Mapping[str, timedelta]: ...
-
-    @property
-    def header_names(self) -> Mapping[str, HeaderNames]: ...
-
-    def redrive_to(self, queue: str) -> Destination:
-        """Return where a re-drive of a dead-letter queue goes by default."""
-
-    def looking(self, *queues: str) -> AbstractAsyncContextManager[View]:
-        """`queues`: those that are asked about."""
-
-    def moving(self) -> AbstractAsyncContextManager[View]: ...
-
-
 class Service:
     def __init__(
         self,
-        place: Where,
+        target: BrokerTarget | CachedTarget,
         store: OperationsStore,
         audit: Audit,
         *,
@@ -127,7 +109,7 @@ class Service:
         """
         self.named = named
         self.reveals = True  # queries see secrets
-        self.place = place
+        self.target = target
         self.store = store
         self.audit = audit
         self.by = by
@@ -146,7 +128,7 @@ class Service:
     async def queues(self, names: Sequence[str] = (), *, oldest: bool = True) -> list[QueueView]:
         """Those that are named, or all dead-letter queues that can be found."""
         running = {each.order.queue: each for each in await self._store(self.store.running)}
-        async with self.place.looking(*names) as view:
+        async with self.target.looking(*names) as view:
             found = list(names) or view.dead_letter_queues()
             return [await self._queue(view, name, running.get(name), oldest) for name in found]
 
@@ -158,7 +140,7 @@ class Service:
         A migration moves all messages out of a queue and back. Only a queue with fewer messages than at the last look
         (`last`), or without one, is asked for a migration: each such question leaves a line in the log of RabbitMQ.
         """
-        async with self.place.looking(*names) as view:
+        async with self.target.looking(*names) as view:
             found = [name for name in names or view.dead_letter_queues() if not await _serves_a_migration(view, name)]
             depths: dict[str, int] = {}
             migrated = set()
@@ -172,7 +154,7 @@ class Service:
                 depths[name] = depth
         return depths, frozenset(migrated)
 
-    async def _queue(self, view: View, name: str, running: Operation | None, oldest: bool) -> QueueView:
+    async def _queue(self, view: ConnectedTarget, name: str, running: Operation | None, oldest: bool) -> QueueView:
         cost = await view.peeking(name)
         info = await view.connection.queue_info(name)
         died = None
@@ -195,7 +177,7 @@ class Service:
             cost.why,
             died,
             running,
-            str(self.place.redrive_to(name)),
+            str(self.target.redrive_to(name)),
         )
 
     async def peek(
@@ -257,20 +239,20 @@ class Service:
         return parse(text, self.clock.now(), None if self.reveals else REDACTION) if text else None
 
     @asynccontextmanager
-    async def _look(self, queue: str, risk: Risk) -> AsyncIterator[View]:
-        async with self.place.looking(queue) as view:
+    async def _look(self, queue: str, risk: Risk) -> AsyncIterator[ConnectedTarget]:
+        async with self.target.looking(queue) as view:
             await self._check_look(view, queue, risk)
             async with self._held(view, queue), self._used(view, queue, risk):
                 yield view
 
-    async def _check_look(self, view: View, queue: str, risk: Risk) -> None:
+    async def _check_look(self, view: ConnectedTarget, queue: str, risk: Risk) -> None:
         await view.definition(queue)  # if there is none, that is the answer
         if not risk.any_queue:
             view.check_dead(queue, named=self.named)
         await view.check_look(queue, spend=risk.spend)
 
     @asynccontextmanager
-    async def _used(self, view: View, queue: str, risk: Risk) -> AsyncIterator[None]:
+    async def _used(self, view: ConnectedTarget, queue: str, risk: Risk) -> AsyncIterator[None]:
         """Take messages out of a queue that is locked. Where that costs deliveries, they are counted in the audit."""
         if not risk.any_queue:
             await view.check_unused(queue)
@@ -287,7 +269,7 @@ class Service:
         finally:
             await self._record_spent(allowance, allowance.spent, risk)
 
-    async def _deliveries(self, view: View, queue: str) -> int:
+    async def _deliveries(self, view: ConnectedTarget, queue: str) -> int:
         """Return how often the messages of a queue were given back, as far as looks of Redrive have measured it."""
         last = await self._store(self.audit.listed, queue, None, SPENT, 1)
         if not last or not await view.broker.depth(queue):
@@ -299,7 +281,7 @@ class Service:
         await self.record(SPENT, allowance.queue, counts=counts, reason=risk.reason)
 
     @asynccontextmanager
-    async def _held(self, view: View, queue: str) -> AsyncIterator[None]:
+    async def _held(self, view: ConnectedTarget, queue: str) -> AsyncIterator[None]:
         try:
             await view.broker.lock(queue)
         except OperationConflict as error:
@@ -340,7 +322,7 @@ class Service:
             targets=targets if order.kind is not Kind.DISCARD else (),
             also=also,
             consumers=consumers,
-            inbox_windows=dict(self.place.inbox_windows),
+            inbox_windows=dict(self.target.inbox_windows),
             now=now,
             unseen=unseen,
             into_dead=into_dead,
@@ -360,7 +342,7 @@ class Service:
             told,
         )
 
-    async def _target(self, view: View, route: tuple[str, str], count: int) -> Target:
+    async def _target(self, view: ConnectedTarget, route: tuple[str, str], count: int) -> Target:
         exchange, key = route
         try:
             if exchange:
@@ -372,7 +354,7 @@ class Service:
             return Target(exchange, key, count)
         return Target(exchange, key, count, True, info.consumers)
 
-    async def _chooser(self, view: View, order: Order, operation: str) -> Chooser:
+    async def _chooser(self, view: ConnectedTarget, order: Order, operation: str) -> Chooser:
         return Chooser(
             order,
             operation=operation,
@@ -382,7 +364,7 @@ class Service:
             budget=view.broker.budget,
         )
 
-    async def _retries(self, view: View, order: Order) -> dict[str, tuple[str, str]]:
+    async def _retries(self, view: ConnectedTarget, order: Order) -> dict[str, tuple[str, str]]:
         if order.to.way is not Way.RETRY:
             return {}
         source = view.source(order.queue)
@@ -432,7 +414,7 @@ class Service:
         """
         changed(operation)
         try:
-            async with self._living(operation) as begun, self.place.moving() as view:
+            async with self._living(operation) as begun, self.target.moving() as view:
 
                 def seen(now: Operation) -> None:
                     begun.set()
@@ -452,7 +434,7 @@ class Service:
         await self._record_end(over)
         return over
 
-    async def _taken(self, view: View, operation: Operation) -> Operation:
+    async def _taken(self, view: ConnectedTarget, operation: Operation) -> Operation:
         """As it is now that its queue is nobody else's: whoever had it until now has written down the last of it."""
         order = operation.order
         view.check_move(order)
@@ -462,7 +444,7 @@ class Service:
         return replace(now, owner=operation.owner, state=now.state if now.state.is_over else operation.state)
 
     async def _mover(
-        self, view: View, operation: Operation, act: Callable[[Moves], Act] | None, changed: Changed
+        self, view: ConnectedTarget, operation: Operation, act: Callable[[Moves], Act] | None, changed: Changed
     ) -> Mover:
         order = operation.order
         return Mover(
@@ -482,7 +464,7 @@ class Service:
     def _act(self, broker: Moves, order: Order) -> Act:
         if order.kind is Kind.MOVE:
             return Moving(broker)
-        return Redriving(broker, self.clock, self.place.header_names)
+        return Redriving(broker, self.clock, self.target.header_names)
 
     @asynccontextmanager
     async def _living(self, operation: Operation) -> AsyncIterator[asyncio.Event]:
@@ -611,7 +593,7 @@ class Service:
         async with self._archive(operation, folder) as archive:
 
             def act(broker: Moves) -> Act:
-                return Transforming(broker, self.clock, transform, archive, force=force, names=self.place.header_names)
+                return Transforming(broker, self.clock, transform, archive, force=force, names=self.target.header_names)
 
             return await self.run(operation, act=act, **watching), archive.path
 
@@ -670,7 +652,7 @@ class Service:
         messages of the queue that dead-letters here, if that is one and may be used, and forgets their counters.
         """
         await self.record("import", queue, detail=f"from {file}")
-        async with self.place.moving() as view:
+        async with self.target.moving() as view:
             await view.definition(queue)
             clean = harmless if may_use is None else self._restamping(view.source(queue), may_use)
             portions = _portions(lines)
@@ -681,7 +663,7 @@ class Service:
 
     def _restamping(self, source: str | None, may_use: Callable[[str], bool]) -> Callable[[bytes], bytes]:
         known = source if source is not None and may_use(source) else None
-        names = self.place.header_names.get(known or "", NAMES)
+        names = self.target.header_names.get(known or "", NAMES)
         return lambda raw: restamped(raw, known, names)
 
     def _lives(self, operation: Operation) -> bool:
@@ -749,7 +731,7 @@ def operation_id(moment: datetime, chance: bytes) -> str:
     return "op_" + "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 
-async def _depth(view: View, queue: str) -> int | None:
+async def _depth(view: ConnectedTarget, queue: str) -> int | None:
     """Return how many messages are ready; None: there is no such queue."""
     try:
         return (await view.connection.queue_info(queue)).messages
@@ -757,16 +739,16 @@ async def _depth(view: View, queue: str) -> int | None:
         return None
 
 
-async def _is_migrated(view: View, queue: str) -> bool:
+async def _is_migrated(view: ConnectedTarget, queue: str) -> bool:
     return await _depth(view, Names(queue).journal) is not None
 
 
-async def _serves_a_migration(view: View, queue: str) -> bool:
+async def _serves_a_migration(view: ConnectedTarget, queue: str) -> bool:
     migrated = migrated_queue(queue)
     return migrated is not None and await _is_migrated(view, migrated)
 
 
-def _patient(order: Order, view: View) -> Order:
+def _patient(order: Order, view: ConnectedTarget) -> Order:
     """With a canary that waits for as long as the queue tries a message."""
     if order.ramp is None or order.ramp.wait is not None:
         return order
@@ -775,7 +757,7 @@ def _patient(order: Order, view: View) -> Order:
     return replace(order, ramp=replace(order.ramp, wait=wait))
 
 
-def _unseen(found: Tally, order: Order, view: View) -> tuple[str, ...]:
+def _unseen(found: Tally, order: Order, view: ConnectedTarget) -> tuple[str, ...]:
     """Return the destinations whose dead-letter queues are not known."""
     if order.to.way in (Way.OWN, Way.RETRY):
         return ()
@@ -787,7 +769,7 @@ def _unseen(found: Tally, order: Order, view: View) -> tuple[str, ...]:
     )
 
 
-def _unproven(found: Tally, order: Order, view: View) -> tuple[str, ...]:
+def _unproven(found: Tally, order: Order, view: ConnectedTarget) -> tuple[str, ...]:
     """Return the destinations that only the messages name."""
     if order.kind is Kind.DISCARD or order.to.way not in (Way.OWN, Way.RETRY) or view.feeders().of(order.queue):
         return ()

@@ -11,7 +11,7 @@ import click
 from redrive.admin.access.keys import Key, Keys
 from redrive.admin.access.roles import ALL_QUEUES, Role
 from redrive.cli.dlq.options import json_option
-from redrive.cli.places import Where, memory_options, who
+from redrive.cli.places import CommandTarget, database_options, who
 from redrive.cli.printing import ago, as_json, note, table
 from redrive.cli.sources import explains_errors
 from redrive.recovery.durations import duration
@@ -54,10 +54,12 @@ def keys() -> None:
     "--queues", multiple=True, metavar="PATTERN", help="Only these queues; may be said several times. [default: *]"
 )
 @click.option("--expires", metavar="TIME", help="After this, like 90d. [default: never]")
-@memory_options
+@database_options
 @json_option
 @explains_errors
-def create(where: Where, name: str, role: str, queues: tuple[str, ...], expires: str | None, json: bool) -> None:
+def create(
+    target: CommandTarget, name: str, role: str, queues: tuple[str, ...], expires: str | None, json: bool
+) -> None:
     """Make a key. It goes to stdout, alone and once: only its digest is kept.
 
     \b
@@ -66,7 +68,7 @@ def create(where: Where, name: str, role: str, queues: tuple[str, ...], expires:
     redrive admin keys create shop --role viewer --queues 'orders.*' --queues mail.dlq
     """
     lasts = duration(expires, "--expires") if expires is not None else None
-    made = _keys(where)
+    made = _keys(target)
     key, text = made.create(name, Role(role), queues or ALL_QUEUES, lasts, by=who())
     if json:
         as_json(_told(key) | {"key": text})
@@ -79,17 +81,17 @@ def create(where: Where, name: str, role: str, queues: tuple[str, ...], expires:
 
 
 @keys.command("ls")
-@memory_options
+@database_options
 @json_option
 @explains_errors
-def list_(where: Where, json: bool) -> None:
+def list_(target: CommandTarget, json: bool) -> None:
     """All keys there ever were, the newest first; of none its secret.
 
     \b
     redrive admin keys ls
     redrive admin keys ls --json
     """
-    kept = _keys(where)
+    kept = _keys(target)
     now, found = SystemClock().now(), kept.listed()
     if json:
         as_json([_told(key) | {"state": str(key.state(now))} for key in found])
@@ -118,25 +120,25 @@ def list_(where: Where, json: bool) -> None:
 
 @keys.command()
 @click.argument("key", metavar="ID|NAME")
-@memory_options
+@database_options
 @json_option
 @explains_errors
-def revoke(where: Where, key: str, json: bool) -> None:
+def revoke(target: CommandTarget, key: str, json: bool) -> None:
     """End a key at once, and every session that was opened with it.
 
     \b
     redrive admin keys revoke ci
     redrive admin keys revoke 4fK2bX81mQzA
     """
-    revoked = _keys(where).revoke(key, by=who())
+    revoked = _keys(target).revoke(key, by=who())
     if json:
         as_json(_told(revoked))
     else:
         note(f"redrive: key {revoked.id} ({one_line(revoked.name)}) is revoked, and its sessions are over")
 
 
-def _keys(where: Where) -> Keys:
-    return Keys(where.memory(), SystemClock())
+def _keys(target: CommandTarget) -> Keys:
+    return Keys(target.open_database(), SystemClock())
 
 
 def _told(key: Key) -> dict[str, Any]:

@@ -10,12 +10,11 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from redrive import environment
+from redrive.admin.target import BrokerTarget
 from redrive.cli.exits import FOUND
-from redrive.cli.sources import Source, broker_options, chosen, explains_errors, load_source, look, run
+from redrive.cli.sources import broker_options, explains_errors, load_target, run
 from redrive.client import BrokerURL
 from redrive.inspection.management import Management
-from redrive.topology import Topology
 from redrive.topology.doctor import Finding, Severity, examine
 from redrive.topology.snapshot import Server
 
@@ -51,26 +50,24 @@ def doctor(
     """
     if app is not None and vhost is not None:
         raise click.UsageError("--vhost goes without APP: the virtual host is in its broker's URL")
-    source = load_source(app) if app is not None else Source(Topology(), environment.broker(), environment.management())
-    server, findings = run(_examine, chosen(source, broker, management), app is not None, vhost)
+    server, findings = run(_examine, load_target(app, broker, management), app is not None, vhost)
     _show(server, findings, as_json)
     if any(finding.severity.reaches(Severity(severity)) for finding in findings):
         sys.exit(FOUND)
 
 
-async def _examine(source: Source, has_app: bool, vhost: str | None) -> tuple[Server, Sequence[Finding]]:
-    if not has_app and source.management is not None:
-        at = vhost or (BrokerURL.parse(source.broker).virtual_host if source.broker is not None else "/")
-        seen = await Management(source.management).snapshot(at)
+async def _examine(target: BrokerTarget, has_app: bool, vhost: str | None) -> tuple[Server, Sequence[Finding]]:
+    if not has_app and target.management is not None:
+        at = vhost or (BrokerURL.parse(target.broker).virtual_host if target.broker is not None else "/")
+        seen = await Management(target.management).snapshot(at)
         return seen.server, examine(seen, vhost=at)
-    if not has_app and source.broker is None:
+    if not has_app and target.broker is None:
         raise click.UsageError(_NOWHERE)
-    async with look(source, name="redrive doctor") as view:
-        if not has_app and not view.snapshot.complete:
+    async with target.looking(name="redrive doctor") as connected:
+        snapshot, at = connected.snapshot, connected.connection.url.virtual_host
+        if not has_app and not snapshot.complete:
             raise click.UsageError(_NOWHERE)
-        at = view.connection.url.virtual_host
-        limits = source.handler_limits
-        return view.snapshot.server, examine(view.snapshot, source.topology, handler_limits=limits, vhost=at)
+        return snapshot.server, examine(snapshot, target.topology, handler_limits=target.handler_limits, vhost=at)
 
 
 def _show(server: Server, findings: Sequence[Finding], as_json: bool) -> None:

@@ -10,8 +10,14 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
+from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.cli.exits import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACHABLE, USAGE, fail
-from redrive.cli.sources import Source, View, broker_options, chosen, explains_errors, load_source, look, run
+from redrive.cli.sources import (
+    broker_options,
+    explains_errors,
+    load_target,
+    run,
+)
 from redrive.client import Connection
 from redrive.errors import (
     ConfigurationError,
@@ -78,21 +84,21 @@ def migrate(
     while its messages and the new ones wait beside it. Consumers must be stopped, producers need not. Whatever
     interrupts it: run it again, and it goes on. See docs/migration.md.
     """
-    source = chosen(load_source(app), broker, management)
+    target = load_target(app, broker, management)
     terms = Terms(
         wait_for_consumers=wait_for_consumers,
         timeout=duration(timeout, "--timeout") if timeout is not None else None,
         allow_reorder=allow_reorder,
     )
     try:
-        plan = run(_prospect, source, queue)
+        plan = run(_prospect, target, queue)
         is_all = dry_run or (plan is not None and not plan.is_needed)
         _show_plan(queue, plan, as_json, is_all)
         _refuse_problems(queue, plan)
         if is_all:
             return
         _ask(queue, yes)
-        result = run(_migrate, source, queue, terms)
+        result = run(_migrate, target, queue, terms)
     except _NotThere as error:
         _fail(str(error), NOT_FOUND)
     except MigrationRefused as error:
@@ -130,33 +136,30 @@ def _ask(queue: str, yes: bool) -> None:
 # On the broker ------------------------------------------------------------------------------------
 
 
-async def _prospect(source: Source, queue: str) -> MigrationPlan | None:
-    async with look(source, name="redrive topology migrate") as view:
-        watcher = _watcher(source, view)
-        if view.wanted.queue(queue) is None:
-            raise _NotThere(f"nobody wants a queue {queue}" + _did_you_mean(queue, view.wanted))
-        plan = None
+async def _prospect(target: BrokerTarget, queue: str) -> MigrationPlan | None:
+    async with target.looking(name="redrive topology migrate") as connected:
+        watcher, wanted = _watcher(target, connected), connected.wanted
+        if wanted.queue(queue) is None:
+            raise _NotThere(f"nobody wants a queue {queue}" + _did_you_mean(queue, wanted))
         try:
-            plan = await prospect(queue, view.wanted, view.connection, watcher)
+            return await prospect(queue, wanted, connected.connection, watcher)
         except MigrationRefused:
-            if view.snapshot.definitions.queue(queue) is None:
+            if connected.snapshot.definitions.queue(queue) is None:
                 raise _NotThere(f"there is no queue {queue}: `redrive topology apply` makes it") from None
             raise
-        return plan
 
 
-async def _migrate(source: Source, queue: str, terms: Terms) -> Result:
-    async with look(source, name="redrive topology migrate") as view:
-        watcher = _watcher(source, view)
-        user = _user(view.connection)
-        return await carry_out(queue, view.wanted, view.connection, watcher, terms, user=user, tell=_note)
+async def _migrate(target: BrokerTarget, queue: str, terms: Terms) -> Result:
+    async with target.looking(name="redrive topology migrate") as connected:
+        connection, watcher = connected.connection, _watcher(target, connected)
+        return await carry_out(queue, connected.wanted, connection, watcher, terms, user=_user(connection), tell=_note)
 
 
-def _watcher(source: Source, view: View) -> Watcher:
-    if source.management is not None:
-        return ManagementWatcher(Management(source.management), view.connection.url.virtual_host)
-    if view.snapshot.complete:
-        return EmbeddedWatcher(view.connection)
+def _watcher(target: BrokerTarget, connected: ConnectedTarget) -> Watcher:
+    if target.management is not None:
+        return ManagementWatcher(Management(target.management), connected.connection.url.virtual_host)
+    if connected.snapshot.complete:
+        return EmbeddedWatcher(connected.connection)
     raise ConfigurationError(
         "the bindings of a queue must be known to migrate it, and plain AMQP cannot list them: give --management"
     )

@@ -10,7 +10,7 @@ import click
 from redrive.admin.service import Service
 from redrive.cli.dlq.options import json_option
 from redrive.cli.dlq.redriving import finish, operation_row, watched
-from redrive.cli.places import Where, place_options
+from redrive.cli.places import CommandTarget, target_options
 from redrive.cli.printing import Progress, ago, as_json, counted, label, note, number, table
 from redrive.cli.sources import explains_errors, run
 from redrive.runtime.dlq.operation import Operation, Outcome, State, Wish
@@ -34,10 +34,10 @@ def ops() -> None:
 @click.option("--queue", help="Only of this queue.")
 @click.option("--running", is_flag=True, help="Only those that are not over.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
-@place_options
+@target_options
 @json_option
 @explains_errors
-def list_(where: Where, queue: str | None, running: bool, limit: int, json: bool) -> None:
+def list_(target: CommandTarget, queue: str | None, running: bool, limit: int, json: bool) -> None:
     """The newest first.
 
     \b
@@ -45,7 +45,7 @@ def list_(where: Where, queue: str | None, running: bool, limit: int, json: bool
     redrive ops ls --queue orders.dlq --running
     """
     states = [state for state in State if not state.is_over] if running else None
-    service = where.service()
+    service = target.service()
     found = run(service.operations, queue, states, limit)
     if json:
         as_json([operation_row(each) for each in found])
@@ -80,17 +80,17 @@ def _state(service: Service, operation: Operation) -> str:
 @click.argument("id")
 @click.option("--items", type=click.Choice([str(outcome) for outcome in Outcome]), help="Messages with this outcome.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="So many messages.")
-@place_options
+@target_options
 @json_option
 @explains_errors
-def show(where: Where, id: str, items: str | None, limit: int, json: bool) -> None:
+def show(target: CommandTarget, id: str, items: str | None, limit: int, json: bool) -> None:
     """One operation: how far it is or how it ended, and what became of its messages.
 
     \b
     redrive ops show op_01j8
     redrive ops show op_01j8 --items failed
     """
-    service = where.service()
+    service = target.service()
     operation = run(service.operation, id)
     outcome = Outcome(items) if items is not None else None
     found = [item for _, item in run(service.items, operation.id, outcome, limit)]
@@ -115,15 +115,15 @@ def show(where: Where, id: str, items: str | None, limit: int, json: bool) -> No
 
 @ops.command()
 @click.argument("id")
-@place_options
+@target_options
 @explains_errors
-def watch(where: Where, id: str) -> None:
+def watch(target: CommandTarget, id: str) -> None:
     """Follow an operation until it is over. Ctrl-C stops watching, not the operation.
 
     \b
     redrive ops watch op_01j8
     """
-    finish(run(_watch, where.service(), id), False)
+    finish(run(_watch, target.service(), id), False)
 
 
 async def _watch(service: Service, id: str) -> Operation:
@@ -145,67 +145,67 @@ async def _watch(service: Service, id: str) -> Operation:
 
 @ops.command()
 @click.argument("id")
-@place_options
+@target_options
 @explains_errors
-def cancel(where: Where, id: str) -> None:
+def cancel(target: CommandTarget, id: str) -> None:
     """Stop it. What was moved stays moved, the rest stays in the queue.
 
     \b
     redrive ops cancel op_01j8
     """
-    _wish(where, id, Wish(State.CANCELLING), "will stop; what was moved stays moved")
+    _wish(target, id, Wish(State.CANCELLING), "will stop; what was moved stays moved")
 
 
 @ops.command()
 @click.argument("id")
-@place_options
+@target_options
 @explains_errors
-def pause(where: Where, id: str) -> None:
+def pause(target: CommandTarget, id: str) -> None:
     """Let it wait. It keeps the queue to itself, and gives its messages back meanwhile.
 
     \b
     redrive ops pause op_01j8
     """
-    _wish(where, id, Wish(State.PAUSED), "will pause")
+    _wish(target, id, Wish(State.PAUSED), "will pause")
 
 
 @ops.command()
 @click.argument("id")
 @click.argument("rate", type=float)
-@place_options
+@target_options
 @explains_errors
-def rate(where: Where, id: str, rate: float) -> None:
+def rate(target: CommandTarget, id: str, rate: float) -> None:
     """At most RATE messages a second from now on.
 
     \b
     redrive ops rate op_01j8 50
     """
-    _wish(where, id, Wish(rate=rate), f"will go on with {rate:g} messages a second")
+    _wish(target, id, Wish(rate=rate), f"will go on with {rate:g} messages a second")
 
 
-def _wish(where: Where, id: str, wish: Wish, told: str) -> None:
-    operation = run(where.service().wish, id, wish)
+def _wish(target: CommandTarget, id: str, wish: Wish, told: str) -> None:
+    operation = run(target.service().wish, id, wish)
     click.echo(f"{operation.id} {told}")
 
 
 @ops.command(short_help="Go on with one that is paused, or whose process is gone.")
 @click.argument("id")
-@place_options
+@target_options
 @json_option
 @explains_errors
-def resume(where: Where, id: str, json: bool) -> None:
+def resume(target: CommandTarget, id: str, json: bool) -> None:
     """Go on with one that is paused, or whose process is gone: then it runs here.
 
     \b
     redrive ops resume op_01j8
     """
-    service = where.service()
+    service = target.service()
     operation = run(service.operation, id)
     if service.is_interrupted(operation):
         over = run(watched, lambda changed, started: service.resume(id, changed=changed, started=started))
         finish(over, json)
         return
-    _wish(where, id, Wish(State.RUNNING), "will go on")
+    _wish(target, id, Wish(State.RUNNING), "will go on")
 
 
 @click.command()
@@ -213,17 +213,17 @@ def resume(where: Where, id: str, json: bool) -> None:
 @click.option("--by", help="Only what this person did.")
 @click.option("--action", help="Only this: re-drive, discard, reveal and so on.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
-@place_options
+@target_options
 @json_option
 @explains_errors
-def audit(where: Where, queue: str | None, by: str | None, action: str | None, limit: int, json: bool) -> None:
+def audit(target: CommandTarget, queue: str | None, by: str | None, action: str | None, limit: int, json: bool) -> None:
     """Who did what to dead letters, the newest first.
 
     \b
     redrive audit
     redrive audit --queue orders.dlq --action re-drive
     """
-    entries = where.service().audit.listed(queue, by, action, limit)
+    entries = target.service().audit.listed(queue, by, action, limit)
     if json:
         as_json([asdict(entry) | {"number": number_} for number_, entry in entries])
         return

@@ -1,4 +1,4 @@
-"""Where a command finds its broker, its application and its memory: the options that all operators' commands share."""
+"""The options of all operators' commands: which application, which broker, which database."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import functools
 import getpass
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from redrive import environment
-from redrive.admin.place import Place
 from redrive.admin.service import Service
+from redrive.admin.target import BrokerTarget
 from redrive.app import App
-from redrive.cli.sources import Source, import_object, load_source
+from redrive.cli.sources import load, load_target, management_option
 from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
-from redrive.topology import Topology
 
 if TYPE_CHECKING:
     from redrive.admin.office import Office
@@ -30,68 +29,51 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """What the command line says, or the environment."""
+class CommandTarget:
+    """The options of a command that say which application, broker and database it is for."""
 
     app: str | None
     broker: str | None
     management: str | None
     database: str | None
 
-    def memory(self) -> Database:
-        """The database in which operations, the audit and keys are kept."""
-        return self._database(self._source())
-
     def service(self) -> Service:
-        source = self._source()
-        database = self._database(source)
-        return Service(self._place(source), OperationsStore(database), Audit(database), by=who())
+        database = self.open_database()
+        return Service(self._target(), OperationsStore(database), Audit(database), by=who())
 
     def office(self, **options: Any) -> Office:
-        """For a server."""
-        from redrive.admin.office import Office  # who only looks needs no more than Redrive itself
+        """Return what an admin server needs."""
+        from redrive.admin.office import Office  # other commands work without the packages of the server
 
-        source = self._source()
-        database = self._database(source)
-        return Office(self._place(source), database, app=self._found(), archives=self.archives, **options)
+        return Office(self._target(), self.open_database(), app=self._app(), archives=self.archives, **options)
 
-    def _place(self, source: Source) -> Place:
-        app = self._found()
-        place = Place(source.broker, source.management, source.data, source.topology)
-        if app is None:
-            return place
-        return replace(place, inbox_windows=app.inbox_windows, header_names=app.header_names)
+    def open_database(self) -> Database:
+        """Return the database of operations, audit and keys: the one named here, that of the application, or SQLite in
+        the data folder, where the tables are created when they are needed.
+        """
+        app, url = self._app(), self.database or environment.database()
+        if url is not None:
+            return Database(url)
+        if app is not None and not app.owns_database:
+            return app.database
+        database = Database.embedded(app.data if app is not None else environment.data())
+        Schema().upgrade(database)
+        return database
 
     @property
     def archives(self) -> Path:
         return environment.data() / "archive"
 
-    def _source(self) -> Source:
-        if self.app is not None:
-            source = load_source(self.app)
-        else:
-            source = Source(Topology(), environment.broker(), environment.management())
-        return replace(source, broker=self.broker or source.broker, management=self.management or source.management)
+    def _target(self) -> BrokerTarget:
+        return load_target(self.app, self.broker, self.management)
 
-    def _database(self, source: Source) -> Database:
-        """Named here, by the application, or SQLite in the data folder, whose tables are made when they are needed."""
-        url = self.database or environment.database()
-        app = self._found()
-        if url is None and app is not None and not app.owns_database:
-            return app.database
-        if url is not None:
-            return Database(url)
-        database = Database.embedded(source.data or environment.data())
-        Schema().upgrade(database)
-        return database
-
-    def _found(self) -> App | None:
-        found = import_object(self.app) if self.app is not None and ":" in self.app else None
+    def _app(self) -> App | None:
+        found = load(self.app) if self.app is not None else None
         return found if isinstance(found, App) else None
 
 
 def who() -> str:
-    """Who is acting, as the audit will have it."""
+    """Return the name of the operator, for the audit."""
     try:
         return environment.user() or f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a user without a name
@@ -106,23 +88,19 @@ _database_option = click.option(
 )
 
 
-def place_options(command: F) -> F:
-    """`--app`, `--broker`, `--management`, `--database`; the command gets them as `where`."""
+def target_options(command: F) -> F:
+    """`--app`, `--broker`, `--management`, `--database`; the command gets them as `target`."""
 
     @functools.wraps(command)
     def wrapped(
         app: str | None, broker: str | None, management: str | None, database: str | None, **others: Any
     ) -> Any:
-        return command(where=Where(app, broker, management, database), **others)
+        return command(target=CommandTarget(app, broker, management, database), **others)
 
     options = [
         _app_option,
         click.option("--broker", metavar="URL", help=f"The broker. [env: {environment.BROKER}]"),
-        click.option(
-            "--management",
-            metavar="URL",
-            help=f"RabbitMQ's management API, which tells what plain AMQP cannot. [env: {environment.MANAGEMENT}]",
-        ),
+        management_option,
         _database_option,
     ]
     for option in reversed(options):
@@ -130,12 +108,12 @@ def place_options(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-def memory_options(command: F) -> F:
-    """`--app` and `--database`, for commands that need no broker; they get them as `where`."""
+def database_options(command: F) -> F:
+    """`--app` and `--database`, for commands that need no broker; they get them as `target`."""
 
     @functools.wraps(command)
     def wrapped(app: str | None, database: str | None, **others: Any) -> Any:
-        return command(where=Where(app, None, None, database), **others)
+        return command(target=CommandTarget(app, None, None, database), **others)
 
     for option in (_database_option, _app_option):
         wrapped = option(wrapped)

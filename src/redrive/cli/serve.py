@@ -15,7 +15,7 @@ import click
 
 from redrive import environment
 from redrive.admin.access.roles import Principal, Role
-from redrive.cli.places import Where, place_options
+from redrive.cli.places import CommandTarget, target_options
 from redrive.cli.printing import note
 from redrive.cli.sources import explains_errors
 from redrive.errors import ConfigurationError
@@ -56,10 +56,10 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
 @click.option("--dev", is_flag=True, help="On this machine alone: print a link by which to sign in, once, as admin.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning, error or critical.")
-@place_options
+@target_options
 @explains_errors
 def serve(
-    where: Where,
+    target: CommandTarget,
     app_: str | None,
     host: str,
     port: int,
@@ -97,13 +97,13 @@ def serve(
         raise ConfigurationError(f"--dev is for this machine alone, and {host} is for others: leave out one of them")
     if (tls_cert is None) != (tls_key is None):
         raise ConfigurationError("--tls-cert and --tls-key go together")
-    if app_ is not None and where.app is not None and app_ != where.app:
-        raise ConfigurationError(f"two applications, {app_} and {where.app}: say one")
+    if app_ is not None and target.app is not None and app_ != target.app:
+        raise ConfigurationError(f"two applications, {app_} and {target.app}: say one")
     access = AccessSettings.from_environment()
     if trust_proxy:
         access = replace(access, proxies=networks(trust_proxy))
     options = {"access": access, "least_role": least_role, "own_queues_only": own_queues_only}
-    office = replace(where, app=app_ or where.app).office(**options)
+    office = replace(target, app=app_ or target.app).office(**options)
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     config = uvicorn.Config(
         Admin(office),

@@ -1,4 +1,4 @@
-"""Where a command gets its topology from, and the broker to compare it with."""
+"""Load the application or topology that a command names, and the broker it is for; and explain errors."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import asyncio
 import functools
 import importlib
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import click
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,15 +18,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from redrive import environment
 from redrive.app import App
 from redrive.cli.exits import UNREACHABLE, exit_code, fail
-from redrive.client import Connection
 from redrive.errors import ConfigurationError, RedriveError
-from redrive.inspection import connect, inspect_broker
-from redrive.recovery.durations import duration
 from redrive.store.outages import explanation, is_outage, problem
-from redrive.topology import Definitions, Topology, expand
+from redrive.topology import Topology
 from redrive.topology.definitions_json import DefinitionsFile
 from redrive.topology.files import parse_toml, parse_yaml
-from redrive.topology.snapshot import BrokerSnapshot
+
+if TYPE_CHECKING:
+    from redrive.admin.target import BrokerTarget
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,41 +33,42 @@ T = TypeVar("T")
 _PARSERS = {".toml": parse_toml, ".yaml": parse_yaml, ".yml": parse_yaml}
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A topology, and the broker and management API that its application names."""
-
-    topology: Topology
-    broker: str | None = None
-    management: str | None = None
-    data: Path | None = None
-    handler_limits: Mapping[str, timedelta] = field(default_factory=dict)  # how long a queue's handler may take
-
-
-def load(source: str) -> Topology:
-    return load_source(source).topology
-
-
-def load_source(source: str) -> Source:
-    """`module:app`, or a file: .toml, .yaml, or RabbitMQ's definitions as .json."""
+def load(source: str) -> App | Topology:
+    """Return what `module:app` names, or the topology in a file: .toml, .yaml, or RabbitMQ's definitions as .json."""
     path = Path(source)
     if path.suffix in (*_PARSERS, ".json"):
-        return Source(_read(path), environment.broker(), environment.management())
+        return _read(path)
     if ":" not in source:
         raise ConfigurationError(
             f"{source!r}: want module:app, or a file that ends with .toml, .yaml or .json (RabbitMQ's definitions)"
         )
     found = import_object(source)
+    if not isinstance(found, App | Topology):
+        raise ConfigurationError(f"{source} is a {type(found).__name__}: want an App or a Topology")
+    return found
+
+
+def load_topology(source: str) -> Topology:
+    found = load(source)
+    return found.topology if isinstance(found, App) else found
+
+
+def load_target(source: str | None, broker: str | None, management: str | None) -> BrokerTarget:
+    """Return the broker that the command line names, or else the application or the environment; with what the source
+    says about it.
+    """
+    from redrive.admin.target import BrokerTarget  # commands without a target start faster without it
+
+    found = load(source) if source is not None else Topology()
     if isinstance(found, App):
-        limits = {spec.queue.name: duration(spec.timeout) for spec in found.consumers if spec.timeout is not None}
-        return Source(found.topology, found.broker, found.management, found.data, limits)
-    if isinstance(found, Topology):
-        return Source(found, environment.broker(), environment.management())
-    raise ConfigurationError(f"{source} is a {type(found).__name__}: want an App or a Topology")
+        target = BrokerTarget.of(found)
+    else:
+        target = BrokerTarget(environment.broker(), environment.management(), topology=found)
+    return replace(target, broker=broker or target.broker, management=management or target.management)
 
 
 def load_app(source: str) -> App:
-    """`module:app`, and nothing else."""
+    """Return the application that `module:app` names; a file is refused."""
     if ":" not in source:
         raise ConfigurationError(f"{source!r}: want module:app")
     found = import_object(source)
@@ -102,7 +100,7 @@ def _only_vhost(file: DefinitionsFile) -> Topology:
 
 
 def import_object(source: str) -> object:
-    """What `module:name` names. The folder one stands in counts, as it does for `python -m`."""
+    """Return what `module:name` names. The current folder is on the path, as it is for `python -m`."""
     module_name, _, attribute = source.partition(":")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -122,41 +120,21 @@ def import_object(source: str) -> object:
     return found
 
 
-# Looking ------------------------------------------------------------------------------------------
+# Options ------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A broker, what is wanted of it, and what it holds."""
-
-    connection: Connection
-    wanted: Definitions
-    snapshot: BrokerSnapshot
-
-
-@asynccontextmanager
-async def look(source: Source, *, name: str = "redrive") -> AsyncIterator[View]:
-    async with connect(source.broker, data=source.data, name=name) as connection:
-        found = await inspect_broker(connection, source.topology, source.management)
-        yield View(connection, expand(source.topology, found.server), found)
+management_option = click.option(
+    "--management",
+    metavar="URL",
+    help=f"RabbitMQ's management API, which tells what plain AMQP cannot. [env: {environment.MANAGEMENT}]",
+)
 
 
 def broker_options(command: Callable[P, T]) -> Callable[P, T]:
-    """`--broker` and `--management`, for every command that looks at a broker."""
-    management = click.option(
-        "--management",
-        metavar="URL",
-        help=f"RabbitMQ's management API, which tells what plain AMQP cannot. [env: {environment.MANAGEMENT}]",
-    )
+    """`--broker` and `--management`, for every command that inspects a broker."""
     broker = click.option(
         "--broker", metavar="URL", help=f"The broker, instead of the one APP names. [env: {environment.BROKER}]"
     )
-    return broker(management(command))
-
-
-def chosen(source: Source, broker: str | None, management: str | None) -> Source:
-    """The source, with what the command line says instead of what the application does."""
-    return replace(source, broker=broker or source.broker, management=management or source.management)
+    return broker(management_option(command))
 
 
 # Failing ------------------------------------------------------------------------------------------

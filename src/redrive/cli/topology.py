@@ -10,9 +10,10 @@ from typing import Any
 import click
 import msgspec
 
+from redrive.admin.target import BrokerTarget
 from redrive.cli.exits import CONFLICT, FOUND
 from redrive.cli.migrate import migrate
-from redrive.cli.sources import Source, broker_options, chosen, explains_errors, load, load_source, look, run
+from redrive.cli.sources import broker_options, explains_errors, load_target, load_topology, run
 from redrive.errors import ConfigurationError
 from redrive.inspection.management import Management
 from redrive.recovery.retry import Retry
@@ -70,7 +71,7 @@ def plan(app: str, broker: str | None, management: str | None, everything: bool,
     redrive topology plan uploads:app
     redrive topology plan topology.toml --broker amqp://localhost/ --all
     """
-    found, snapshot = run(_plan, chosen(load_source(app), broker, management))
+    found, snapshot = run(_plan, load_target(app, broker, management))
     _show(found, snapshot, everything, as_json)
 
 
@@ -86,15 +87,15 @@ def check(app: str, broker: str | None, management: str | None, strict: bool, as
     \b
     redrive topology check uploads:app --strict
     """
-    found, snapshot = run(_plan, chosen(load_source(app), broker, management))
+    found, snapshot = run(_plan, load_target(app, broker, management))
     _show(found, snapshot, False, as_json)
     if not found.is_empty or (strict and found.by(Action.EXTRA)):
         sys.exit(FOUND)
 
 
-async def _plan(source: Source) -> tuple[Plan, BrokerSnapshot]:
-    async with look(source, name="redrive topology plan") as view:
-        return make_plan(view.wanted, view.snapshot), view.snapshot
+async def _plan(target: BrokerTarget) -> tuple[Plan, BrokerSnapshot]:
+    async with target.looking(name="redrive topology plan") as connected:
+        return make_plan(connected.wanted, connected.snapshot), connected.snapshot
 
 
 @topology.command()
@@ -108,19 +109,19 @@ def apply(app: str, broker: str | None, management: str | None, as_json: bool) -
     \b
     redrive topology apply uploads:app --broker amqps://deploy:secret@rabbit.example.com/
     """
-    done, snapshot = run(_apply, chosen(load_source(app), broker, management))
+    done, snapshot = run(_apply, load_target(app, broker, management))
     _show(done, snapshot, False, as_json, applied=not done.conflicts)
     if done.conflicts:
         click.echo("redrive: nothing was applied, because of the conflicts", err=True)
         sys.exit(CONFLICT)
 
 
-async def _apply(source: Source) -> tuple[Plan, BrokerSnapshot]:
-    async with look(source, name="redrive topology apply") as view:
-        found = make_plan(view.wanted, view.snapshot)
+async def _apply(target: BrokerTarget) -> tuple[Plan, BrokerSnapshot]:
+    async with target.looking(name="redrive topology apply") as connected:
+        found = make_plan(connected.wanted, connected.snapshot)
         if not found.conflicts:
-            await provision(found, view.connection)
-        return found, view.snapshot
+            await provision(found, connected.connection)
+        return found, connected.snapshot
 
 
 def _show(plan: Plan, snapshot: BrokerSnapshot, everything: bool, as_json: bool, *, applied: bool = False) -> None:
@@ -205,7 +206,7 @@ def export(
     """
     if (user is None) != (password_file is None):
         raise click.UsageError("--user and --password-file go together")
-    definitions = expand(load(app), Server.of(version, delayed_exchanges=delayed_exchanges))
+    definitions = expand(load_topology(app), Server.of(version, delayed_exchanges=delayed_exchanges))
     if into is not None:
         file = DefinitionsFile.parse(into.read_bytes())
         file = file.with_definitions(file.definitions(vhost) | definitions, vhost)
@@ -312,7 +313,7 @@ def draw_(
     definitions = (
         run(Management(management).snapshot, vhost).definitions
         if management is not None
-        else expand(load(str(app)), Server.of(version))
+        else expand(load_topology(str(app)), Server.of(version))
     )
     _write(draw(definitions, form or _form_of(output)), output)
 

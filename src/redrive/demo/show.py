@@ -19,8 +19,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from redrive.admin.place import Place
 from redrive.admin.service import Service
+from redrive.admin.target import BrokerTarget
 from redrive.connected import Running
 from redrive.demo.pipeline import app, books, catalogue, upload
 from redrive.errors import RedriveError, Stuck
@@ -185,8 +185,8 @@ class Show:
 
     @property
     def _service(self) -> Service:
-        place = Place(data=app.data, topology=app.topology)
-        return Service(place, OperationsStore(app.database), Audit(app.database), by="demo")
+        target = BrokerTarget(data=app.data, topology=app.topology)
+        return Service(target, OperationsStore(app.database), Audit(app.database), by="demo")
 
     def _say(self, words: str) -> None:
         self._screen.print(f"  {words}", soft_wrap=True)

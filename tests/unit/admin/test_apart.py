@@ -9,8 +9,8 @@ import pytest
 from dead_lettering import an_order, eventually
 from redrive.admin.apart import Apart, Task
 from redrive.admin.jobs import Redrive
-from redrive.admin.place import Place
 from redrive.admin.running import is_gone
+from redrive.admin.target import BrokerTarget
 from redrive.errors import Closed
 from redrive.runtime.dlq.operation import State
 from redrive.store.database import Database
@@ -21,8 +21,8 @@ from redrive.store.schema import Schema
 @pytest.fixture
 async def crew(tmp_path: Path) -> AsyncIterator[Apart]:
     """Nothing is moved, so it needs no broker."""
-    place = Place(broker="amqp://127.0.0.1:1/")
-    crew = Apart(Task(place, f"sqlite:///{tmp_path / 'operations.db'}", "server:mark", "ann"))
+    target = BrokerTarget(broker="amqp://127.0.0.1:1/")
+    crew = Apart(Task(target, f"sqlite:///{tmp_path / 'operations.db'}", "server:mark", "ann"))
     yield crew
     await crew.stop()
 
@@ -58,7 +58,7 @@ async def test_an_operation_is_known_before_it_has_begun(tmp_path: Path) -> None
     Schema().upgrade(database)
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1")
     port = silent.sockets[0].getsockname()[1]
-    crew = Apart(Task(Place(broker=f"amqp://127.0.0.1:{port}/"), str(database.url), "server:mark", "ann"))
+    crew = Apart(Task(BrokerTarget(broker=f"amqp://127.0.0.1:{port}/"), str(database.url), "server:mark", "ann"))
 
     asked = asyncio.create_task(crew.begin(Redrive("ada", an_order())))
     await eventually(lambda: len(crew.ids) == 1)

@@ -57,7 +57,7 @@ async def readyz(request: Request) -> Response:
 
 async def _missing(office: Office) -> list[str]:
     async def broker() -> None:
-        async with office.residence.looking():
+        async with office.cached_target.looking():
             pass
 
     async def database() -> None:

@@ -27,7 +27,7 @@ from redrive.cli.dlq.redriving import (
     with_risk,
 )
 from redrive.cli.exits import NOT_FOUND
-from redrive.cli.places import Where, place_options
+from redrive.cli.places import CommandTarget, target_options
 from redrive.cli.printing import as_json, counted, note, number
 from redrive.cli.sources import explains_errors, import_object, run
 from redrive.deadletters.edits import Edit
@@ -53,17 +53,19 @@ no_input_option = click.option("--no-input", is_flag=True, help="Never ask; with
 @click.option("--reason", default="", help="For the audit: INC-42.")
 @click.option("--confirm", "name", metavar="QUEUE", help="The queue's name once more, instead of being asked for it.")
 @click.option("--no-input", is_flag=True, help="Never ask; without --confirm nothing is done.")
-@place_options
+@target_options
 @json_option
 @explains_errors
-def discard(where: Where, queue: str, reason: str, name: str | None, no_input: bool, json: bool, **said: Any) -> None:
+def discard(
+    target: CommandTarget, queue: str, reason: str, name: str | None, no_input: bool, json: bool, **said: Any
+) -> None:
     """Take messages out for good. They are written to an archive first, from which `import` restores them.
 
     \b
     redrive dlq discard orders.dlq -q 'type:Heartbeat'
     redrive dlq discard orders.dlq --group 3fa9 --confirm orders.dlq --reason INC-42
     """
-    service = where.service()
+    service = target.service()
     order = with_risk(Order(Kind.DISCARD, queue, make_selection(**said), reason=reason), said["risk"])
     made = _planned(service, order)
     if name is None:
@@ -75,7 +77,7 @@ def discard(where: Where, queue: str, reason: str, name: str | None, no_input: b
             show_default=False,
             err=True,
         )
-    over, path = run(_discarded, service, made, where.archives, name)
+    over, path = run(_discarded, service, made, target.archives, name)
     note(f"archived in {path}; to restore: redrive dlq import {queue} {path}")
     finish(over, json)
 
@@ -138,10 +140,10 @@ def manner_options(command: F) -> F:
 @redrive_options
 @risk_options
 @manner_options
-@place_options
+@target_options
 @explains_errors
 def edit(
-    where: Where,
+    target: CommandTarget,
     manner: Manner,
     queue: str,
     id: str,
@@ -157,14 +159,14 @@ def edit(
     redrive dlq edit orders.dlq 3f5a --editor
     redrive dlq edit orders.dlq 3f5a --body fixed.json --set-header tenant=acme
     """
-    service = where.service()
+    service = target.service()
     found = run(service.message, queue, id, reveal=editor, risk=said["risk"])
     new = body.read() if body is not None else _in_editor(found.body) if editor else None
     change = Edit(new, dict(map(_header, set_header)), remove_header)
     if change.is_nothing:
         raise ConfigurationError("nothing would change: say --body, --editor, --set-header or --remove-header")
     said |= {"query": "", "ids": (found.letter.id,), "group": "", "limit": 1}
-    _changed(where, service, make_order(service, queue, **said), ByHand(change), manner)
+    _changed(target, service, make_order(service, queue, **said), ByHand(change), manner)
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -192,9 +194,11 @@ def _in_editor(body: bytes) -> bytes | None:
 @selection_options
 @redrive_options
 @manner_options
-@place_options
+@target_options
 @explains_errors
-def transform(where: Where, manner: Manner, queue: str, patch: str | None, function: str | None, **said: Any) -> None:
+def transform(
+    target: CommandTarget, manner: Manner, queue: str, patch: str | None, function: str | None, **said: Any
+) -> None:
     """Change many messages in the same way and send them back to work. The originals are archived first.
 
     \b
@@ -204,8 +208,8 @@ def transform(where: Where, manner: Manner, queue: str, patch: str | None, funct
     if (patch is None) == (function is None):
         raise click.UsageError("say --patch or --function")
     how = from_patch(_text(patch)) if patch is not None else from_function(import_object(str(function)), str(function))
-    service = where.service()
-    _changed(where, service, make_order(service, queue, **said), how, manner)
+    service = target.service()
+    _changed(target, service, make_order(service, queue, **said), how, manner)
 
 
 def _text(patch: str) -> str:
@@ -217,14 +221,14 @@ def _text(patch: str) -> str:
         raise ConfigurationError(f"cannot read {patch[1:]}: {error.strerror}") from None
 
 
-def _changed(where: Where, service: Service, order: Order, how: Transform, manner: Manner) -> None:
+def _changed(target: CommandTarget, service: Service, order: Order, how: Transform, manner: Manner) -> None:
     made = _planned(service, order)
     for preview in run(service.samples, made.order, how, force=manner.force):
         click.echo(f"{one_line(preview.id)}\n{preview.text}", err=not manner.dry_run)
     if manner.dry_run:
         return
     confirm(f"Change {counted(made.eligible, 'message')} and send them back to work?", manner.yes, manner.no_input)
-    over, path = run(_transformed, service, made, how, where.archives, manner.force)
+    over, path = run(_transformed, service, made, how, target.archives, manner.force)
     note(f"the originals are in {path}")
     finish(over, manner.json)
 
@@ -251,9 +255,9 @@ async def _transformed(
 @click.option("-o", "--output", type=click.File("wb"), default="-", help="A file.  [default: stdout]")
 @click.option("--reveal", is_flag=True, help="Byte for byte, with secrets, for an import. Goes into the audit.")
 @risk_options
-@place_options
+@target_options
 @explains_errors
-def export(where: Where, queue: str, query: str, output: Any, reveal: bool, risk: Risk) -> None:
+def export(target: CommandTarget, queue: str, query: str, output: Any, reveal: bool, risk: Risk) -> None:
     """Write messages as lines of JSON, without secrets. They stay in the queue. Lines that were written with --reveal
     can be imported.
 
@@ -261,7 +265,7 @@ def export(where: Where, queue: str, query: str, output: Any, reveal: bool, risk
     redrive dlq export orders.dlq --reveal -o orders.ndjson
     redrive dlq export orders.dlq -q since:1d | jq .error
     """
-    count = run(_exported, where.service(), queue, query, output, reveal, risk)
+    count = run(_exported, target.service(), queue, query, output, reveal, risk)
     how = "" if reveal else ", without secrets: only an export with --reveal can be imported"
     note(f"{counted(count, 'message')} exported{how}")
 
@@ -284,10 +288,12 @@ async def _exported(service: Service, queue: str, query: str, output: Any, revea
 )
 @yes_option
 @no_input_option
-@place_options
+@target_options
 @json_option
 @explains_errors
-def import_(where: Where, queue: str, file: Path, from_line: int, yes: bool, no_input: bool, json: bool) -> None:
+def import_(
+    target: CommandTarget, queue: str, file: Path, from_line: int, yes: bool, no_input: bool, json: bool
+) -> None:
     """Put exported or archived messages into a queue.
 
     \b
@@ -302,7 +308,7 @@ def import_(where: Where, queue: str, file: Path, from_line: int, yes: bool, no_
     else:
         wanted = sum(number >= from_line for number, _ in _lines(file))
         confirm(f"Import {counted(wanted, 'message')} into {one_line(queue)}?", yes, no_input)
-    done = run(_imported, where.service(), queue, file, from_line)
+    done = run(_imported, target.service(), queue, file, from_line)
     if json:
         as_json({"imported": done})
     note(f"{counted(done, 'message')} imported into {one_line(queue)}")

@@ -11,7 +11,7 @@ import click
 from redrive.admin.service import QueueView
 from redrive.cli.dlq.options import json_option, query_option, risk_options
 from redrive.cli.exits import FOUND
-from redrive.cli.places import Where, place_options
+from redrive.cli.places import CommandTarget, target_options
 from redrive.cli.printing import ago, as_json, counted, note, number, out, table
 from redrive.cli.sources import explains_errors, run
 from redrive.deadletters import search
@@ -27,17 +27,17 @@ from redrive.text import one_line
 
 @click.command("ls")
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@place_options
+@target_options
 @json_option
 @explains_errors
-def list_(where: Where, queues: tuple[str, ...], json: bool) -> None:
+def list_(target: CommandTarget, queues: tuple[str, ...], json: bool) -> None:
     """Dead-letter queues: how many messages, since when, from where.
 
     \b
     redrive dlq ls --app shop.app:app
     redrive dlq ls --broker amqp://... orders.dlq payments.dlq
     """
-    found = run(where.service().queues, queues)
+    found = run(target.service().queues, queues)
     if json:
         as_json([_queue_row(view) for view in found])
         return
@@ -75,17 +75,17 @@ def _queue_row(view: QueueView) -> dict[str, Any]:
     "--from", "start", type=click.IntRange(1), default=1, help="The position to begin at, as told by the page before."
 )
 @risk_options
-@place_options
+@target_options
 @json_option
 @explains_errors
-def peek(where: Where, queue: str, query: str, limit: int, start: int, risk: Risk, json: bool) -> None:
+def peek(target: CommandTarget, queue: str, query: str, limit: int, start: int, risk: Risk, json: bool) -> None:
     """The messages of a queue, oldest first. They stay where they are.
 
     \b
     redrive dlq peek orders.dlq
     redrive dlq peek orders.dlq -q 'error:Timeout since:2h -redriven:>0' --limit 50
     """
-    page = run(where.service().peek, queue, query, limit=limit, start=start, risk=risk)
+    page = run(target.service().peek, queue, query, limit=limit, start=start, risk=risk)
     if json:
         as_json({**asdict(page), "letters": [letter._asdict() for letter in page.letters]})
         return
@@ -125,17 +125,17 @@ def _letters(letters: tuple[Summary, ...]) -> None:
 )
 @query_option
 @risk_options
-@place_options
+@target_options
 @json_option
 @explains_errors
-def groups(where: Where, queue: str, by: str, query: str, risk: Risk, json: bool) -> None:
+def groups(target: CommandTarget, queue: str, by: str, query: str, risk: Risk, json: bool) -> None:
     """What failed in the same way, over the whole queue, the largest group first.
 
     \b
     redrive dlq groups orders.dlq
     redrive dlq groups orders.dlq --by source -q since:1d
     """
-    found = run(where.service().groups, queue, By(by), query, risk=risk)
+    found = run(target.service().groups, queue, By(by), query, risk=risk)
     if json:
         as_json(found)
         return
@@ -161,16 +161,16 @@ def groups(where: Where, queue: str, by: str, query: str, risk: Risk, json: bool
 @click.option("--reveal", is_flag=True, help="Show what looks like a secret, too. Goes into the audit.")
 @click.option("--headers", is_flag=True, help="All headers.")
 @risk_options
-@place_options
+@target_options
 @json_option
 @explains_errors
-def show(where: Where, queue: str, id: str, reveal: bool, headers: bool, risk: Risk, json: bool) -> None:
+def show(target: CommandTarget, queue: str, id: str, reveal: bool, headers: bool, risk: Risk, json: bool) -> None:
     """One message in full: its story, its stack, its body. ID is its id, message_id, or the beginning of its id.
 
     \b
     redrive dlq show orders.dlq 3f5a
     """
-    found = run(where.service().message, queue, id, reveal=reveal, risk=risk)
+    found = run(target.service().message, queue, id, reveal=reveal, risk=risk)
     letter = found.letter
     redaction = None if reveal else REDACTION
     body = show_body(
@@ -239,10 +239,10 @@ def query() -> None:
     "--max", "most", type=click.IntRange(0), default=0, show_default=True, help="So many dead letters are fine."
 )
 @click.option("--older-than", metavar="TIME", help="And so are those younger than this: 15m.")
-@place_options
+@target_options
 @json_option
 @explains_errors
-def check(where: Where, queues: tuple[str, ...], most: int, older_than: str | None, json: bool) -> None:
+def check(target: CommandTarget, queues: tuple[str, ...], most: int, older_than: str | None, json: bool) -> None:
     """Exit with 9 if there are dead letters: for cron and for alerting.
 
     \b
@@ -250,7 +250,7 @@ def check(where: Where, queues: tuple[str, ...], most: int, older_than: str | No
     redrive dlq check orders.dlq --max 0 --older-than 15m
     """
     age = duration(older_than, "--older-than") if older_than is not None else None
-    service = where.service()
+    service = target.service()
     found = run(service.queues, queues, oldest=age is not None)
     now = service.clock.now()
     bad = [

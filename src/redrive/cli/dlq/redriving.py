@@ -13,7 +13,7 @@ import click
 from redrive.admin.service import Service
 from redrive.cli.dlq.options import F, json_option, query_option, risk_options
 from redrive.cli.exits import GUARDED, NOT_FOUND, PARTIAL, USAGE, stop_on_signals
-from redrive.cli.places import Where, place_options
+from redrive.cli.places import CommandTarget, target_options
 from redrive.cli.printing import Progress, as_json, counted, note, number
 from redrive.cli.sources import explains_errors, run
 from redrive.deadletters.redaction import redact
@@ -73,7 +73,7 @@ def make_order(service: Service, queue: str, **said: Any) -> Order:
         Kind.REDRIVE,
         queue,
         make_selection(**said),
-        Destination.parse(said["to"]) if said["to"] is not None else service.place.redrive_to(queue),
+        Destination.parse(said["to"]) if said["to"] is not None else service.target.redrive_to(queue),
         said["rate"],
         ramp,
         reason=said["reason"],
@@ -102,17 +102,17 @@ def _steps(text: str) -> tuple[int, ...]:
 @click.argument("queue")
 @selection_options
 @redrive_options
-@place_options
+@target_options
 @json_option
 @explains_errors
-def plan(where: Where, queue: str, json: bool, **said: Any) -> None:
+def plan(target: CommandTarget, queue: str, json: bool, **said: Any) -> None:
     """What a re-drive would do. Changes nothing.
 
     \b
     redrive dlq plan orders.dlq --group 3fa9
     redrive dlq plan orders.dlq -q 'error:Timeout' --to original
     """
-    service = where.service()
+    service = target.service()
     made = run(service.plan, make_order(service, queue, **said))
     if json:
         as_json(plan_row(made))
@@ -148,10 +148,12 @@ def print_plan(made: Plan) -> None:
 @click.option("--dry-run", is_flag=True, help="Plan, and stop there.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
-@place_options
+@target_options
 @json_option
 @explains_errors
-def redrive(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, json: bool, **said: Any) -> None:
+def redrive(
+    target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: bool, json: bool, **said: Any
+) -> None:
     """Send messages back to work: published, confirmed, and only then taken out of the queue.
 
     \b
@@ -162,7 +164,7 @@ def redrive(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, 
     Ctrl-C finishes what is under way, gives back the rest, and says what was done. It can be watched and steered from
     elsewhere: redrive ops.
     """
-    service = where.service()
+    service = target.service()
     made = _planned(service, make_order(service, queue, **said), "re-drive", dry_run=dry_run, json=json)
     where_to = one_line(str(made.targets[0])) if len(made.targets) == 1 else f"{len(made.targets)} destinations"
     confirm(f"Re-drive {counted(made.eligible, 'message')} to {where_to}?", yes, no_input)
@@ -178,10 +180,10 @@ def redrive(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, 
 @click.option("--dry-run", is_flag=True, help="Plan, and stop there.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
-@place_options
+@target_options
 @json_option
 @explains_errors
-def move(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, json: bool, **said: Any) -> None:
+def move(target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: bool, json: bool, **said: Any) -> None:
     """Move messages to another dead-letter queue, with their failure records: reason, attempts, source, error.
 
     \b
@@ -191,7 +193,7 @@ def move(where: Where, queue: str, dry_run: bool, yes: bool, no_input: bool, jso
     Each message is published, confirmed, and only then taken out of the queue. A re-drive to a dead-letter queue would
     remove the failure record.
     """
-    service = where.service()
+    service = target.service()
     order = Order(
         Kind.MOVE,
         queue,

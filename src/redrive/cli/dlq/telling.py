@@ -14,7 +14,7 @@ from redrive import environment
 from redrive.admin.notifications import Command, Notifier, Send, Webhook, deliver
 from redrive.admin.service import Service
 from redrive.cli.exits import stop_on_signals
-from redrive.cli.places import Where, place_options
+from redrive.cli.places import CommandTarget, target_options
 from redrive.cli.printing import note
 from redrive.cli.sources import explains_errors, run
 from redrive.errors import RedriveError
@@ -30,10 +30,10 @@ from redrive.text import one_line
 @click.option("--command", metavar="COMMAND", help="Run this, with the notice as JSON on its stdin.")
 @click.option("--every", default="30s", show_default=True, help="Look this often. Only depths are read, no messages.")
 @click.option("--interval", default="5m", show_default=True, help="At most one notice for each queue in this time.")
-@place_options
+@target_options
 @explains_errors
 def watch(
-    where: Where, queues: tuple[str, ...], webhook: str | None, command: str | None, every: str, interval: str
+    target: CommandTarget, queues: tuple[str, ...], webhook: str | None, command: str | None, every: str, interval: str
 ) -> None:
     """Notify when there are new dead letters, or when an operation stalls. Runs until it is told to stop.
 
@@ -53,7 +53,7 @@ def watch(
     )
     pause = duration(every, "--every").total_seconds()
     notifier = Notifier(interval=duration(interval, "--interval"))
-    run(_watching, where.service(), queues, notifier, send, pause)
+    run(_watching, target.service(), queues, notifier, send, pause)
 
 
 async def _watching(service: Service, queues: tuple[str, ...], notifier: Notifier, send: Send, pause: float) -> None:

@@ -81,7 +81,7 @@ async def topology(request: Request, at: At) -> Response:
         at,
         here="topology",
         snapshot=found.snapshot,
-        has_wishes=bool(at.office.place.topology.queues),
+        has_wishes=bool(at.office.target.topology.queues),
         drift=[step for step in found.drift.steps if step.action in (Action.CREATE, Action.CONFLICT)],
         extra=found.drift.count(Action.EXTRA),
         queues=[(queue, state(queue.name)) for queue in held.queues],

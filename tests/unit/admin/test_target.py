@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from redrive import Retry
-from redrive.admin.place import Place, View
+from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Exponential
 from redrive.topology import Definitions, Exchange, Queue, QueueDefinition, Server, Topology
@@ -23,12 +23,12 @@ QUORUM = {"arguments": {"x-queue-type": "quorum"}}, {}
     ("told", "keeps_order", "prefers_urgent"),
     [(PLAIN, True, False), (QUORUM, False, False), (QUEUE, False, True), (POLICY, False, True)],
 )
-async def test_where_the_urgent_come_first_no_order_is_kept(
+async def test_a_priority_or_quorum_queue_keeps_no_order(
     told: tuple[dict[str, Any], dict[str, Any]], keeps_order: bool, prefers_urgent: bool
 ) -> None:
     definition, state = QueueDefinition("q.dlq", **told[0]), QueueState(**told[1])
     snapshot = BrokerSnapshot(Server("4.1.0"), Definitions.of([], [definition]), True, {"q.dlq": state})
-    view = View(Place(), cast("Any", None), cast("Any", None), snapshot.server, snapshot)
+    view = ConnectedTarget(Topology(), cast("Any", None), cast("Any", None), snapshot)
 
     assert await view.keeps_order("q.dlq") is keeps_order
     assert await view.prefers_urgent("q.dlq") is prefers_urgent
@@ -48,14 +48,14 @@ async def test_where_the_urgent_come_first_no_order_is_kept(
 )
 def test_a_re_drive_goes_where_the_topology_says(redrive_to: str | None, destination: str) -> None:
     orders = Queue("orders", retry=Retry(), redrive_to=redrive_to, dead_ends=["orders.invalid"])
-    place = Place(topology=Topology(queues=[orders, Queue("bills")]))
+    target = BrokerTarget(topology=Topology(queues=[orders, Queue("bills")]))
 
-    assert str(place.redrive_to("orders.dlq")) == str(place.redrive_to("orders.invalid")) == destination
-    assert str(place.redrive_to("bills.dlq")) == "own"
-    assert str(place.redrive_to("unknown.dlq")) == "own"
+    assert str(target.redrive_to("orders.dlq")) == str(target.redrive_to("orders.invalid")) == destination
+    assert str(target.redrive_to("bills.dlq")) == "own"
+    assert str(target.redrive_to("unknown.dlq")) == "own"
 
 
-def test_a_place_can_be_sent_to_another_process_though_functions_judge_errors() -> None:
+def test_a_target_can_be_sent_to_another_process_though_functions_classify_errors() -> None:
     class Refused(Exception):
         """Known here alone."""
 
@@ -65,11 +65,11 @@ def test_a_place_can_be_sent_to_another_process_though_functions_judge_errors() 
     events = Exchange("events")
     queues = [Queue("orders", events.on("order"), retry=judging), Queue("bills", retry=stepping), Queue("plain")]
     names = {"orders": HeaderNames(attempts="x-retry-count")}
-    place = Place("amqp://there", None, None, Topology([events], queues), {"orders": timedelta(days=1)}, names)
+    target = BrokerTarget("amqp://there", None, None, Topology([events], queues), {"orders": timedelta(days=1)}, names)
 
-    sent = pickle.loads(pickle.dumps(place.for_another_process()))
+    sent = pickle.loads(pickle.dumps(target.for_another_process()))
 
     schedules = [Retry(**waits), Retry(steps=["1s", "2s"]), None]
     assert [queue.retry for queue in sent.topology.queues] == schedules
     assert sent.topology.queues[0].bind == queues[0].bind
-    assert (sent.broker, sent.inbox_windows, sent.header_names) == (place.broker, place.inbox_windows, names)
+    assert (sent.broker, sent.inbox_windows, sent.header_names) == (target.broker, target.inbox_windows, names)

@@ -1,8 +1,11 @@
-"""A broker and what is known about it: by its application, by its management API, or only by its names.
+"""A broker and what is known about it: from its application, from its management API, or only from its names.
 
-Which queues are dead-letter queues, where their messages failed, and what a look at them costs: an application's
-topology says it best; the management API and the embedded broker say it of everything else; and plain AMQP suffices
-when somebody names the queue.
+Which queues are dead-letter queues, where their messages failed, and what a peek costs: the topology of an application
+describes it best; the management API and the embedded broker report it for everything else; and plain AMQP suffices
+when the operator names the queue.
+
+A `BrokerTarget` says which broker, and holds what an operator needs to know of the application: a value that can be
+sent to another process. A `ConnectedTarget` is that broker, connected, with a snapshot of what it held.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redrive.client import Connection
 from redrive.client.dead_letters import DeadLetterBroker
@@ -19,6 +24,7 @@ from redrive.errors import ConfigurationError, NotDeadLetterQueue, NotFound, Pee
 from redrive.inspection import connect, inspect_broker
 from redrive.inspection.embedded import read_status
 from redrive.inspection.passive import probe
+from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.dlq.canary import Facts
 from redrive.runtime.dlq.choosing import Route
@@ -33,36 +39,35 @@ from redrive.topology.peeking import Peeking, peeking
 from redrive.topology.routing import targets as queues_reached
 from redrive.topology.snapshot import BrokerSnapshot
 
-
-def _default_destination(part: Expanded) -> Destination:
-    """Return the `redrive_to` of a queue; its own retry exchange and key, written out, are `retry`."""
-    to = part.queue.destination
-    is_retry = to.way is Way.EXCHANGE and (to.name, to.key) == part.retry_route
-    return Destination(Way.RETRY) if is_retry else to
+if TYPE_CHECKING:
+    from redrive.app import App
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+@dataclass(frozen=True)
+class BrokerTarget:
     broker: str | None = None  # a URL; None: the embedded broker of the data folder
     management: str | None = None
     data: Path | None = None
     topology: Topology = field(default_factory=Topology)
     inbox_windows: Mapping[str, timedelta] = field(default_factory=dict)  # by queue
     header_names: Mapping[str, HeaderNames] = field(default_factory=dict)  # by queue, where they are not the usual
-    _destinations: Mapping[str, Destination] = field(init=False, repr=False, compare=False)  # by dead-letter queue
+    handler_limits: Mapping[str, timedelta] = field(default_factory=dict)  # how long the handler of a queue may take
 
-    def __post_init__(self) -> None:
-        parts = [Expanded(self.topology, queue, Server()) for queue in self.topology.queues]
-        found = {dlq: _default_destination(part) for part in reversed(parts) for dlq in part.dead_letter_queues}
-        object.__setattr__(self, "_destinations", found)
+    @classmethod
+    def of(cls, app: App) -> BrokerTarget:
+        """Return the broker of an application, with what the application knows about it."""
+        limits = {spec.queue.name: duration(spec.timeout) for spec in app.consumers if spec.timeout is not None}
+        return cls(app.broker, app.management, app.data, app.topology, app.inbox_windows, app.header_names, limits)
 
-    def for_another_process(self) -> Place:
-        """Without code of the application: nobody asks a place which errors are worth another try."""
+    def for_another_process(self) -> BrokerTarget:
+        """Return the target without code of the application: no question to a target needs to classify an error."""
         queues = [
             replace(queue, retry=queue.retry.schedule) if queue.retry is not None else queue
             for queue in self.topology.queues
         ]
         return replace(self, topology=replace(self.topology, queues=queues))
+
+    # What the topology says ---------------------------------------------------------------------------
 
     def own_dead_letter_queues(self) -> frozenset[str]:
         """Return the names of the dead-letter queues that the topology declares."""
@@ -70,7 +75,7 @@ class Place:
 
     def describe_queue(self, queue: str) -> str:
         """Return what a queue that is not a dead-letter queue is in the topology, to be said after its name."""
-        for part in (Expanded(self.topology, one, Server()) for one in self.topology.queues):
+        for part in self._parts:
             if queue == part.queue.name:
                 return "a queue for work"
             if queue in part.waiting_queues:
@@ -83,47 +88,69 @@ class Place:
         """
         return self._destinations.get(queue, Destination())
 
-    @asynccontextmanager
-    async def looking(self, *queues: str) -> AsyncIterator[View]:  # noqa: ARG002 - it is seen anew each time
-        """See what is there. Over one connection, which moves nothing."""
-        async with connect(self.broker, data=self.data, name="redrive looks") as connection:
-            yield await self.view(connection)
+    @cached_property
+    def _destinations(self) -> dict[str, Destination]:  # by dead-letter queue
+        return {dlq: _default_destination(part) for part in reversed(self._parts) for dlq in part.dead_letter_queues}
+
+    @property
+    def _parts(self) -> list[Expanded]:
+        return [Expanded(self.topology, queue, Server()) for queue in self.topology.queues]
+
+    # Connecting ---------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def moving(self) -> AsyncIterator[View]:
+    async def looking(self, *_queues: str, name: str = "redrive looks") -> AsyncIterator[ConnectedTarget]:
+        """Connect and inspect the broker, over one connection, to read. `name`: of the connection."""
+        async with connect(self.broker, data=self.data, name=name) as connection:
+            yield await self.inspect(connection)
+
+    @asynccontextmanager
+    async def moving(self) -> AsyncIterator[ConnectedTarget]:
+        """Connect and inspect the broker, over two connections, to move messages."""
         async with (
             connect(self.broker, data=self.data, name="redrive moves") as taking,
             Connection(taking.url, name="redrive re-drives") as publishing,
         ):
-            yield await self.view(taking, publishing)
+            yield await self.inspect(taking, publishing)
 
-    async def view(self, taking: Connection, publishing: Connection | None = None) -> View:
-        found = await inspect_broker(taking, self.topology, self.management)
-        return View(self, taking, DeadLetterBroker(taking, publishing or taking), found.server, found)
+    async def inspect(self, taking: Connection, publishing: Connection | None = None) -> ConnectedTarget:
+        snapshot = await inspect_broker(taking, self.topology, self.management)
+        return ConnectedTarget(self.topology, taking, DeadLetterBroker(taking, publishing or taking), snapshot)
+
+
+def _default_destination(part: Expanded) -> Destination:
+    """Return the `redrive_to` of a queue; its own retry exchange and key, written out, are `retry`."""
+    to = part.queue.destination
+    is_retry = to.way is Way.EXCHANGE and (to.name, to.key) == part.retry_route
+    return Destination(Way.RETRY) if is_retry else to
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A place, seen at one moment."""
+class ConnectedTarget:
+    """A broker target, connected, and what it held when it was inspected."""
 
-    place: Place
+    topology: Topology
     connection: Connection
     broker: DeadLetterBroker
-    server: Server
     snapshot: BrokerSnapshot
+
+    @property
+    def wanted(self) -> Definitions:
+        """What the topology asks of this broker."""
+        return expand(self.topology, self.snapshot.server)
 
     # Which queues -------------------------------------------------------------------------------------
 
     def own(self) -> dict[str, str]:
         """Return the dead-letter queues that the application declares, each with its source queue."""
-        return declared(self.place.topology, self.server)
+        return declared(self.topology, self.snapshot.server)
 
     def dead_letter_queues(self) -> list[str]:
         own = [queue for queue in self.own() if self.snapshot.definitions.queue(queue) is not None]
         return sorted({*own, *dead_letter_queues(self.snapshot.definitions)})
 
     def is_dead_letter_queue(self, queue: str) -> bool | None:
-        """None: it cannot be seen."""
+        """Return whether a queue is a dead-letter queue; None: not known."""
         if queue in self.dead_letter_queues():
             return True
         if self.snapshot.complete or self.snapshot.definitions.queue(queue) is not None:
@@ -142,7 +169,7 @@ class View:
             )
 
     def source(self, queue: str) -> str | None:
-        """Whose messages die into it, if that is one queue."""
+        """Return the queue whose messages are dead-lettered to this one, if it is a single one."""
         own = self.own().get(queue)
         if own is not None or not self.snapshot.complete:
             return own
@@ -151,33 +178,32 @@ class View:
 
     def feeders(self) -> Feeders:
         """Return which queues dead-letter to which, by the application and by the broker, policies included."""
-        topology, seen = self.place.topology, self.snapshot.definitions
-        whole = [expand(topology, self.server)]
+        seen, whole = self.snapshot.definitions, [self.wanted]
         if self.snapshot.complete:
             queues = [effective(queue, self.snapshot.state(queue.name).effective_policy) for queue in seen.queues]
             whole.append(replace(seen, queues=tuple(queues)))
-        return feeders(topology, self.server, whole)
+        return feeders(self.topology, self.snapshot.server, whole)
 
     async def definition(self, queue: str) -> QueueDefinition:
-        """As the broker has it; over plain AMQP it is asked until it has told."""
+        """Return a queue as the broker has it; over plain AMQP the broker is asked until all of it is known."""
         known = self.snapshot.definitions.queue(queue)
         if known is None and not self.snapshot.complete:
-            asked = await probe(self.connection, Definitions.of([], [QueueDefinition(queue)]), self.server)
+            asked = await probe(self.connection, Definitions.of([], [QueueDefinition(queue)]), self.snapshot.server)
             known = asked.definitions.queue(queue)
         if known is None:
             raise NotFound(404, f"NOT_FOUND - no queue '{queue}' in vhost '{self.connection.url.virtual_host}'")
         return known
 
-    # What a look costs --------------------------------------------------------------------------------
+    # What a peek costs --------------------------------------------------------------------------------
 
     async def peeking(self, queue: str) -> Peeking:
         found = await self.definition(queue)
         state = self.snapshot.state(queue)
         sees_policies = (self.snapshot.complete and not state.policy_unknown) or queue in self.own()
-        return peeking(found, state, self.server, sees_policies=sees_policies)
+        return peeking(found, state, self.snapshot.server, sees_policies=sees_policies)
 
     async def check_look(self, queue: str, *, spend: bool) -> Peeking:
-        """Raise `PeekUnsafe` if a look would harm, unless somebody says that it is worth it."""
+        """Raise `PeekUnsafe` if a peek would do harm, unless `spend` accepts a cost that may be spent."""
         cost = await self.peeking(queue)
         if not cost.is_free and not (spend and cost.may_be_spent):
             raise PeekUnsafe(queue, cost.why, cost.fix, may_be_spent=cost.may_be_spent)
@@ -185,7 +211,7 @@ class View:
 
     def check_dead(self, queue: str, *, named: bool) -> None:
         """Raise `NotDeadLetterQueue` unless this is known to be a dead-letter queue. With `named`, a queue of which
-        nothing is known is taken for what its name was given for.
+        nothing is known counts as one, because the operator named it.
         """
         known = self.is_dead_letter_queue(queue)
         if known is False:
@@ -194,20 +220,20 @@ class View:
             raise NotDeadLetterQueue(queue, "it is not known to be a dead-letter queue")
 
     async def check_unused(self, queue: str) -> None:
-        """Raise `NotDeadLetterQueue` if the queue has consumers. While it is locked: a look consumes as well."""
+        """Raise `NotDeadLetterQueue` if the queue has consumers. Lock it before: a peek consumes as well."""
         consumers = (await self.connection.queue_info(queue)).consumers
         if consumers:
             many = "a consumer takes" if consumers == 1 else f"{consumers} consumers take"
             raise NotDeadLetterQueue(queue, f"{many} messages out of it")
 
     async def keeps_order(self, queue: str) -> bool:
-        """Does it put what it gets back where it was? A quorum queue keeps what came back before apart, and puts it at
-        the end of that: 4.3, too, as soon as a message was looked at twice. Nor does one where the urgent come first.
+        """Return whether a requeued message gets its old position. In a quorum queue it does not: that keeps requeued
+        messages apart, and adds it at their end (4.3, too, from the second peek on). Nor in a priority queue.
         """
         return (await self.definition(queue)).type != "quorum" and not await self.prefers_urgent(queue)
 
     async def prefers_urgent(self, queue: str) -> bool:
-        """Do messages of a higher priority stand before those that came earlier?"""
+        """Return whether messages of a higher priority are delivered before earlier ones."""
         highest = (await self.definition(queue)).arguments.get("x-max-priority")
         return bool(highest or self.snapshot.state(queue).effective_policy.get("max-priority"))
 
@@ -237,10 +263,10 @@ class View:
         return queues_reached(self.snapshot.definitions, exchange, routing_key) if self.snapshot.complete else None
 
     async def unsettled(self, queues: Collection[str]) -> Facts | None:
-        """Return what is left in these queues and for them. The embedded broker tells it exactly. RabbitMQ's figures
-        are seconds old: what was just sent is not in them.
+        """Return what is left in these queues and for them. The embedded broker reports it exactly. RabbitMQ's figures
+        are seconds old, without what was just sent: None.
         """
-        if not self.server.embedded:
+        if not self.snapshot.server.embedded:
             return None
         now = await read_status(self.connection)
         ready = sum(now.state(queue).messages or 0 for queue in queues)
@@ -248,9 +274,9 @@ class View:
         return Facts(ready, unacknowledged, _waiting_for(queues, now))
 
     def retry_time(self, order: Order) -> timedelta | None:
-        """How long a message may be tried before it is back in a dead-letter queue, if that is known."""
+        """Return how long a message may be retried before it is back in a dead-letter queue, if that is known."""
         queue = order.to.name if order.to.way is Way.QUEUE else self.source(order.queue)
-        policy = next((one.retry for one in self.place.topology.queues if one.name == queue), None)
+        policy = next((one.retry for one in self.topology.queues if one.name == queue), None)
         if policy is None:
             return None
         first = policy.rungs[:1] if order.to.way is Way.RETRY else ()  # where it waits before its first attempt
@@ -259,13 +285,9 @@ class View:
     # Where re-driven messages go ----------------------------------------------------------------------
 
     async def retries(self, sources: list[str]) -> dict[str, Route]:
-        """Exchange and key by which a message gets into the retry queue of its queue."""
-        topology = self.place.topology
-        ways: dict[str, Route] = {}
-        for queue in topology.queues:
-            route = Expanded(topology, queue, self.server).retry_route
-            if route is not None:
-                ways[queue.name] = route
+        """Return the exchange and key by which a message gets into the retry queue of its queue."""
+        parts = [Expanded(self.topology, queue, self.snapshot.server) for queue in self.topology.queues]
+        ways = {part.queue.name: part.retry_route for part in parts if part.retry_route is not None}
         for source in sources:
             if source not in ways:
                 exchange = fill(Naming().retry_exchange, source)
