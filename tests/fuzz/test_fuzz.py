@@ -190,7 +190,7 @@ def test_a_query_that_is_written_as_another_is_a_finding(monkeypatch: pytest.Mon
 
 
 def test_a_control_character_that_is_shown_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.deadletters.body_preview.visible", lambda text: text)
+    monkeypatch.setattr("redrive.deadletters.body_preview.printable", lambda text: text)
 
     assert "is shown as it is" in found(attempt(BodyTarget("bodies"), b"text/plain\n\x1b[2J"))
 

@@ -337,8 +337,8 @@ class DeliveryTarget(Target):
         return letter
 
     def _tell(self, letter: DeadLetter, delivery: Delivery) -> None:
-        for line in explain(letter):
-            check_printed(line)
+        for event in explain(letter):
+            check_printed(event.text)
         for redaction in (None, REDACTION):
             check_printed(show(delivery.body, letter.content_type, letter.headers, redaction=redaction).text)
         line = encode_letter(delivery, letter)

@@ -29,7 +29,7 @@ from redrive.admin.cached_target import CachedTarget
 from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.deadletters.dead_letter import Summary, read_dead_letter
 from redrive.deadletters.edits import Content, EditPreview, diff
-from redrive.deadletters.hiding import hide_letter
+from redrive.deadletters.hiding import hide_summary
 from redrive.deadletters.redaction import REDACTION, redact_text
 from redrive.deadletters.redrive_headers import harmless, restamped
 from redrive.deadletters.search import Query, parse
@@ -338,7 +338,7 @@ class Service:
             tuple(found.ineligible.most_common()),
             targets,
             also,
-            tuple(map(hide_letter, found.sample)),
+            tuple(map(hide_summary, found.sample)),
             told,
         )
 

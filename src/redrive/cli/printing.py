@@ -46,6 +46,8 @@ def _by_name(value: Any) -> Any:
         return {field.name: _by_name(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _by_name(each) for name, each in value._asdict().items()}
+    if isinstance(value, msgspec.Struct):
+        return {name: _by_name(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {_by_name(name): _by_name(each) for name, each in value.items()}
     if isinstance(value, str):

@@ -1,8 +1,7 @@
-"""Dead letters without their secrets: what is shown, and searched, without the permission to reveal.
+"""Remove the secrets of a whole message: what may be shown, and searched, without the permission to reveal.
 
-What `redrive.deadletters.redaction` does to values is done here to what a message has: its body, its headers, the texts
-of its errors, and its stack. Names stay as they are, since messages are asked for by them: ids, queues, exchanges,
-routing keys.
+`redrive.deadletters.redaction` does it to values; this module applies it to the body, the headers, the error texts and
+the stack of a message. Names stay, since messages are found by them: ids, queues, exchanges, routing keys.
 """
 
 from __future__ import annotations
@@ -10,35 +9,33 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast, overload
+from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import structs
 
 from redrive.deadletters.compression import MOST_READ, compress, decompress
-from redrive.deadletters.dead_letter import DeadLetter, Death, Letter, Redrive, Summary
+from redrive.deadletters.dead_letter import DeadLetter, Death, Redrive, Summary
 from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact, redact_text
 from redrive.errors import NotJson
 from redrive.recovery.json_patch import Number, read_json, write_json
+
+S = TypeVar("S", bound=Summary)
 
 _MSGPACK = "msgpack"
 _CUT_NUMBER = re.compile(r"(?:[0-9][ .-]?){7,}(?=…)|(?<=…)(?:[ .-]?[0-9]){7,}")
 
 
-@overload
-def hide_letter(letter: Summary, redaction: Redaction = ...) -> Summary: ...
-@overload
-def hide_letter(letter: DeadLetter, redaction: Redaction = ...) -> DeadLetter: ...
-@overload
-def hide_letter(letter: Letter, redaction: Redaction = ...) -> Letter: ...
-def hide_letter(letter: Letter, redaction: Redaction = REDACTION) -> Letter:
-    """Return what a message tells about itself, without secrets."""
+def hide_summary(letter: S, redaction: Redaction = REDACTION) -> S:
+    """Return a message without the secrets in what a summary has of it."""
     error, message = redact_text(letter.error, redaction), _hide_message(letter.error_message, redaction)
-    if isinstance(letter, Summary):
-        return letter._replace(error=error, error_message=message)
-    return replace(
-        letter,
-        error=error,
-        error_message=message,
+    return structs.replace(letter, error=error, error_message=message)
+
+
+def hide_letter(letter: DeadLetter, redaction: Redaction = REDACTION) -> DeadLetter:
+    """Return a message without secrets."""
+    return structs.replace(
+        hide_summary(letter, redaction),
         stack=redact_text(letter.stack, redaction),
         history=tuple(replace(each, message=_hide_message(each.message, redaction)) for each in letter.history),
         deaths=tuple(_hide_death(each, redaction) for each in letter.deaths),

@@ -41,7 +41,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from struct import Struct
 
-from redrive.deadletters.dead_letter import Letter
+from redrive.deadletters.dead_letter import Summary
 from redrive.errors import RemoteProtocolError
 from redrive.recovery.history import MOST, HeaderNames, read_count
 from redrive.recovery.story import BUDGET, NAMES
@@ -115,7 +115,7 @@ _SIZED = Struct(">cI")
 
 def redriven(
     raw: bytes,
-    letter: Letter,
+    letter: Summary,
     *,
     operation: str,
     by: str,
@@ -140,7 +140,7 @@ def redriven(
     return _patched(raw, {}, removing)
 
 
-def traceable(raw: bytes, letter: Letter, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
+def traceable(raw: bytes, letter: Summary, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
     """Is there room for the count and for an operation of up to 40 bytes?"""
     if letter.unreadable or len(raw) + _MOST_ADDED <= budget:
         return True
@@ -149,7 +149,7 @@ def traceable(raw: bytes, letter: Letter, *, names: HeaderNames = NAMES, budget:
     return len(_patched(raw, setting | needed, _removed(names, False))) <= budget
 
 
-def moved(raw: bytes, letter: Letter, *, budget: int = BUDGET) -> bytes:
+def moved(raw: bytes, letter: Summary, *, budget: int = BUDGET) -> bytes:
     """The properties of a dead letter that goes to another dead-letter queue: with its whole failure record.
 
     Deliveries that were counted in the old queue are not part of it.
@@ -195,7 +195,7 @@ def _removed(names: HeaderNames, keep_counters: bool) -> frozenset[bytes]:
     return _HARMFUL | _PARKING | _LINEAGE | counters | {names.reason.encode(), _EXCHANGE, _ROUTING_KEY}
 
 
-def _kept(raw: bytes, letter: Letter, names: HeaderNames, keep_counters: bool) -> dict[bytes, RawValue]:
+def _kept(raw: bytes, letter: Summary, names: HeaderNames, keep_counters: bool) -> dict[bytes, RawValue]:
     """What the copy must know, in headers of the same names in which a retry has it."""
     kept: dict[bytes, RawValue] = {}
     if letter.exchange is not None:
@@ -248,7 +248,7 @@ def _shorter_and_shorter(lineage: dict[bytes, RawValue], deaths: list[RawValue])
     yield {_COUNT: lineage[_COUNT]}
 
 
-def _deaths(raw: bytes, letter: Letter, ended: bytes) -> list[RawValue]:
+def _deaths(raw: bytes, letter: Summary, ended: bytes) -> list[RawValue]:
     """Those that were remembered, and before them those since, of which the newest says how they ended."""
     since = _tables(find_header(raw, b"x-death"))
     if letter.parked:
@@ -259,7 +259,7 @@ def _deaths(raw: bytes, letter: Letter, ended: bytes) -> list[RawValue]:
     return [_SIZED.pack(b"F", len(fields)) + fields for fields in deaths]
 
 
-def _parked(letter: Letter) -> bytes:
+def _parked(letter: Summary) -> bytes:
     """A parking, as the broker would write it, with what only we know at its end."""
     before, after = _parking(
         letter.attempts,

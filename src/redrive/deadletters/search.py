@@ -44,8 +44,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from redrive.deadletters.compression import MOST_READ, decompress
-from redrive.deadletters.dead_letter import Letter
-from redrive.deadletters.hiding import hide_body, hide_header, hide_letter
+from redrive.deadletters.dead_letter import Summary
+from redrive.deadletters.hiding import hide_body, hide_header, hide_summary
 from redrive.deadletters.redaction import Redaction
 from redrive.errors import ConfigurationError, RemoteProtocolError, SearchError
 from redrive.recovery.durations import duration
@@ -94,11 +94,11 @@ class Query:
     redaction: Redaction | None
     _tests: tuple[_Test, ...] = field(compare=False, repr=False)  # the cheap ones first
 
-    def matches(self, letter: Letter, body: Bytes = b"", raw_properties: Bytes = b"") -> bool:
+    def matches(self, letter: Summary, body: Bytes = b"", raw_properties: Bytes = b"") -> bool:
         """Body and properties are only asked for when all else matches."""
         content = _Content(body, raw_properties, self.redaction)
         if self.redaction is not None:
-            letter = hide_letter(letter, self.redaction)
+            letter = hide_summary(letter, self.redaction)
         return all(test(letter, content) for test in self._tests)
 
     def __str__(self) -> str:
@@ -338,7 +338,7 @@ class _Content:
         return folded in self.folded_body
 
 
-_Test: TypeAlias = Callable[[Letter, _Content], bool]
+_Test: TypeAlias = Callable[[Summary, _Content], bool]
 
 
 def _test(term: Term, now: datetime, text: str, at: int) -> _Test:
@@ -382,7 +382,7 @@ _ANYWHERE = tuple(name for names in _TEXTS.values() for name in names)
 
 
 def _free_test(folded: str) -> _Test:
-    def test(letter: Letter, content: _Content) -> bool:
+    def test(letter: Summary, content: _Content) -> bool:
         known = any(folded in content.fold(getattr(letter, name) or "") for name in _ANYWHERE)
         return known or letter.fingerprint.startswith(folded) or content.contains(folded)
 

@@ -473,7 +473,7 @@ def test_a_summary_says_what_the_letter_says(headers: dict[str, Any]) -> None:
     raw = with_headers(headers)
     whole, short = letter(raw), summary(raw)
 
-    for name in Summary._fields:
+    for name in Summary.__struct_fields__:
         if name != "error_message":
             assert getattr(whole, name) == getattr(short, name), name
 

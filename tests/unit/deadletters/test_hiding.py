@@ -6,7 +6,7 @@ import pytest
 
 from redrive.deadletters.compression import MOST_READ, compress, decompress
 from redrive.deadletters.dead_letter import read_summary
-from redrive.deadletters.hiding import hide_body, hide_letter
+from redrive.deadletters.hiding import hide_body, hide_summary
 from redrive.wire.properties import Properties
 
 SECRET = b'{"password": "hunter2", "order": 7}'
@@ -47,7 +47,7 @@ def test_a_card_number_at_the_cut_of_an_error_text_is_hidden(before: int) -> Non
     error = {"x-redrive-reason": "exhausted", "x-redrive-message": "x" * before + " " + card + " is blocked"}
     letter = read_summary(Properties(headers=error).encode(), b"", "orders.dlq", 1)
 
-    shown = hide_letter(letter).error_message
+    shown = hide_summary(letter).error_message
 
     assert sum(character.isdigit() for character in shown) < 7
     assert letter.error_message.startswith("x" * before)
@@ -57,4 +57,4 @@ def test_a_number_at_the_end_of_a_whole_error_text_is_shown() -> None:
     error = {"x-redrive-reason": "exhausted", "x-redrive-message": "no such order: 1234567890"}
     letter = read_summary(Properties(headers=error).encode(), b"", "orders.dlq", 1)
 
-    assert hide_letter(letter).error_message == "no such order: 1234567890"
+    assert hide_summary(letter).error_message == "no such order: 1234567890"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from redrive.deadletters.dead_letter import DeadLetter, Summary, read_dead_letter
 from redrive.deadletters.search import MOST_BODY, MOST_TERMS, MOST_TEXT, Query, Term, parse
@@ -141,7 +142,7 @@ def test_all_terms_must_match() -> None:
 
 
 def test_what_a_message_does_not_tell_matches_nothing_but_emptiness() -> None:
-    unknown = LETTER._replace(type=None, source=None)
+    unknown = replace(LETTER, type=None, source=None)
 
     assert not matches("type:Order", letter=unknown)
     assert matches('type:=""', letter=unknown)
@@ -174,7 +175,7 @@ def test_other_times_are_not(text: str) -> None:
 
 
 def test_a_message_that_does_not_say_when_it_died_is_in_no_time() -> None:
-    letter = LETTER._replace(dead_at=None)
+    letter = replace(LETTER, dead_at=None)
 
     assert not matches("since:2h", letter=letter)
     assert not matches("until:2h", letter=letter)

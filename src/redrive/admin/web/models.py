@@ -12,7 +12,7 @@ from redrive.admin.service import QueueView
 from redrive.admin.snapshots import Seen
 from redrive.deadletters.body_preview import ShownBody
 from redrive.deadletters.body_preview import show as show_body
-from redrive.deadletters.dead_letter import DeadLetter, Summary
+from redrive.deadletters.dead_letter import Summary
 from redrive.deadletters.redaction import REDACTION
 from redrive.deadletters.timeline import explain
 from redrive.recovery.durations import duration
@@ -614,7 +614,7 @@ def _text(value: Any) -> Any:
     return value
 
 
-def _line(letter: Summary | DeadLetter) -> dict[str, Any]:
+def _line(letter: Summary) -> dict[str, Any]:
     return {name: _shown(name, getattr(letter, name)) for name in LetterOut.model_fields}
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+from msgspec import structs
 
 from redrive.admin.service import QueueView
 from redrive.cli.dlq.options import json_option, query_option, risk_options
@@ -87,7 +88,7 @@ def peek(target: CommandTarget, queue: str, query: str, limit: int, start: int, 
     """
     page = run(target.service().peek, queue, query, limit=limit, start=start, risk=risk)
     if json:
-        as_json({**asdict(page), "letters": [letter._asdict() for letter in page.letters]})
+        as_json(page)
         return
     _letters(page.letters)
     more = f"; go on with --from {page.next}" if page.next is not None else ""
@@ -214,7 +215,7 @@ def show(target: CommandTarget, queue: str, id: str, reveal: bool, headers: bool
 
 
 def _message_row(found: Found, text: str) -> dict[str, Any]:
-    row = {key: value for key, value in asdict(found.letter).items() if key != "headers"}
+    row = {name: value for name, value in structs.asdict(found.letter).items() if name != "headers"}
     return row | {
         "timeline": [event.text for event in explain(found.letter)],
         "body": text,

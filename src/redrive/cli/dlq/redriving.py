@@ -124,7 +124,7 @@ def plan(target: CommandTarget, queue: str, json: bool, **said: Any) -> None:
 
 def plan_row(made: Plan) -> dict[str, Any]:
     ineligible = [{"reason": why, "count": count} for why, count in made.ineligible]
-    return asdict(made) | {"ineligible": ineligible, "sample": [letter._asdict() for letter in made.sample]}
+    return asdict(made) | {"ineligible": ineligible, "sample": made.sample}
 
 
 def print_plan(made: Plan) -> None:

@@ -107,7 +107,7 @@ class Chooser:
             found = origin_of(letter, self._feeders, restricted=self._order.is_restricted)
             if found.queue is None:
                 return Choice(Verdict.SKIP, found.why)
-            origin, letter = found.queue, letter._replace(source=found.queue)
+            origin, letter = found.queue, letter.with_source(found.queue)
         route = route_of(to, letter, self._retries.get)
         if isinstance(route, str):
             return Choice(Verdict.SKIP, route)

@@ -29,7 +29,7 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
-from redrive.deadletters.dead_letter import DeadLetter, Letter
+from redrive.deadletters.dead_letter import DeadLetter, Summary
 from redrive.deadletters.hiding import hide_body
 from redrive.deadletters.redaction import Redaction, redact
 from redrive.errors import LetterError, RemoteProtocolError
@@ -41,11 +41,8 @@ from redrive.wire.values import shown
 FORMAT = 1
 LONGEST_NAME = 255  # bytes, of an exchange and of a routing key
 
-_READABLE = (
-    *("position", "id", "message_id", "correlation_id", "type", "source", "reason", "error", "error_message"),
-    *("fingerprint", "attempts", "dead_at", "redriven", "last_operation", "size", "parked", "unreadable"),
-)
 _RENAMED = {"exchange": "published_exchange", "routing_key": "published_routing_key"}
+_READABLE = [name for name in Summary.__struct_fields__ if name not in ("queue", "named", "deaths", *_RENAMED)]
 
 
 class Delivered(Protocol):
@@ -76,7 +73,7 @@ class Exported:
 # Writing ----------------------------------------------------------------------------------------------
 
 
-def encode_letter(delivery: Delivered, letter: Letter, *, redaction: Redaction | None = None) -> bytes:
+def encode_letter(delivery: Delivered, letter: Summary, *, redaction: Redaction | None = None) -> bytes:
     """The line, with its line break."""
     line: dict[str, object] = {"format": FORMAT, **({} if redaction is None else {"redacted": True})}
     line |= _exact_name("queue", letter.queue)
@@ -102,7 +99,7 @@ def _exact_name(name: str, value: str) -> dict[str, object]:
     return _exact(name, value.encode("utf-8", "surrogateescape"))
 
 
-def _headers(delivery: Delivered, letter: Letter) -> Mapping[str, object] | None:
+def _headers(delivery: Delivered, letter: Summary) -> Mapping[str, object] | None:
     if isinstance(letter, DeadLetter):
         return letter.headers
     try:

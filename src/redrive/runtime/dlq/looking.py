@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from redrive.deadletters.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
-from redrive.deadletters.hiding import hide_body, hide_letter
+from redrive.deadletters.hiding import hide_body, hide_letter, hide_summary
 from redrive.deadletters.redaction import redact_text
 from redrive.deadletters.search import Query
 from redrive.errors import LetterAmbiguous
@@ -82,7 +82,7 @@ class Found:
 
 
 def without_secrets(page: Page) -> Page:
-    return replace(page, letters=tuple(map(hide_letter, page.letters)))
+    return replace(page, letters=tuple(map(hide_summary, page.letters)))
 
 
 def grouped_without_secrets(found: Grouping) -> Grouping:

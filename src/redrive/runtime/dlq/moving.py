@@ -384,7 +384,7 @@ class Mover:
         if choice.verdict is Verdict.PASS or (self._told and hash(letter.id) in self._told):
             return None
         if choice.verdict is Verdict.TAKE:
-            return Taken(delivery, letter._replace(source=choice.origin or letter.source), choice)
+            return Taken(delivery, letter.with_source(choice.origin or letter.source), choice)
         self._told.add(hash(letter.id))
         self.steering.add([Item(letter.id, Outcome.SKIPPED, self._clock.now(), letter.message_id, choice.why)])
         return None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.deadletters.dead_letter import Letter, read_dead_letter, read_summary
+from redrive.deadletters.dead_letter import Summary, read_dead_letter, read_summary
 from redrive.deadletters.redaction import REDACTED, REDACTION
 from redrive.errors import LetterError
 from redrive.runtime.dlq.letters import FORMAT, Exported, decode_letter, encode_letter
@@ -43,7 +43,7 @@ def message(body: bytes = b'{"id":42}', raw: bytes = ORDER.encode(), **other: An
     return Exported(raw_properties=raw, body=body, **given, id=letter_of(found).id)
 
 
-def letter_of(message: Exported, *, full: bool = True) -> Letter:
+def letter_of(message: Exported, *, full: bool = True) -> Summary:
     if full:
         return read_dead_letter(message.raw_properties, message.body, queue=message.queue, position=7)
     return read_summary(message.raw_properties, message.body, message.queue, 7)
