@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dead_lettering import DLQ, SOURCE, a_service, an_order, prepare, until_depth
 from redrive.admin.service import Service
@@ -30,7 +31,7 @@ def a_move(**changes: Any) -> Order:
 
 async def listed(service: Service, queue: str) -> list[Summary]:
     """What every list shows of the messages, but for where they are."""
-    return [letter._replace(queue="", position=0) for letter in (await service.peek(queue)).letters]
+    return [structs.replace(letter, queue="", position=0) for letter in (await service.peek(queue)).letters]
 
 
 @pytest.mark.parametrize("queue_type", TYPES)
