@@ -46,6 +46,16 @@ class ExchangeDefinition:
     def __str__(self) -> str:
         return f"exchange {self.name} ({self.type})"
 
+    @property
+    def routing_type(self) -> str:
+        """The type by which it routes; an exchange that delays routes as the type it was given."""
+        return str(self.arguments.get("x-delayed-type", "direct")) if self.type == "x-delayed-message" else self.type
+
+    @property
+    def alternate(self) -> str | None:
+        """The exchange that receives what no binding takes."""
+        return _if_is(str, self.arguments.get("alternate-exchange"))
+
 
 @dataclass(frozen=True, slots=True)
 class QueueDefinition:
@@ -65,7 +75,7 @@ class QueueDefinition:
     @property
     def ttl(self) -> int | None:
         """How many milliseconds a message may wait in it."""
-        return _if_is(int, self.arguments.get("x-message-ttl"))
+        return milliseconds(self.arguments.get("x-message-ttl"))
 
     @property
     def dead_letter_exchange(self) -> str | None:
@@ -187,6 +197,11 @@ def _parts(value: object) -> Iterable[object]:
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
+
+
+def milliseconds(value: object) -> int | None:
+    """Return the value if it can be a number of milliseconds."""
+    return value if isinstance(value, int) and _is_within(value, 0, None) else None
 
 
 def _if_is(kind: type[T], value: object) -> T | None:

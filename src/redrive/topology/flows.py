@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from redrive.topology.definitions import (
-    DEFAULT_EXCHANGE,
-    BindingDefinition,
-    Definitions,
-    ExchangeDefinition,
-    QueueDefinition,
-)
+from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition
 
 ANY = "#"
 _BY_KEY = ("direct", "topic")
@@ -74,13 +68,11 @@ class Flows:
                 yield example
 
     def kind(self, exchange: str) -> str:
-        """How an exchange routes; one that delays routes as the type it was given."""
+        """Return the type by which an exchange routes. Those of the broker need not be among the definitions."""
         definition = self._exchanges.get(exchange)
-        if definition is None:
-            return "direct"
-        if definition.type == "x-delayed-message":
-            return str(definition.arguments.get("x-delayed-type", "direct"))
-        return definition.type
+        if definition is not None:
+            return definition.routing_type
+        return exchange.removeprefix("amq.") if exchange.startswith("amq.") else "direct"
 
     def _walk(self, exchange: str, key: str, seen: set[str]) -> Iterator[str]:
         if exchange == DEFAULT_EXCHANGE:
@@ -97,7 +89,8 @@ class Flows:
                 yield bind.destination
             else:
                 yield from self._walk(bind.destination, key, seen)
-        alternate = _alternate(self._exchanges.get(exchange))
+        definition = self._exchanges.get(exchange)
+        alternate = definition.alternate if definition is not None else None
         if alternate is not None and (not found or is_pattern(key)):
             yield from self._walk(alternate, key, seen)
 
@@ -144,8 +137,3 @@ def _words(key: str) -> list[str]:
 
 def _example(pattern: str) -> str:
     return ".".join("x" if word in ("*", "#") else word for word in _words(pattern))
-
-
-def _alternate(exchange: ExchangeDefinition | None) -> str | None:
-    alternate = exchange.arguments.get("alternate-exchange") if exchange is not None else None
-    return None if alternate is None else str(alternate)

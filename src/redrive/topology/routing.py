@@ -30,18 +30,16 @@ def _walk(definitions: Definitions, exchange: str, key: str | None, seen: set[st
         return
     seen.add(exchange)
     definition = definitions.exchange(exchange)
-    kind = definition.type if definition is not None else "direct"
-    if kind == "x-delayed-message" and definition is not None:
-        kind = str(definition.arguments.get("x-delayed-type", "direct"))
+    kind = definition.routing_type if definition is not None else "direct"
     found = [bind for bind in definitions.bindings_from(exchange) if matches(kind, bind, key)]
     for bind in found:
         if bind.destination_type == "queue":
             yield bind.destination
         else:
             yield from _walk(definitions, bind.destination, key, seen)
-    alternate = definition.arguments.get("alternate-exchange") if definition is not None else None
+    alternate = definition.alternate if definition is not None else None
     if alternate is not None and (not found or key is None):
-        yield from _walk(definitions, str(alternate), key, seen)
+        yield from _walk(definitions, alternate, key, seen)
 
 
 def matches(kind: str, bind: BindingDefinition, key: str | None) -> bool:

@@ -4,18 +4,15 @@
 
 They are drawn from the definitions alone, so that a live broker or somebody's `definitions.json` can be drawn as well.
 
-| module       | what                                                                              |
-|--------------|-----------------------------------------------------------------------------------|
-| `roles`      | what each queue is for: work, waiting, dead letters; and whose part it is         |
-| `picture`    | what there is to see: nodes, edges, groups                                        |
-| `lettering`  | names made visible, shortened and measured                                        |
-| `palette`    | their colours                                                                     |
-| `mermaid`    | a picture for README files and wikis that draw it themselves                      |
-| `dot`        | a picture for Graphviz                                                            |
-| `svg`        | a picture to look at as it is, in light and dark; `stylesheet` has its looks      |
-| `grid`       | for the SVG: which column and row each node has                                   |
-| `ports`      | for the SVG: how each edge runs and where it meets its nodes                      |
-| `layout`     | for the SVG: where everything is, from `heights`, `widths`, `writing`, `geometry` |
+| module    | what it does                                                                       |
+|-----------|------------------------------------------------------------------------------------|
+| `roles`   | finds the role of each queue (work, waiting, dead letters) and its main queue      |
+| `picture` | makes the graph: nodes, edges, groups                                              |
+| `style`   | makes names printable and measures them; has the colours                           |
+| `mermaid` | writes the graph for README files and wikis that draw it themselves                |
+| `dot`     | writes the graph for Graphviz                                                      |
+| `layout`  | places everything for the SVG                                                      |
+| `svg`     | writes a picture that can be looked at as it is, in light and dark                 |
 
 Nothing here does I/O.
 """
@@ -38,7 +35,7 @@ FORMATS: Mapping[str, Callable[[Picture], str]] = {"mermaid": mermaid, "dot": do
 
 
 def draw(definitions: Definitions, format: str) -> str:
-    """The text of a picture in one of `FORMATS`; the same for the same definitions, in whatever order they come."""
+    """Return the picture as text in one of `FORMATS`. The order of the definitions does not matter."""
     write = FORMATS.get(format)
     if write is None:
         hint = did_you_mean(format, FORMATS, f", want one of {', '.join(FORMATS)}", shown=repr)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from redrive.topology.draw.lettering import visible
-from redrive.topology.draw.palette import LIGHT
+from redrive.topology.draw import style
 from redrive.topology.draw.picture import Edge, EdgeKind, Group, Node, NodeKind, Picture, Tone
+from redrive.topology.draw.style import visible
 
 _BOX: Mapping[NodeKind, str] = {
     NodeKind.EXCHANGE: "rounded,filled",
@@ -42,7 +42,7 @@ def _lines(picture: Picture) -> Iterator[str]:
 
 def _cluster(group: Group, nodes: Mapping[str, Node]) -> Iterator[str]:
     yield f"  subgraph {_quoted(f'cluster_{group.main}')} {{"
-    yield f'    style="rounded,filled"; fillcolor="{LIGHT.group}"; color="{LIGHT.group_border}"'
+    yield f'    style="rounded,filled"; fillcolor="{style.GROUP_FILL[0]}"; color="{style.GROUP_BORDER[0]}"'
     yield from (f"    {_node(nodes[id])}" for id in group.members)
     yield "  }"
 
@@ -53,12 +53,12 @@ def _node(node: Node) -> str:
 
 
 def _look(kind: NodeKind) -> str:
-    style = _BOX.get(kind, "filled")
-    return f'style="{style}", fillcolor="{LIGHT.fills[kind]}", color="{LIGHT.borders[kind]}"'
+    shape = _BOX.get(kind, "filled")
+    return f'style="{shape}", fillcolor="{style.FILLS[kind][0]}", color="{style.BORDERS[kind][0]}"'
 
 
 def _edge(edge: Edge, tone: Tone) -> str:
-    colour = f'color="{LIGHT.tones[tone]}", fontcolor="{LIGHT.tones[tone]}"'
+    colour = f'color="{style.TONES[tone][0]}", fontcolor="{style.TONES[tone][0]}"'
     label = f"label={_label(edge.lines)}, " if edge.lines else ""
     back = ", constraint=false" if edge.kind is EdgeKind.RETURN and edge.source.startswith("queue") else ""
     return f"{_quoted(edge.source)} -> {_quoted(edge.target)} [{label}{colour}{_STROKE.get(edge.kind, '')}{back}]"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from redrive.topology.draw.palette import LIGHT
+from redrive.topology.draw import style
 from redrive.topology.draw.picture import Edge, EdgeKind, Group, Node, NodeKind, Picture, Tone
 
 _DOTTED = (EdgeKind.HANDED, EdgeKind.OTHERWISE)
@@ -57,18 +57,18 @@ def _looks(picture: Picture) -> Iterator[str]:
             yield f"  classDef {kind}Node {_look(kind)}"
             yield f"  class {','.join(ids)} {kind}Node"
     if picture.groups:
-        yield f"  classDef groupBox fill:transparent,stroke:{LIGHT.tones[Tone.FLOW]}"
+        yield f"  classDef groupBox fill:transparent,stroke:{style.TONES[Tone.FLOW][0]}"
         yield f"  class {','.join(f'group_{group.main}' for group in picture.groups)} groupBox"
     for tone in (Tone.RETRY, Tone.DEAD):
         numbers = [str(number) for number, each in enumerate(picture.tones) if each is tone]
         if numbers:
-            yield f"  linkStyle {','.join(numbers)} stroke:{LIGHT.tones[tone]}"
+            yield f"  linkStyle {','.join(numbers)} stroke:{style.TONES[tone][0]}"
 
 
 def _look(kind: NodeKind) -> str:
     """Dark letters on light boxes in either theme, since it is not known which."""
     dashes = ",stroke-dasharray:4 3" if kind is NodeKind.MISSING else ""
-    return f"fill:{LIGHT.fills[kind]},stroke:{LIGHT.borders[kind]},color:{LIGHT.ink}{dashes}"
+    return f"fill:{style.FILLS[kind][0]},stroke:{style.BORDERS[kind][0]},color:{style.INK[0]}{dashes}"
 
 
 def _label(lines: Iterable[str]) -> str:

@@ -20,24 +20,12 @@ from redrive.topology.dead_ends import dead_letter_queues, sources
 from redrive.topology.definitions import Definitions, QueueDefinition
 from redrive.topology.flows import Flows, is_pattern
 
-_KIND_WORDS = {
-    *("", "q", "queue", "dlq", "xq", "dead", "letter", "letters", "deadletter", "deadletters", "parking", "parked"),
-    *(
-        "parkinglot",
-        "lot",
-        "poison",
-        "error",
-        "errors",
-        "retry",
-        "retries",
-        "delay",
-        "delayed",
-        "wait",
-        "waiting",
-        "ttl",
-    ),
-}
-_DURATION = re.compile(r"\d+(ms|s|sec|m|min|h|d)?", re.ASCII)
+# Words of a name that tell the kind of a queue and not whose it is.
+_KIND_WORD = re.compile(
+    r"q|queue|dlq|xq|dead|(dead)?letters?|parking|parked|(parking)?lot|poison|errors?|retry|retries"
+    r"|delay(ed)?|wait(ing)?|ttl|\d+(ms|s|sec|m|min|h|d)?",
+    re.ASCII,
+)
 
 
 class Role(StrEnum):
@@ -55,6 +43,11 @@ class DeadLetters:
     key: str | None
     targets: tuple[str, ...]
     certain: bool
+
+    @property
+    def are_known(self) -> bool:
+        """Is it known which queues get a dead letter?"""
+        return len(self.targets) == 1 or (self.certain and bool(self.targets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +130,6 @@ def _owners_by_name(parts: Iterable[str], workers: Iterable[str]) -> dict[str, s
 
 
 def _stem(name: str) -> tuple[str, ...]:
-    """What is left of a name without the words that say what kind of queue it is."""
+    """Return a name without the words that tell what kind of queue it is."""
     words = re.split(r"[\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
-    return tuple(word for word in words if word not in _KIND_WORDS and not _DURATION.fullmatch(word))
+    return tuple(word for word in words if word and not _KIND_WORD.fullmatch(word))

@@ -15,6 +15,7 @@ from unit.topology.draw.topologies import (
     dying,
     edges,
     expanded,
+    named,
     node,
     orders,
     queue,
@@ -130,6 +131,15 @@ def test_a_queue_with_a_time_limit_says_so() -> None:
     assert node(definitions, "orders").caption == "queue, at most 1h"
 
 
+def test_a_time_limit_longer_than_any_calendar_is_drawn_as_the_longest() -> None:
+    captions = [
+        node(Definitions.of(queues=[queue("orders", message_ttl=length)]), "orders").caption
+        for length in (10**15, 10**40)
+    ]
+
+    assert captions[0] == captions[1]
+
+
 def test_a_stream_is_called_one() -> None:
     assert node(Definitions.of(queues=[queue("log", queue_type="stream")]), "log").caption == "stream"
 
@@ -195,7 +205,7 @@ def test_the_brokers_own_exchanges_need_not_be_defined() -> None:
 def test_an_exchange_and_a_queue_may_share_a_name() -> None:
     definitions = Definitions.of([topic("orders")], [queue("orders")], bound("orders", "orders", "new"))
 
-    assert [node.kind for node in picture_of(definitions).named("orders")] == [NodeKind.EXCHANGE, NodeKind.PLAIN]
+    assert [node.kind for node in named(picture_of(definitions), "orders")] == [NodeKind.EXCHANGE, NodeKind.PLAIN]
 
 
 # Bindings -----------------------------------------------------------------------------------------

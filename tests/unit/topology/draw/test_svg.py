@@ -8,7 +8,7 @@ from hypothesis import given
 
 from redrive.recovery.retry import Retry, Route
 from redrive.topology import Definitions, ExchangeDefinition
-from redrive.topology.draw.layout import layout_of
+from redrive.topology.draw.layout import Layout
 from redrive.topology.draw.picture import picture_of
 from redrive.topology.draw.svg import svg
 from unit.topology.draw.topologies import (
@@ -68,7 +68,7 @@ def test_the_paper_is_as_large_as_the_picture() -> None:
 
 def test_nodes_are_where_the_layout_puts_them() -> None:
     picture = picture_of(REJECTING)
-    boxes = {node.node.id: node.box for node in layout_of(picture).nodes}
+    boxes = {id: node.box for id, node in Layout(picture).nodes.items()}
 
     nodes = [group for group in of_class(drawn(REJECTING), "node") if group.get("data-node")]
 

@@ -93,8 +93,13 @@ def of_hostile_names() -> Definitions:
 
 
 def node(definitions: Definitions, name: str) -> Node:
-    (found,) = picture_of(definitions).named(name)
+    (found,) = named(picture_of(definitions), name)
     return found
+
+
+def named(picture: Picture, name: str) -> list[Node]:
+    """An exchange and a queue may share a name."""
+    return [node for node in picture.nodes if node.name == name]
 
 
 def edges(definitions: Definitions) -> set[str]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.topology.draw.lettering import LONGEST, Style, cells, is_measurable, shortened, visible
+from redrive.topology.draw.style import LONGEST, Font, cells, is_measurable, shortened, visible
 
 names = st.text(st.characters(), max_size=300)
 
@@ -67,18 +67,13 @@ def test_letters_that_a_monospaced_font_may_lack_are_known() -> None:
     assert not is_measurable("日本")
 
 
-@pytest.mark.parametrize("style", Style)
-def test_a_longer_text_is_wider(style: Style) -> None:
-    assert 0 < style.width("waits") < style.width("waits 15s")
+@pytest.mark.parametrize("font", Font)
+def test_a_longer_text_is_wider(font: Font) -> None:
+    assert 0 < font.width("waits") < font.width("waits 15s")
 
 
 def test_a_narrow_letter_takes_less_room_than_a_broad_one() -> None:
-    assert (
-        Style.REASON.width("iiii")
-        < Style.REASON.width("nnnn")
-        < Style.REASON.width("NNNN")
-        < Style.REASON.width("WWWW")
-    )
+    assert Font.REASON.width("iiii") < Font.REASON.width("nnnn") < Font.REASON.width("NNNN") < Font.REASON.width("WWWW")
 
 
 def test_of_a_megabyte_only_the_ends_are_looked_at() -> None:
