@@ -1,10 +1,10 @@
 """`redrive demo`: the product at work, with nothing installed but itself.
 
-| module      | what                                                                                   |
-|-------------|----------------------------------------------------------------------------------------|
+| module      | what it is                                                                              |
+|-------------|-----------------------------------------------------------------------------------------|
 | `pipeline`  | the application: pictures go through seven queues, and some of them fail                |
-| `png`       | pictures, in as much PNG as is needed to make, check and shrink them                    |
-| `catalogue` | a service that the pipeline depends on, which is sometimes away                         |
+| `catalogue` | a service that the application depends on, which is sometimes unavailable               |
 | `books`     | what was published and what became of it, message by message                            |
-| `show`      | all of it together: traffic, outages, counters, and for `--once` the end of the story   |
+| `show`      | the scenario: traffic, outages, counters, and for `--once` a bounded run with a summary |
+| `web`       | the console of the demo                                                                 |
 """

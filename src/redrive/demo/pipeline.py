@@ -1,8 +1,11 @@
-"""The demo's application: pictures are uploaded, and seven consumers look after them.
+"""The demo's application: pictures are uploaded, and seven consumers process them.
 
-It fails for real reasons. A picture whose checksum is wrong is rejected: that is an answer, not a failure. One with 16
-bits for a colour cannot be shrunk: it is parked at once. And when the catalogue is away, entries are retried and, after
-three attempts, parked, until somebody sends them back to work.
+It fails for real reasons. A picture that is not complete is rejected: that is an answer, not a failure. A picture with
+16 bits for a colour cannot be shrunk: its message is parked at once. And when the catalogue is unavailable, its entries
+are retried and, after three attempts, parked, until an operator re-drives them.
+
+The pictures are PPM files, which need no library: a line each with `P6`, width and height, and the largest colour; then
+the pixels.
 
 `redrive serve redrive.demo.pipeline:app` and `redrive dlq --app redrive.demo.pipeline:app` know it by this name.
 """
@@ -10,6 +13,7 @@ three attempts, parked, until somebody sends them back to work.
 from __future__ import annotations
 
 import os
+import re
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
@@ -18,7 +22,6 @@ from uuid import UUID, uuid4
 from msgspec import Struct
 
 from redrive.app import App
-from redrive.demo import png
 from redrive.demo.books import Books
 from redrive.demo.catalogue import Catalogue, enter
 from redrive.errors import PublishError
@@ -26,8 +29,17 @@ from redrive.recovery.retry import Retry
 from redrive.runtime.message import Message
 
 AGAIN = Retry(attempts=3, delay="500ms")
-SHRINK = Retry(attempts=3, delay="500ms", never=(png.Unsupported,))  # what cannot be shrunk never can
+WIDTH, HEIGHT = 96, 64
 SMALLER = 4
+_HEAD = re.compile(rb"P6\n(\d+) (\d+)\n(\d+)\n", re.ASCII)
+
+
+class Incomplete(ValueError):
+    """Not a picture, or a part of it is missing."""
+
+
+class Unsupported(ValueError):
+    """A picture that cannot be shrunk."""
 
 
 class File(Struct):
@@ -51,7 +63,7 @@ def _kept(message: Message) -> AbstractAsyncContextManager[None]:
 
 
 def _place(file: str, what: str) -> Path:
-    return app.data / what / f"{UUID(file)}.png"
+    return app.data / what / f"{UUID(file)}.ppm"
 
 
 async def _tell(key: str, file: File) -> None:
@@ -66,48 +78,72 @@ async def _tell(key: str, file: File) -> None:
 
 
 async def upload(chance: Random) -> None:
-    """What an API would do: keep the picture, and have it taken on."""
+    """Do what an API would do: store a picture, and publish the command to process it."""
     file = str(UUID(int=chance.getrandbits(128)))
     depth = 16 if chance.random() < 0.03 else 8
-    content = bytearray(png.paint(96, 64, chance, depth=depth))
+    content = b"P6\n%d %d\n%d\n" % (WIDTH, HEIGHT, 2**depth - 1) + chance.randbytes(WIDTH * HEIGHT * 3 * depth // 8)
     if chance.random() < 0.05:
-        content[chance.randrange(40, len(content) - 20)] ^= 0xFF  # a bit was lost on the way
-    place = _place(file, "pictures")
+        content = content[: chance.randrange(len(content))]  # the upload broke off
+    _write(file, "pictures", content)
+    await _tell("commands.upload.file", File(file, f"picture-{file[:8]}.ppm"))
+
+
+def _write(file: str, what: str, content: bytes) -> None:
+    place = _place(file, what)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(content)
-    await _tell("commands.upload.file", File(file, f"picture-{file[:8]}.png"))
+
+
+def read(file: str) -> tuple[int, int, int, bytes]:
+    """Return the width, the height, the bits for a colour and the pixels of a picture."""
+    content = _place(file, "pictures").read_bytes()
+    head = _HEAD.match(content)
+    if head is None:
+        raise Incomplete("not a picture")
+    width, height, largest = map(int, head.groups())
+    pixels, depth = content[head.end() :], largest.bit_length()
+    if len(pixels) != width * height * 3 * depth // 8:
+        raise Incomplete("the end of the picture is missing")
+    return width, height, depth, pixels
 
 
 @app.consumer(
     "q.upload.commands", bind=commands.on("commands.upload.#", "commands.file.reprocess.*"), retry=AGAIN, concurrency=4
 )
 async def take_on(file: File) -> None:
-    await _tell("files.uploaded.png", file)
+    await _tell("files.uploaded.ppm", file)
 
 
 @app.consumer("q.validator", bind=events.on("files.uploaded.*"), retry=AGAIN, concurrency=4)
 async def validate(file: File) -> None:
     try:
-        png.check(_place(file.file, "pictures").read_bytes())
-    except png.Broken as error:
-        await _tell("files.rejected.png", File(file.file, file.name, str(error)))
+        read(file.file)
+    except Incomplete as error:
+        await _tell("files.rejected.ppm", File(file.file, file.name, str(error)))
     else:
-        await _tell("files.validated.png", file)
+        await _tell("files.validated.ppm", file)
 
 
-@app.consumer("q.thumbnail", bind=events.on("files.validated.*"), retry=SHRINK, concurrency=4)
+@app.consumer(
+    "q.thumbnail",
+    bind=events.on("files.validated.*"),
+    retry=Retry(attempts=3, delay="500ms", never=(Unsupported,)),
+    concurrency=4,
+)
 async def make_thumbnail(file: File) -> None:
-    picture = png.read(_place(file.file, "pictures").read_bytes())
-    place = _place(file.file, "thumbnails")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(png.write(png.shrink(picture, SMALLER)))
+    width, height, depth, pixels = read(file.file)
+    if depth != 8:
+        raise Unsupported(f"{depth} bits for a colour: pictures with 8 can be shrunk")
+    rows, columns = range(0, height, SMALLER), range(0, width, SMALLER)
+    small = b"".join(pixels[3 * (y * width + x) :][:3] for y in rows for x in columns)
+    _write(file.file, "thumbnails", b"P6\n%d %d\n255\n" % (len(columns), len(rows)) + small)
     await _tell("processing.thumbnail.done", file)
 
 
 @app.consumer("q.extractor", bind=events.on("files.validated.*"), retry=AGAIN, concurrency=4)
 async def extract(file: File) -> None:
-    """Its measures, into the catalogue."""
-    width, height = png.check(_place(file.file, "pictures").read_bytes())
+    """Enter the width and height into the catalogue."""
+    width, height, *_ = read(file.file)
     await enter(catalogue.port, {"file": file.file, "width": width, "height": height})
     await _tell("processing.metadata.done", file)
 

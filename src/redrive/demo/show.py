@@ -1,7 +1,7 @@
-"""The demo as it runs: traffic, a catalogue that goes away, and the books.
+"""The scenario of the demo: traffic, a catalogue that becomes unavailable, and the account of every message.
 
-Until it is stopped, or `once`: three hundred pictures, an outage in the middle of them, what it killed is sent back to
-work, and the account is settled.
+It runs until it is stopped; or once: three hundred pictures, an outage in the middle of them, a re-drive of what was
+parked, and a summary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from rich.text import Text
 
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
-from redrive.connected import Running
 from redrive.demo.pipeline import app, books, catalogue, upload
 from redrive.errors import RedriveError, Stuck
 from redrive.runtime.dlq.operation import Kind, Order
@@ -47,33 +46,20 @@ class Show:
     def __init__(self, chance: Random, screen: Console) -> None:
         self._chance = chance
         self._screen = screen
-        self._running: Running | None = None
         self._depths: dict[str, Depth] = {spec.queue.name: Depth(0, 0, 0) for spec in app.consumers}
         self._began = monotonic()
         self._turn = ""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """The catalogue and the consumers are at work."""
+        """Run the catalogue and the consumers."""
         await asyncio.to_thread(app.upgrade_database)
         await catalogue.up()
-        stop, ready = asyncio.Event(), asyncio.Event()
-
-        def begun(running: Running) -> None:
-            self._running = running
-            ready.set()
-
         app.observers.append(books)
-        working = asyncio.create_task(app.work(stop=stop, within=timedelta(seconds=10), ready=begun))
-        waiting = asyncio.create_task(ready.wait())
-        await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
         try:
-            if not working.done():
+            async with app.working(within=timedelta(seconds=10)):
                 yield
         finally:
-            stop.set()
-            await working
             await catalogue.down()
 
     # Until it is stopped ------------------------------------------------------------------------------
@@ -228,14 +214,13 @@ class Show:
             await asyncio.sleep(_LOOK)
 
     async def _look(self) -> None:
-        if self._running is None:
+        if app.connected is None:
             return
-        with suppress(RedriveError):  # the connection is being made anew: the next look tells
-            found = await self._running.depths(app.consumers)
-            names = {role: {name: count for (name, its), count in found.items() if its == role} for role in _ROLES}
+        with suppress(RedriveError):  # the connection is being restored: the next look succeeds
+            found = await app.connected.depths(app.consumers)
             for queue in self._depths:
-                retrying = sum(count for name, count in names["retry"].items() if name.startswith(f"{queue}.retry"))
-                self._depths[queue] = Depth(names["main"].get(queue, 0), retrying, names["dlq"].get(f"{queue}.dlq", 0))
-
-
-_ROLES = ("main", "retry", "dlq")
+                waits = [
+                    count for (name, role), count in found.items() if role == "retry" and name.startswith(f"{queue}.")
+                ]
+                dead = found.get((f"{queue}.dlq", "dlq"), 0)
+                self._depths[queue] = Depth(found.get((queue, "main"), 0), sum(waits), dead)
