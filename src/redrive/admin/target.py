@@ -31,7 +31,7 @@ from redrive.runtime.dlq.choosing import Route
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Way
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
 from redrive.topology.dead_ends import Feeders, dead_letter_queues, declared, feeders, is_called_dead, sources
-from redrive.topology.doctor.policies import effective
+from redrive.topology.definitions import effective
 from redrive.topology.expansion import Expanded
 from redrive.topology.flows import Flows
 from redrive.topology.naming import Naming, fill

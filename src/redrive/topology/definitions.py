@@ -7,7 +7,7 @@ are equal when they say the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import json
@@ -17,6 +17,7 @@ from redrive.wire.values import MAX_DEPTH, shown
 Arguments: TypeAlias = "Mapping[str, Any]"
 
 DEFAULT_EXCHANGE = ""
+DEFAULT_DELIVERY_LIMIT = 20  # of quorum queues, from RabbitMQ 4.0 on
 
 # Arguments of a queue that have one type, and no broker takes another: numbers with the least and the most of them.
 WHOLE_NUMBERS: Mapping[str, tuple[int, int | None]] = {
@@ -30,6 +31,13 @@ WHOLE_NUMBERS: Mapping[str, tuple[int, int | None]] = {
 TEXTS = frozenset(
     ("x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow", "x-queue-type")
 )
+
+# Keys of policies that a queue obeys. For these, the smaller of two numbers holds; for the others, the argument.
+_SMALLER_HOLDS = {"message-ttl", "expires", "max-length", "max-length-bytes", "consumer-timeout", "delivery-limit"}
+_ARGUMENT_HOLDS = {
+    *("dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow"),
+    *("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"),
+}
 
 T = TypeVar("T")
 
@@ -164,6 +172,22 @@ class Definitions:
     def __repr__(self) -> str:
         sizes = f"exchanges={len(self.exchanges)} queues={len(self.queues)} bindings={len(self.bindings)}"
         return f"<Definitions {sizes}>"
+
+
+def effective(queue: QueueDefinition, policy: Mapping[str, Any]) -> QueueDefinition:
+    """Return the queue with the arguments by which it works: its own, and those of the policy that applies to it."""
+    arguments = dict(queue.arguments)
+    for key, value in policy.items():
+        if key in _SMALLER_HOLDS or key in _ARGUMENT_HOLDS:
+            own = arguments.get(f"x-{key}", value)
+            arguments[f"x-{key}"] = _smaller(key, own, value) if key in _SMALLER_HOLDS else own
+    return replace(queue, arguments=arguments)
+
+
+def _smaller(key: str, argument: Any, policy: Any) -> Any:
+    """A delivery limit below zero means no limit, and any limit is smaller than that."""
+    unlimited = key == "delivery-limit" and min(argument, policy) < 0
+    return max(argument, policy) if unlimited else min(argument, policy)
 
 
 def misfits(arguments: Arguments) -> Iterator[str]:

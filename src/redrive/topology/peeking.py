@@ -18,8 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from redrive.topology.definitions import QueueDefinition
-from redrive.topology.doctor.case import DEFAULT_DELIVERY_LIMIT
+from redrive.topology.definitions import DEFAULT_DELIVERY_LIMIT, QueueDefinition
 from redrive.topology.snapshot import QueueState, Server
 
 _COUNTING_ENDS = (4, 3)
@@ -77,12 +76,10 @@ _FIX = "have the limit lifted: `redrive doctor` says how, and `redrive topology 
 
 
 def _limit(queue: QueueDefinition, state: QueueState, server: Server) -> int | None:
-    """The argument or the policy's, whichever is lower, as RabbitMQ has it; or the default."""
-    said = [
-        int(value)
-        for value in (queue.arguments.get("x-delivery-limit"), state.effective_policy.get("delivery-limit"))
-        if isinstance(value, int)
-    ]
-    if said:
-        return min(said)
-    return DEFAULT_DELIVERY_LIMIT if server.version >= (4,) else None
+    """Return the limit of the queue's arguments and policy, as RabbitMQ resolves them; or the default."""
+    limits = (queue.arguments.get("x-delivery-limit"), state.effective_policy.get("delivery-limit"))
+    known = [int(value) for value in limits if isinstance(value, int)]
+    if not known:
+        return DEFAULT_DELIVERY_LIMIT if server.version >= (4,) else None
+    is_lifted = min(known) < 0 and server.version >= (4,)  # by one of them: then the other one holds
+    return max(known) if is_lifted else min(known)

@@ -55,6 +55,12 @@ def test_a_quorum_queue_by_version_and_limit(
 def test_the_lower_of_argument_and_policy_counts() -> None:
     assert look(V40, limit=10, policy=5).limit == 5
     assert look(V40, limit=5, policy=10).limit == 5
+
+
+def test_a_limit_that_only_one_of_them_lifts_counts_from_4_0_on() -> None:
+    assert look(V40, limit=-1, policy=5).limit == 5
+    assert look(V40, limit=5, policy=-1).limit == 5
+    assert look(V40, limit=-1, policy=-1).safety is PeekSafety.SAFE
     assert look(V40).limit == 20
 
 

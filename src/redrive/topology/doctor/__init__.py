@@ -1,22 +1,20 @@
-"""The doctor: what is wrong with a broker, why that matters, and what mends it.
+"""The doctor: what is wrong with a broker, why that matters, and what fixes it.
 
-It looks at a snapshot and touches nothing. Each kind of finding is a rule, a function that yields the places where it
-applies; `table` lists them all.
+It inspects a snapshot and changes nothing. Each kind of finding is a rule, a function that yields the places where it
+applies.
 
-| module         | what                                                                     |
-|----------------|--------------------------------------------------------------------------|
-| `table`        | every rule, in order, with what it leads to and how to mend it           |
-| `finding`      | what a rule is, and what it says                                         |
-| `case`         | what a rule may look at                                                  |
-| `policies`     | arguments and policies together                                          |
-| `words`        | evidence and fixes in words                                              |
-| `peeking`      | dead-letter queues in which messages do not stay                         |
-| `dead_letters` | dead letters that arrive nowhere, or not surely                          |
-| `loops`        | dead letters that come back to where they died                           |
-| `waiting`      | queues with a TTL                                                        |
-| `brokers`      | what depends on the version, the plugins and the patience of the broker  |
+| module              | what it has                                                              |
+|---------------------|--------------------------------------------------------------------------|
+| `rules`             | every rule, in order, with its consequences and its remedy               |
+| `context`           | what a rule may look at                                                  |
+| `phrases`           | sentences of evidence and fixes                                          |
+| `retention_rules`   | dead-letter queues in which messages do not stay                         |
+| `dead_letter_rules` | dead letters that arrive nowhere, or not reliably                        |
+| `cycle_rules`       | dead letters that come back to the queue in which they died              |
+| `ttl_rules`         | queues with a TTL                                                        |
+| `version_rules`     | what depends on the version, the plugins and the timeouts of the broker  |
 
-A rule that needs what could not be seen says nothing, and `not-examined` says so.
+A rule that needs what could not be seen reports nothing, and `not-examined` says so.
 """
 
 from __future__ import annotations
@@ -26,9 +24,8 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from redrive.topology.declared import Topology
-from redrive.topology.doctor.case import Case
-from redrive.topology.doctor.finding import Finding, Rule, Severity
-from redrive.topology.doctor.table import RULES
+from redrive.topology.doctor.context import RuleContext
+from redrive.topology.doctor.rules import RULES, Finding, Rule, Severity
 from redrive.topology.snapshot import BrokerSnapshot
 
 __all__ = ["RULES", "Finding", "Rule", "Severity", "examine"]
@@ -49,6 +46,6 @@ def examine(
     `handler_limits`: how long a handler may take, by queue. `consumer_timeout`: the broker's, where the snapshot has
     none. `vhost` is for the commands in fixes. Raises `TopologyError` if `wanted` is impossible on this server.
     """
-    case = Case(snapshot, wanted, handler_limits, consumer_timeout, vhost)
-    found = [finding for rule in RULES if rule.applies(case) for finding in rule.findings(case)]
+    context = RuleContext(snapshot, wanted, handler_limits, consumer_timeout, vhost)
+    found = [finding for rule in RULES if rule.applies(context) for finding in rule.findings(context)]
     return tuple(sorted(found, key=lambda finding: finding.severity.rank))

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.topology import BindingDefinition, ExchangeDefinition, Queue, Topology
 from redrive.topology.doctor import RULES, Finding, examine
-from redrive.topology.doctor.words import UNKNOWN_QUEUE
+from redrive.topology.doctor.phrases import UNKNOWN_QUEUE
 from redrive.topology.snapshot import BrokerSnapshot
 from unit.topology.doctor.surveys import SURE, TO_RETRY, classic, only, quorum, retry, seen
 

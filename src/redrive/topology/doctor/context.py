@@ -1,35 +1,33 @@
-"""Everything that a rule may look at: a snapshot, read once, with the questions that rules ask of it."""
+"""What a rule may look at: a snapshot, read once, and the questions that rules ask about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from functools import cached_property
 from typing import Any
 
 from redrive.topology.dead_ends import dead_letter_queues, declared, is_called_waiting
 from redrive.topology.declared import Queue, Topology
-from redrive.topology.definitions import Definitions, QueueDefinition
-from redrive.topology.doctor.policies import effective
+from redrive.topology.definitions import DEFAULT_DELIVERY_LIMIT, Definitions, QueueDefinition, effective
 from redrive.topology.expansion import expand
 from redrive.topology.flows import Flows
 from redrive.topology.snapshot import BrokerSnapshot
 
-DEFAULT_DELIVERY_LIMIT = 20  # of quorum queues, from 4.0 on
 DROPPING = ("drop-head", "reject-publish-dlx")  # overflows that dead-letter what does not fit
 
 
-class Sight(Enum):
-    """What a rule must be able to see."""
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One place where a rule applies."""
 
-    ARGUMENTS = "arguments"  # of what was asked about: enough for whatever no policy can lift
-    POLICIES = "policies"  # without them, an argument that is not there means nothing
-    BINDINGS = "bindings"
-    PLUGINS = "plugins"
+    subject: str  # the queue or exchange; empty for the broker itself
+    evidence: str  # what was seen
+    fix: str  # the command or argument that fixes it
 
 
-class Case:
+class RuleContext:
     def __init__(
         self,
         snapshot: BrokerSnapshot,
@@ -39,16 +37,14 @@ class Case:
         vhost: str = "/",
     ) -> None:
         self.server = snapshot.server
-        self.sights = frozenset(Sight) if snapshot.complete else frozenset({Sight.ARGUMENTS})
-        self.sees_bindings = Sight.BINDINGS in self.sights
-        self.sees_policies = Sight.POLICIES in self.sights
+        self.is_complete = snapshot.complete  # with all queues, bindings, policies and plugins
         self.wanted = wanted or Topology()
         self.asked = expand(wanted, snapshot.server) if wanted is not None else Definitions()
         self.handler_limits = handler_limits
         told = snapshot.consumer_timeout
         self.consumer_timeout = consumer_timeout if told is None else timedelta(milliseconds=told)
         self.vhost = vhost
-        self._survey = snapshot
+        self._snapshot = snapshot
         seen = snapshot.definitions
         queues = tuple(effective(queue, snapshot.state(queue.name).effective_policy) for queue in seen.queues)
         self.definitions = Definitions(seen.exchanges, queues, seen.bindings)
@@ -58,7 +54,7 @@ class Case:
         self.flows = Flows(self.definitions)
 
     def __repr__(self) -> str:
-        return f"<Case {self._survey!r}>"
+        return f"<RuleContext {self._snapshot!r}>"
 
     # The server -----------------------------------------------------------------------------------------
 
@@ -74,13 +70,13 @@ class Case:
     # One queue ------------------------------------------------------------------------------------------
 
     def consumers(self, queue: str) -> int | None:
-        return self._survey.state(queue).consumers
+        return self._snapshot.state(queue).consumers
 
     def policy(self, queue: str) -> Mapping[str, Any]:
-        return self._survey.state(queue).effective_policy
+        return self._snapshot.state(queue).effective_policy
 
     def policy_name(self, queue: str) -> str | None:
-        return self._survey.state(queue).policy
+        return self._snapshot.state(queue).policy
 
     def declared(self, queue: str) -> Mapping[str, Any]:
         """Its arguments alone, without its policy."""
@@ -105,13 +101,13 @@ class Case:
             return None
         if "x-delivery-limit" in queue.arguments:
             return int(queue.arguments["x-delivery-limit"])
-        return DEFAULT_DELIVERY_LIMIT if self.is_4 and self.sees_policies else None
+        return DEFAULT_DELIVERY_LIMIT if self.is_4 and self.is_complete else None
 
     def overflow(self, queue: QueueDefinition) -> str | None:
         """None if it cannot be seen."""
         if "x-overflow" in queue.arguments:
             return str(queue.arguments["x-overflow"])
-        return "drop-head" if self.sees_policies else None
+        return "drop-head" if self.is_complete else None
 
     def is_at_least_once(self, queue: QueueDefinition) -> bool:
         asked = queue.arguments.get("x-dead-letter-strategy") == "at-least-once"

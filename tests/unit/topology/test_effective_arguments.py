@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from redrive.topology import QueueDefinition
-from redrive.topology.doctor.policies import effective
+from redrive.topology.definitions import effective
 
 
 def arguments(own: dict[str, Any], policy: dict[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,78 @@
-"""Every finding there is, in the order in which they are told. docs/doctor.md is written from this table."""
+"""What a finding is, and every rule that makes findings, in the order in which they are reported.
+
+docs/doctor.md is written from this table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeAlias
 
-from redrive.topology.doctor import brokers, dead_letters, loops, peeking, waiting
-from redrive.topology.doctor.case import Case, Sight
-from redrive.topology.doctor.finding import Rule, Severity, Symptom
+from redrive.topology.doctor import cycle_rules, dead_letter_rules, retention_rules, ttl_rules, version_rules
+from redrive.topology.doctor.context import Occurrence, RuleContext
 
 
-def not_examined(case: Case) -> Iterator[Symptom]:
-    unseen = [sight.value for sight in Sight if sight not in case.sights]
-    if unseen:
-        rules = ", ".join(rule.id for rule in RULES if not rule.applies(case))
-        evidence = f"plain AMQP shows no {', '.join(unseen)}, and no queue that nobody asked about; not judged: {rules}"
-        yield Symptom("", evidence, "redrive doctor APP --management http://user:password@host:15672")
+class Severity(StrEnum):
+    """Worst first."""
+
+    ERROR = "error"  # messages get lost, or something cannot work, as things are
+    WARNING = "warning"  # messages get lost when something else goes wrong, or with the next version
+    INFO = "info"  # good to know
+
+    @property
+    def rank(self) -> int:
+        return list(Severity).index(self)
+
+    def reaches(self, other: Severity) -> bool:
+        """Is it at least as bad?"""
+        return self.rank <= other.rank
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    id: str  # stable: scripts may rely on it
+    severity: Severity
+    title: str
+    subject: str  # the queue or exchange; empty for the broker itself
+    evidence: str  # what was seen
+    fix: str  # the command or argument that mends it
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.subject or 'the broker'}: {self.title} [{self.id}]"
+
+
+Check: TypeAlias = "Callable[[RuleContext], Iterator[Occurrence]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of finding. `happens` and `remedy` are for the documentation: what it leads to, and how to mend it."""
+
+    id: str
+    severity: Severity
+    title: str
+    happens: str
+    remedy: str
+    check: Check
+    needs: Literal["policies", "bindings", "plugins"] | None = None  # beyond the arguments of known queues
+
+    def applies(self, context: RuleContext) -> bool:
+        """Can it be judged by what was seen? If not it reports nothing, rather than guess."""
+        return context.is_complete or self.needs is None
+
+    def findings(self, context: RuleContext) -> Iterator[Finding]:
+        for one in self.check(context):
+            yield Finding(self.id, self.severity, self.title, one.subject, one.evidence, one.fix)
+
+
+def not_examined(context: RuleContext) -> Iterator[Occurrence]:
+    if not context.is_complete:
+        rules = ", ".join(rule.id for rule in RULES if not rule.applies(context))
+        unseen = "no policies, bindings, plugins, and no queue that nobody asked about"
+        evidence = f"plain AMQP shows {unseen}; not judged: {rules}"
+        yield Occurrence("", evidence, "redrive doctor APP --management http://user:password@host:15672")
 
 
 RULES = (
@@ -30,7 +88,7 @@ RULES = (
         'requeue true" had deleted every message that was got (16 runs), "Nack message requeue true" those beyond '
         "the 33rd of one get (15 runs), and none when up to 33 were got at once (13 runs).",
         "`x-delivery-limit: -1` from 4.0 on, as an argument or by policy; below, no limit",
-        peeking.peek_deletes,
+        retention_rules.peek_deletes,
     ),
     Rule(
         "negative-delivery-limit",
@@ -38,7 +96,7 @@ RULES = (
         "a delivery limit below zero, which this version takes literally",
         'Before 4.0 it does not mean "none": a message is dropped when it comes back for the first time.',
         "no `x-delivery-limit`",
-        peeking.negative_delivery_limit,
+        retention_rules.negative_delivery_limit,
     ),
     Rule(
         "dlx-missing",
@@ -46,7 +104,7 @@ RULES = (
         "its dead-letter exchange does not exist",
         "Every dead letter is dropped without a trace; with at-least-once they stay behind and block each other.",
         "declare the exchange and bind a queue to it, or `redrive topology apply APP`",
-        dead_letters.dlx_missing,
+        dead_letter_rules.dlx_missing,
     ),
     Rule(
         "dlx-unroutable",
@@ -55,7 +113,7 @@ RULES = (
         "The exchange is there, but no queue is bound for the key. Without `x-dead-letter-routing-key` a message keeps "
         "its own, and after a retry through the default exchange that is the queue's name.",
         "bind a queue for the key, or give `x-dead-letter-routing-key`",
-        dead_letters.dlx_unroutable,
+        dead_letter_rules.dlx_unroutable,
     ),
     Rule(
         "cycle-expires",
@@ -64,7 +122,7 @@ RULES = (
         "RabbitMQ drops a message that comes back to a queue in which it died before, unless it was rejected on the "
         "way. Here nobody rejects: gone at the second lap.",
         "let the circle end in a queue without TTL",
-        loops.cycle_expires,
+        cycle_rules.cycle_expires,
     ),
     Rule(
         "cycle-main-expires",
@@ -73,7 +131,7 @@ RULES = (
         "What expires before anybody rejects it comes back as a cycle and is dropped; on 4.x also what was rejected "
         "before.",
         "no TTL on the queue, or its dead letters to a DLQ and retries with `via='republish'`",
-        loops.cycle_main_expires,
+        cycle_rules.cycle_main_expires,
     ),
     Rule(
         "cycle-overflow",
@@ -81,7 +139,7 @@ RULES = (
         "a full queue drops messages, because its dead letters come back to it",
         "What `max-length` pushes out goes round the retry loop, comes back as a cycle and is dropped.",
         "`x-overflow: reject-publish`",
-        loops.cycle_overflow,
+        cycle_rules.cycle_overflow,
     ),
     Rule(
         "cycle-delivery-limit",
@@ -90,7 +148,7 @@ RULES = (
         "At its delivery limit (20 from 4.0 on, without being asked) a message goes round the retry loop, comes back "
         "as a cycle and is dropped, or with at-least-once stays in the retry queue for ever.",
         "`x-delivery-limit: -1` from 4.0 on; or dead letters to a DLQ and retries with `via='republish'`",
-        loops.cycle_delivery_limit,
+        cycle_rules.cycle_delivery_limit,
     ),
     Rule(
         "ttl-no-way-back",
@@ -98,8 +156,8 @@ RULES = (
         "messages wait here and then vanish",
         "A queue with a TTL, without consumers and without dead-letter exchange: whatever enters is deleted.",
         "`x-dead-letter-exchange` and `x-dead-letter-routing-key` to the queue that the messages return to",
-        waiting.ttl_no_way_back,
-        Sight.POLICIES,
+        ttl_rules.ttl_no_way_back,
+        "policies",
     ),
     Rule(
         "consumer-timeout",
@@ -108,7 +166,7 @@ RULES = (
         "An ack that takes longer than `consumer_timeout` (30 minutes) ends the channel, and on 4.3 the consumer of a "
         "quorum queue; the message is delivered again while its handler still works.",
         "a longer `consumer_timeout` in rabbitmq.conf, `x-consumer-timeout` from 4.3 on, or a shorter limit",
-        brokers.consumer_timeout,
+        version_rules.consumer_timeout,
     ),
     Rule(
         "delayed-no-plugin",
@@ -116,8 +174,8 @@ RULES = (
         "a delayed exchange without the plugin for it",
         "It cannot be declared, or it is left from before the plugin went: publishing to it fails.",
         "`rabbitmq-plugins enable rabbitmq_delayed_message_exchange`, or `via='delayed'` without such an exchange",
-        brokers.delayed_no_plugin,
-        Sight.PLUGINS,
+        version_rules.delayed_no_plugin,
+        "plugins",
     ),
     # Warnings: messages get lost when something else goes wrong, or with the next version.
     Rule(
@@ -126,8 +184,8 @@ RULES = (
         "what is not handled in time vanishes",
         "A queue for work with a TTL and without dead-letter exchange: consumers that are slow or down cost messages.",
         "a dead-letter exchange, or no TTL",
-        waiting.ttl_drops,
-        Sight.POLICIES,
+        ttl_rules.ttl_drops,
+        "policies",
     ),
     Rule(
         "ttl-lost-by-name",
@@ -137,8 +195,8 @@ RULES = (
         "queue directly, through the default exchange, its key is the queue's name, and the dead-letter exchange has "
         "no queue bound for that key. RabbitMQ drops the message and reports nothing.",
         "bind the main queue to the dead-letter exchange with the retry queue's name as the key",
-        waiting.ttl_lost_by_name,
-        Sight.BINDINGS,
+        ttl_rules.ttl_lost_by_name,
+        "bindings",
     ),
     Rule(
         "ttl-consumed",
@@ -146,7 +204,7 @@ RULES = (
         "somebody consumes from a queue in which messages should wait",
         "Retries do not wait, or are taken by somebody who does not know what to do with them.",
         "consume from the main queue only",
-        waiting.ttl_consumed,
+        ttl_rules.ttl_consumed,
     ),
     Rule(
         "no-dlq",
@@ -155,8 +213,8 @@ RULES = (
         "A queue for work without dead-letter exchange: what is rejected, expires or reaches the delivery limit is "
         "deleted.",
         "a dead-letter queue; a policy can add it to a queue that exists",
-        dead_letters.no_dlq,
-        Sight.POLICIES,
+        dead_letter_rules.no_dlq,
+        "policies",
     ),
     Rule(
         "dlq-evicts",
@@ -164,7 +222,7 @@ RULES = (
         "this dead-letter queue forgets",
         "A TTL, a maximal length or an expiry: dead letters are deleted, or no more are taken, and nobody is told.",
         "no TTL, length or expiry on a dead-letter queue",
-        peeking.dlq_evicts,
+        retention_rules.dlq_evicts,
     ),
     Rule(
         "at-most-once",
@@ -172,8 +230,8 @@ RULES = (
         "a quorum queue hands its dead letters over without making sure",
         "A dead letter can get lost if the broker dies meanwhile, or if the target is missing or full.",
         "`x-dead-letter-strategy: at-least-once` with `x-overflow: reject-publish`",
-        dead_letters.at_most_once,
-        Sight.POLICIES,
+        dead_letter_rules.at_most_once,
+        "policies",
     ),
     Rule(
         "at-least-once-ineffective",
@@ -181,7 +239,7 @@ RULES = (
         "at-least-once dead-lettering that is none",
         "It needs `x-overflow: reject-publish`. Without, RabbitMQ falls back to at-most-once; only its log says so.",
         "`x-overflow: reject-publish`",
-        dead_letters.at_least_once_ineffective,
+        dead_letter_rules.at_least_once_ineffective,
     ),
     Rule(
         "reject-classic",
@@ -190,7 +248,7 @@ RULES = (
         "On 4.x a classic queue that dead-letters loses messages when the broker is killed: 2 048 in every round "
         "measured.",
         "`via='republish'`, or a quorum queue with at-least-once",
-        loops.reject_classic,
+        cycle_rules.reject_classic,
     ),
     Rule(
         "retry-shared",
@@ -198,8 +256,8 @@ RULES = (
         "others receive this queue's retries",
         "What has waited goes through an exchange to which other queues are bound as well: they handle it again.",
         "back through the default exchange: `x-dead-letter-exchange: ''`, with the queue's name as the key",
-        loops.retry_shared,
-        Sight.BINDINGS,
+        cycle_rules.retry_shared,
+        "bindings",
     ),
     Rule(
         "transient-queue",
@@ -207,7 +265,7 @@ RULES = (
         "a queue that is neither durable nor exclusive",
         "It is gone when the broker restarts. RabbitMQ 4 announces its end, and 4.3 refuses it unless told otherwise.",
         "durable (with `x-expires` if it is for a while), or exclusive",
-        brokers.transient_queue,
+        version_rules.transient_queue,
     ),
     Rule(
         "mirrored",
@@ -215,8 +273,8 @@ RULES = (
         "a mirrored classic queue",
         "RabbitMQ 4.0 removed mirroring: the policy does nothing there, and the queue lives on one node only.",
         "a quorum queue",
-        brokers.mirrored,
-        Sight.POLICIES,
+        version_rules.mirrored,
+        "policies",
     ),
     Rule(
         "delayed-ending",
@@ -224,7 +282,7 @@ RULES = (
         "the delayed-message plugin is at its end",
         "It is archived, keeps what waits on one node only, and does not run on RabbitMQ 4.3.",
         "`via='delayed'` without the plugin: a ladder of queues",
-        brokers.delayed_ending,
+        version_rules.delayed_ending,
     ),
     # Good to know.
     Rule(
