@@ -7,10 +7,11 @@ arguments, and what happens rarely is a value. An observer that fails must not f
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -90,57 +91,26 @@ class Observer:
     def connection(self, event: ConnectionChanged) -> None: ...
 
 
+_HOOKS = ("started", "done", "settled", "batch", "published", "breaker", "connection")
+
+
 class Observers(Observer):
-    """All of them, each protected from the others' failures."""
+    """Several observers, each protected from the failures of the others. Hooks that none overrides cost nothing."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._observers = tuple(observers)
+        observers = tuple(observers)
+        for name in _HOOKS:
+            hooks = [getattr(observer, name) for observer in observers]
+            inherited = getattr(Observer, name)
+            setattr(self, name, _call_all([hook for hook in hooks if getattr(hook, "__func__", hook) is not inherited]))
 
-    def started(self, queue: str) -> None:
-        for observer in self._observers:
-            try:
-                observer.started(queue)
-            except Exception:
-                log.exception("%s failed to observe", type(observer).__name__)
 
-    def done(self, queue: str, seconds: float) -> None:
-        for observer in self._observers:
+def _call_all(hooks: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    def call(*arguments: Any) -> None:
+        for hook in hooks:
             try:
-                observer.done(queue, seconds)
+                hook(*arguments)
             except Exception:
-                log.exception("%s failed to observe", type(observer).__name__)
+                log.exception("%s failed to observe", type(getattr(hook, "__self__", hook)).__name__)
 
-    def settled(self, event: Settled) -> None:
-        for observer in self._observers:
-            try:
-                observer.settled(event)
-            except Exception:
-                log.exception("%s failed to observe", type(observer).__name__)
-
-    def batch(self, queue: str, size: int, seconds: float) -> None:
-        for observer in self._observers:
-            try:
-                observer.batch(queue, size, seconds)
-            except Exception:
-                log.exception("%s failed to observe", type(observer).__name__)
-
-    def published(self, exchange: str, seconds: float) -> None:
-        for observer in self._observers:
-            try:
-                observer.published(exchange, seconds)
-            except Exception:
-                log.exception("%s failed to observe", type(observer).__name__)
-
-    def breaker(self, event: BreakerChanged) -> None:
-        for observer in self._observers:
-            try:
-                observer.breaker(event)
-            except Exception:
-                log.exception("%s failed to observe", type(observer).__name__)
-
-    def connection(self, event: ConnectionChanged) -> None:
-        for observer in self._observers:
-            try:
-                observer.connection(event)
-            except Exception:
-                log.exception("%s failed to observe", type(observer).__name__)
+    return call
