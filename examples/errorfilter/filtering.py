@@ -26,7 +26,7 @@ from redrive import Exponential, Retry
 from redrive.recovery.classification import Kind, classify
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.history import HeaderNames, read_history
-from redrive.recovery.verdict import Again, decide
+from redrive.recovery.verdict import RecoveryPolicy, RetryVerdict, decide
 
 RETRY_COUNT_HEADER = "x-retry-count"
 MAX_RETRIES = 10
@@ -85,8 +85,8 @@ class RabbitMQConsumerErrorFilter:
         now, policy = now or datetime.now(UTC), self.policy
         classified = classify(error, policy, now)
         history = read_history(headers, "", count_header=self.header, via_reject=False)
-        verdict = decide(classified, history, policy, now, chance=0)
-        if isinstance(verdict, Again):
+        verdict = decide(classified, history, RecoveryPolicy(policy), now, chance=0)
+        if isinstance(verdict, RetryVerdict):
             due = verdict.not_before or now  # later than the waits there are, if the gateway asked for that
             delay = max(verdict.rung.delay, due - now)
             return Decision("retry()", True, history.failed + 1, milliseconds(delay))

@@ -215,7 +215,7 @@ def hostile() -> bytes:
 
 
 def test_a_message_that_is_lost_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Settlement, "_bury", lambda _, case, __: case.delivery.ack())
+    monkeypatch.setattr(Settlement, "_park", lambda _, case, __: case.delivery.ack())
     monkeypatch.setattr(deliveries, "PATIENCE", 3.0)
     with DeliveryTarget("deliveries") as target:
         assert "are settled" in found(attempt(target, hostile()))

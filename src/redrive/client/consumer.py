@@ -39,6 +39,7 @@ from redrive.client.settler import ChannelSettler
 from redrive.errors import ConsumerCancelled, RedriveError
 from redrive.protocol.content import Delivery
 from redrive.recovery.backoff import Backoff
+from redrive.runtime.cancellation import ends_task
 from redrive.wire.methods.basic import BasicCancel, BasicCancelOk, BasicConsume, BasicConsumeOk, BasicQos, BasicQosOk
 from redrive.wire.values import FieldValue
 
@@ -52,12 +53,6 @@ BulkHandler = Callable[[Sequence[Delivery]], Awaitable[None]]
 
 # A consumer that is never kept waiting lets the event loop have a turn after this many deliveries.
 _TURN = 64
-
-
-def _is_cancelled() -> bool:
-    """Is it this task that was cancelled, or only something that it waited for?"""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def log_death(supervisor: asyncio.Task[None]) -> None:
@@ -265,10 +260,8 @@ class Consumer:
             try:
                 await handler(delivery)
                 failures = 0
-            except (KeyboardInterrupt, SystemExit, GeneratorExit):
-                raise
             except BaseException as error:  # libraries written in Rust raise such as are no Exception
-                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                if ends_task(error):
                     raise
                 failures += 1
                 await self._failed([delivery], error, failures)
@@ -284,10 +277,8 @@ class Consumer:
             try:
                 await handler(come)
                 failures = 0
-            except (KeyboardInterrupt, SystemExit, GeneratorExit):
-                raise
             except BaseException as error:  # libraries written in Rust raise such as are no Exception
-                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                if ends_task(error):
                     raise
                 failures += 1
                 await self._failed(come, error, failures)

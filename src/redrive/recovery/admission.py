@@ -1,4 +1,6 @@
-"""Decide whether a delivery may be handled at once: the crash guard.
+"""Decide whether a delivery may be handled at once: the wait that is left of it, and the crash guard.
+
+A message that comes back before its time (`not_before`) waits on. The rest of this page is the crash guard.
 
 A message that kills its worker must end in the dead-letter queue, and no other message with it. The broker reports only
 that a message was *redelivered*. That happens after a crash, but also after a deploy, a lost connection, a peek or a
@@ -22,21 +24,37 @@ nothing crashed. If it is not, W died, and something that W was handling killed 
     the mark was W/7          the message may be to blame, and so may its neighbours: each is handled alone
     the mark was W/7/alone    nothing else was being handled: that is one crash of this message, counted in its headers
 
-At `crash_limit` crashes the message is parked.
+At `crash_limit` crashes the message is parked (`recovery.verdict`).
+
+Where there are no quarantine queues (Celery), every redelivery counts as a crash. Quorum queues count it themselves.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from enum import Enum, auto
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
+from redrive.recovery.history import History
 from redrive.recovery.story import ParkReason
-from redrive.recovery.verdict import Bury
+from redrive.recovery.verdict import (
+    Crashed,
+    CrashGuard,
+    ParkVerdict,
+    RecoveryPolicy,
+    RequeueVerdict,
+    RetryVerdict,
+    after_crash,
+    choose_route,
+    rung_for_delay,
+)
 
 _MARK = re.compile(r"(?:([0-9a-f]{12})/([0-9]{1,18})(/alone)?|(alone)|(reject))", re.ASCII)
+
+# Ignore not-before times further away than this: no handler asked for them, and the message would wait indefinitely.
+_LATEST = timedelta(days=31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,46 +92,94 @@ def successor(worker: str) -> str:
     return sha256(worker.encode()).hexdigest()[:12]
 
 
-class Admission(Enum):
-    """What to do with a delivery before its handler sees it."""
-
-    HANDLE = auto()  # handle it as it is
-    WATCH = auto()  # move it to quarantine, then handle it
-    WATCH_ALONE = auto()  # wait until nothing else is being handled, move it to quarantine, then handle it
-    CHECK_WORKER = auto()  # find out whether the worker named by its mark is alive
-    REJECT = auto()
-
-
-def admit(mark: Mark | None, *, redelivered: bool) -> Admission:
-    if mark is None:
-        return Admission.WATCH if redelivered else Admission.HANDLE
-    if mark.reject:
-        return Admission.REJECT
-    return Admission.CHECK_WORKER if mark.worker else Admission.WATCH_ALONE
+# Arrivals and admissions ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue:
-    """Put it back into the main queue, with this mark and this number of crashes."""
+class Arrival:
+    """What the broker and the headers of a delivery tell before it is handled."""
 
-    mark: Mark | None
-    crashes: int
-
-
-AfterCheck: TypeAlias = "Requeue | Bury"
-
-
-def after_check(mark: Mark, crashes: int, limit: int, *, survived: bool) -> AfterCheck:
-    """What becomes of a marked message. `survived`: the worker that had begun it is alive."""
-    if survived:
-        return Requeue(ALONE if mark.alone else None, crashes)
-    return after_crash(crashes, limit, alone=mark.alone)
+    redelivered: bool
+    deliveries: int | None = None  # how often it was delivered before, where the queue counts that
+    mark: Mark | None = None
+    has_room: bool = True  # its headers have room to count attempts
 
 
-def after_crash(crashes: int, limit: int, *, alone: bool) -> AfterCheck:
-    """What becomes of a message whose handling ended with the death of a process."""
-    if not alone:
-        return Requeue(ALONE, crashes)
-    if crashes >= limit:  # no worker wrote that: it would have parked the message
-        crashes = 0
-    return Bury(ParkReason.CRASHED) if crashes + 1 >= limit else Requeue(ALONE, crashes + 1)
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Pass it to its handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Move it to quarantine, then handle it; if `alone`, while no other handler of the worker runs."""
+
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckWorker:
+    """Find out whether the worker named by its mark is alive."""
+
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Reject it: the dead-letter exchange of its queue knows where it goes."""
+
+
+Admission: TypeAlias = "Handle | Watch | CheckWorker | Reject | RetryVerdict | RequeueVerdict | ParkVerdict"
+
+
+def admit(arrival: Arrival, history: History, policy: RecoveryPolicy, now: datetime) -> Admission:
+    """Return what to do with a delivery before its handler sees it."""
+    if (wait := _remaining_wait(arrival, history, policy, now)) is not None:
+        return wait
+    match policy.crash_guard:
+        case CrashGuard.NONE:
+            return Handle()
+        case CrashGuard.QUARANTINE:
+            return _admit_watched(arrival, history, policy)
+        case CrashGuard.COUNT:
+            return _admit_counted(arrival, history, policy)
+        case _:
+            assert_never(policy.crash_guard)
+
+
+def _remaining_wait(
+    arrival: Arrival, history: History, policy: RecoveryPolicy, now: datetime
+) -> RetryVerdict | ParkVerdict | None:
+    """A longer wait was asked for than the rungs have: send the message round again, without using an attempt."""
+    due = history.not_before
+    if due is None or not now < due <= now + _LATEST:
+        return None
+    wait = rung_for_delay(policy.retry, due - now, now, counts=False)
+    if wait is None:
+        return None
+    return choose_route(replace(wait, not_before=due), policy.retry, has_room=arrival.has_room)
+
+
+def _admit_watched(arrival: Arrival, history: History, policy: RecoveryPolicy) -> Admission:
+    mark = arrival.mark
+    if mark is None:
+        suspect = arrival.redelivered and not (policy.keeps_rejections and _was_rejected(arrival, history))
+        return Watch(alone=False) if suspect else Handle()
+    if mark.reject:
+        return Reject()
+    return CheckWorker(mark) if mark.worker else Watch(alone=True)
+
+
+def _was_rejected(arrival: Arrival, history: History) -> bool:
+    """Whether a delivery counts as redelivered only because it was rejected into its retry queue. On a classic queue
+    that is as much as can be seen: after a first rejection, redeliveries are not noticed.
+    """
+    return history.failed > 0 if arrival.deliveries is None else history.failed >= arrival.deliveries
+
+
+def _admit_counted(arrival: Arrival, history: History, policy: RecoveryPolicy) -> Admission:
+    if not arrival.redelivered:
+        return Handle()
+    if arrival.deliveries is None:
+        return after_crash(Crashed(alone=True), history, policy)
+    return ParkVerdict(ParkReason.CRASHED) if arrival.deliveries >= policy.crash_limit else Handle()

@@ -193,3 +193,6 @@ def _route(value: str) -> Route:
         return Route(value)
     except ValueError:
         raise ConfigurationError(f"retry.via {value!r}: want one of {', '.join(Route)}") from None
+
+
+NO_RETRY = Retry(attempts=1)

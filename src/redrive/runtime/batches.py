@@ -28,11 +28,13 @@ from typing import Any, NamedTuple
 
 from redrive.protocol.content import Delivery
 from redrive.recovery.durations import duration
-from redrive.recovery.story import ParkReason
+from redrive.recovery.verdict import Ending
 from redrive.runtime.batch import Batch
+from redrive.runtime.cancellation import ends_task
 from redrive.runtime.codecs import Malformed
-from redrive.runtime.consuming import GIVES_UP, PartlyFailed, Walk, is_cancelled
+from redrive.runtime.consuming import Walk
 from redrive.runtime.handlers import Handler
+from redrive.runtime.invocation import PartlyFailed
 from redrive.runtime.message import Message, current_message
 from redrive.runtime.specs import BatchSpec
 from redrive.runtime.transactions import DatabaseUnavailable
@@ -103,7 +105,7 @@ class Batching:
         try:  # as `_read` does; for every message, a call less
             body = self._reads(delivery.body, delivery.raw_properties)
         except Malformed as error:
-            self._walk.bury(delivery, error, ParkReason.MALFORMED)
+            self._walk.malformed(delivery, error)
             return
         self._add(body, delivery)
 
@@ -163,7 +165,7 @@ class Batching:
         await asyncio.gather(*self._running, return_exceptions=True)
         for gathered in self._gathered.values():
             self._walk.release_watched(gathered.deliveries)
-        await self._walk.settlement.finish_moves()
+        await self._walk.settlement.transfers.finish_moves()
 
     def close(self) -> None:
         if self._preparation is not None:
@@ -172,16 +174,8 @@ class Batching:
     # Handle and settle --------------------------------------------------------------------------------
 
     async def _run(self, batch: Batch[Any]) -> None:
-        lock = self._walk.lock
-        async with self._places:
-            if lock.contended:
-                await lock.wait()
-            else:
-                lock.running += 1
-            try:
-                await self._call(batch)
-            finally:
-                lock.leave()
+        async with self._places, self._walk.lock.shared():
+            await self._call(batch)
 
     async def _call(self, batch: Batch[Any]) -> None:
         began = self._walk.clock.monotonic()
@@ -191,28 +185,22 @@ class Batching:
             self._walk.release_watched(batch.deliveries)
             raise
         except Exception as bug:
-            self._walk.settlement.give_up(batch.deliveries, bug)
+            self._walk.settlement.transfers.give_up(batch.deliveries, bug)
         self._walk.observer.batch(self._walk.queue, len(batch), self._walk.clock.monotonic() - began)
 
     async def _handle(self, batch: Batch[Any], budget: _Budget) -> None:
-        known: frozenset[int] = frozenset()
-        messages = batch.messages if self._walk.spec.middleware else ()
         try:
             budget.spend()
-            known = await self._walk.ride_out(
-                lambda: self._walk.within_limits(lambda: self._walk.call_with_batch(batch), messages)
-            )
+            known = await self._walk.invocation.call_with_batch(batch)
         except DatabaseUnavailable:  # and the worker stops
             for delivery in batch.deliveries:
-                self._walk.release(delivery)
+                self._walk.end(delivery, Ending.NO_DATABASE)
             return
         except PartlyFailed as partly:
             await self._without_the_failed(batch, partly, budget)
             return
-        except GIVES_UP:
-            raise
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            if ends_task(error):
                 raise
             await self._raised(batch, error, budget)
             return
@@ -221,7 +209,7 @@ class Batching:
             return
         for position, delivery in enumerate(batch.deliveries):
             if position in known:
-                self._walk.skip(delivery)
+                self._walk.end(delivery, Ending.DUPLICATE)
             elif (failure := batch.failures.get(position)) is not None:
                 self._walk.failed(delivery, failure)
             else:
@@ -320,7 +308,7 @@ class Preparation:
             if (body := await self.prepare(delivery)) is not _SETTLED:
                 self._prepared(body, delivery, arrival)
         except Exception as bug:
-            self._walk.settlement.give_up([delivery], bug)
+            self._walk.settlement.transfers.give_up([delivery], bug)
 
     async def prepare(self, delivery: Delivery) -> Any:
         """Return the new body; or settle the message, if it cannot be prepared."""
@@ -331,12 +319,11 @@ class Preparation:
         context = current_message.set(message)
         began = walk.clock.monotonic()
         try:
-            return await walk.within_limits(lambda: self._call(body, message), (message,))
-        except GIVES_UP:
-            raise
+            return await walk.invocation.within_limits(lambda: self._call(body, message), (message,))
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                walk.release_watched([delivery])
+            if ends_task(error):
+                if isinstance(error, asyncio.CancelledError):
+                    walk.release_watched([delivery])
                 raise
             walk.failed(delivery, error, walk.clock.monotonic() - began)
             return _SETTLED
@@ -374,7 +361,7 @@ def _read(delivery: Delivery, handler: Handler, walk: Walk) -> Any:
     try:
         return handler.read(delivery.body, delivery.raw_properties)
     except Malformed as error:
-        walk.bury(delivery, error, ParkReason.MALFORMED)
+        walk.malformed(delivery, error)
         return _SETTLED
 
 

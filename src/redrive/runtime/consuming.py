@@ -1,12 +1,12 @@
-"""A consumer at work: each delivery walks the same steps, and this file lists them.
+"""The pipeline of a consumer: each delivery passes through the same steps, and this file lists them.
 
-    admit      may it be handled now? Breaker, rate limit, and the crash guard (`recovery.admission`)
+    admit      may it be handled now? Breaker and rate limit; then `recovery.admission` decides
     read       the body, as the type that the handler asks for
-    handle     the handler, within its time limit and its middleware
-    settle     ack; or decide, and carry the verdict out
+    handle     the handler, within its time limit and its middleware (`invocation`)
+    settle     ack; or `recovery.verdict` decides, and `settling` performs the verdict
 
-A message that fails is settled beside the handling of the next one: a retry costs a publish and its confirm, and nobody
-should wait for that (see `settling`).
+A message that fails is settled while the next one is handled: a retry costs a publish and its confirm, and no other
+message waits for that (see `transfers`).
 """
 
 from __future__ import annotations
@@ -14,71 +14,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
 
-from redrive.errors import ConfigurationError, RedriveError
+from redrive.errors import RedriveError
 from redrive.protocol.content import Delivery, ack_all
-from redrive.recovery.admission import Admission, Mark, admit
+from redrive.recovery.admission import Arrival, CheckWorker, Handle, Reject, Watch, admit
 from redrive.recovery.breaker import Breaker
 from redrive.recovery.classification import PERMANENT, TRANSIENT, Classified, Kind, classify
-from redrive.recovery.durations import duration
 from redrive.recovery.failure import describe
 from redrive.recovery.fingerprint import type_name
 from redrive.recovery.history import HeaderNames, History, read_history
 from redrive.recovery.rate import RateLimit
 from redrive.recovery.retry import Route
-from redrive.recovery.signals import Discard
-from redrive.recovery.story import ParkReason
-from redrive.recovery.verdict import Again, Bury, Drop, decide, wait
-from redrive.runtime.batch import Batch
+from redrive.recovery.verdict import Crashed, CrashGuard, Ending, Outcome, ParkVerdict, RecoveryPolicy, Verdict, decide
 from redrive.runtime.breakers import Breakers
+from redrive.runtime.cancellation import ends_task
 from redrive.runtime.clock import Clock
 from redrive.runtime.codecs import Malformed
 from redrive.runtime.handlers import Handler, HandlerDied
+from redrive.runtime.invocation import AlreadyProcessed, Invocation
 from redrive.runtime.message import Message, current_message
 from redrive.runtime.observing import Observer
 from redrive.runtime.outage import Outage
 from redrive.runtime.quarantine import HandlerLock, Quarantine
 from redrive.runtime.settling import Case, Settlement, mark_of
 from redrive.runtime.specs import ConsumerSpec
-from redrive.runtime.transactions import DatabaseUnavailable, NoMessageId, Transaction, Transactions
+from redrive.runtime.transactions import DatabaseUnavailable, NoMessageId, Transactions
 from redrive.topology.expansion import DELIVERY_LIMIT
 
 log = logging.getLogger("redrive.runtime")
-
-T = TypeVar("T")
 
 _NOT_BEFORE = HeaderNames.NOT_BEFORE.encode()
 _QUARANTINE = HeaderNames.QUARANTINE.encode()
 _OURS = b"x-redrive-"  # with which both begin
 
-GIVES_UP = (KeyboardInterrupt, SystemExit, GeneratorExit)  # the whole process, or a task that nobody waits for
-
-# What is due later than this no handler asked for: a stranger wrote it, and it would go round for ever.
-_FAR_ENOUGH = timedelta(days=31)
-
-
-# Neither is an Exception: middleware that makes another error of everything that is one must not make one of these.
-
-
-class AlreadyProcessed(BaseException):
-    """It is a duplicate."""
-
-
-class PartlyFailed(BaseException):
-    """Some messages of a batch failed, by its handler's word or before that; the others must be done without them."""
-
-    def __init__(self, failures: Mapping[int, BaseException]) -> None:
-        super().__init__(f"{len(failures)} messages of a batch failed")
-        self.failures = dict(failures)
-
 
 class Walk:
-    """The way of a consumer's deliveries, one by one."""
+    """The pipeline of one consumer's deliveries."""
 
     def __init__(
         self,
@@ -88,8 +61,8 @@ class Walk:
         observer: Observer,
         clock: Clock,
         *,
+        policy: RecoveryPolicy,
         quorum: bool,
-        keeps_failures: bool = False,
         quarantine: Quarantine | None = None,
         lock: HandlerLock | None = None,
         stopping: asyncio.Event | None = None,
@@ -97,8 +70,7 @@ class Walk:
         outage: Outage | None = None,
         breaker: Breakers | None = None,
     ) -> None:
-        """`quorum`: it is a quorum queue, where the broker counts deliveries. `keeps_failures`: the broker goes on
-        counting those of a rejected message when it comes out of a retry queue. `quarantine`: the crash guard, if
+        """`quorum`: it is a quorum queue, where the broker counts deliveries. `quarantine`: the crash guard, if
         there is one. `lock`, `stopping` and `outage`, that of the database, are those of the whole worker.
         """
         self.spec = spec
@@ -109,24 +81,19 @@ class Walk:
         self.clock = clock
         self.breaker = breaker
         self.rate = RateLimit(spec.rate) if spec.rate is not None else None
-        self._timeout = duration(spec.timeout).total_seconds() if spec.timeout is not None else None
-        self._policy = spec.retry
+        self.is_gated = breaker is not None or self.rate is not None  # every delivery waits for one of them
+        self._policy = policy
+        self._via = policy.retry.via
         self._counts_deliveries = quorum
-        self._keeps_rejections = keeps_failures and self._policy.via is Route.REJECT
-        self._is_gated = self.breaker is not None or self.rate is not None
         self._quarantine = quarantine
         self.lock = lock or HandlerLock()
-        self.lock.before_alone.append(settlement.flush)
+        self.lock.before_alone.append(settlement.transfers.flush)
         self._stopping = stopping or asyncio.Event()
-        self._inbox = spec.inbox_policy
-        self._transactions = transactions
-        self.outage = outage or Outage(observer)
-        if (self._inbox is not None or handler.wants_session) and transactions is None:
-            raise ConfigurationError(f"consumer of {self.queue}: an inbox or a session needs App(database=...)")
-        self._is_plain = self._timeout is None and not spec.middleware and not self.is_transactional
+        self.invocation = Invocation(spec, handler, clock, transactions, outage or Outage(observer))
+        self._is_plain = self.invocation.is_plain
 
     async def __call__(self, delivery: Delivery) -> None:
-        """Walk. Raises only when cancelled, and then the delivery is given back."""
+        """Process a delivery. Raises only when cancelled, and then the delivery is given back."""
         self.observer.started(self.queue)
         try:
             if self.needs_admission(delivery):
@@ -142,7 +109,7 @@ class Walk:
             finally:
                 lock.leave()
         except asyncio.CancelledError:  # before the handler began, as a rule
-            if not delivery.settled and not self.settlement.is_moving(delivery):
+            if not delivery.settled and not self.settlement.transfers.is_moving(delivery):
                 delivery.nack(requeue=True)
             raise
 
@@ -153,7 +120,7 @@ class Walk:
         try:
             body = self.handler.read(delivery.body, delivery.raw_properties)
         except Malformed as error:
-            self.bury(delivery, error, ParkReason.MALFORMED)
+            self.malformed(delivery, error)
             return
         current_message.set(message)
         try:
@@ -161,169 +128,84 @@ class Walk:
                 if (result := await self.handler.call(body, message)) is not None:
                     await self.handler.finish(result)
             else:
-                await self.ride_out(partial(self._attempt, body, message, began))
+                await self.invocation.call(body, message, began)
         except AlreadyProcessed:
-            self.skip(delivery)
+            self.end(delivery, Ending.DUPLICATE)
         except DatabaseUnavailable:  # and the worker stops
-            self.release(delivery)
-        except GIVES_UP:
-            raise
+            self.end(delivery, Ending.NO_DATABASE)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                self.settlement.release(delivery, self.read_history(delivery), clock() - began[0])
-                self._said_nothing()
-                raise
-            self.failed(delivery, error, clock() - began[0])
+            if not ends_task(error):
+                self.failed(delivery, error, clock() - began[0])
+                return
+            if isinstance(error, asyncio.CancelledError):
+                self.end(delivery, Ending.CANCELLED, clock() - began[0])
+            raise
         else:
             self.succeeded(delivery, clock() - began[0])
 
-    async def _attempt(self, body: Any, message: Message, began: list[float]) -> None:
-        began[0] = self.clock.monotonic()
-        await self.within_limits(lambda: self._call(body, message), (message,))
-
-    async def ride_out(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work, and repeat it after an outage of the database, if it has a transaction."""
-        if not self.is_transactional:
-            return await work()
-        if self.spec.database_outage == "wait":
-            return await self.outage.ride_out(work)
-        try:
-            return await work()
-        except DatabaseUnavailable as unavailable:
-            raise (unavailable.__cause__ or OSError(str(unavailable))) from None
-
-    async def within_limits(self, work: Callable[[], Awaitable[T]], messages: Sequence[Message]) -> T:
-        """The handler's work, within its time limit and its middleware."""
-        async with asyncio.timeout(self._timeout), AsyncExitStack() as stack:
-            for middleware in self.spec.middleware:
-                for message in messages:
-                    await stack.enter_async_context(middleware(message))
-            return await work()
-
-    @property
-    def is_transactional(self) -> bool:
-        return self._inbox is not None or self.handler.wants_session
-
-    async def _call(self, body: Any, message: Message) -> None:
-        """The handler, in a transaction if it wants one. Commits before the message is acknowledged."""
-        if self._transactions is None or not self.is_transactional:
-            await self.handler.finish(await self.handler.call(body, message))
-            return
-        identity = self._inbox.identity(body, message) if self._inbox is not None else None
-        async with self.outage.transaction(self._transactions, blocking=not self.handler.is_async) as transaction:
-            if identity is None:
-                await self._connect(transaction)
-            elif not await transaction.note(self.queue, [identity]):
-                raise AlreadyProcessed
-            await self.handler.finish(await self.handler.call(body, message, transaction.session))
-
-    async def call_with_batch(self, batch: Batch[Any]) -> frozenset[int]:
-        """The handler for many, in one transaction if it wants one. Gives the positions of those that were processed
-        before, or are in the batch twice: the handler does not see them.
-        """
-        if self._transactions is None or not self.is_transactional:
-            await self.handler.finish(await self.handler.call_with_batch(batch))
-            return frozenset()
-        batch.failures.clear()  # of a call before this one that an outage ended
-        async with self.outage.transaction(self._transactions, blocking=not self.handler.is_async) as transaction:
-            known = await self._known(batch, transaction)
-            unknown = [position for position in range(len(batch)) if position not in known]
-            fresh = batch.part(unknown)
-            if unknown:
-                await self.handler.finish(await self.handler.call_with_batch(fresh, transaction.session))
-            for position, error in fresh.failures.items():
-                batch.failures[unknown[position]] = error
-            if batch.failures:
-                # What failed must not be noted as processed: without it, once more.
-                raise PartlyFailed(batch.failures)
-        return known
-
-    async def _connect(self, transaction: Transaction) -> None:
-        """Begin in the database before the handler does, to find out whether it is available: an error after that may
-        be the handler's. Where outages are failures, the handler meets them itself.
-        """
-        if self.spec.database_outage == "wait":
-            await transaction.connect()
-
-    async def _known(self, batch: Batch[Any], transaction: Transaction) -> frozenset[int]:
-        if self._inbox is None:
-            await self._connect(transaction)
-            return frozenset()
-        firsts: dict[str, int] = {}
-        known = set()
-        for position, item in enumerate(batch.items):
-            try:
-                identity = self._inbox.identity(item.body, item.message)
-            except Exception as error:
-                batch.failures[position] = error
-                continue
-            if identity is not None and firsts.setdefault(identity, position) != position:
-                known.add(position)
-        if batch.failures:
-            raise PartlyFailed(batch.failures)
-        fresh = await transaction.note(self.queue, list(firsts))
-        return frozenset(known | {position for identity, position in firsts.items() if identity not in fresh})
+    # Settle -------------------------------------------------------------------------------------------
 
     def succeeded(self, delivery: Delivery, seconds: float = 0.0) -> None:
         delivery.ack()
         self.observer.done(self.queue, seconds)
-        if self.spec.for_dead_letters:
-            self.settlement.went_well()
+        if self._policy.for_dead_letters:
+            self.settlement.transfers.trouble.end()
         if self.breaker is not None:
             self.breaker.succeeded()
 
     def all_succeeded(self, deliveries: Sequence[Delivery]) -> None:
-        """Those of a batch."""
+        """Acknowledge the messages of a batch."""
         ack_all(deliveries)
         for _ in deliveries:
             self.observer.done(self.queue, 0.0)
-        if self.spec.for_dead_letters:
-            self.settlement.went_well()
+        if self._policy.for_dead_letters:
+            self.settlement.transfers.trouble.end()
         if self.breaker is not None:
             for _ in deliveries:
                 self.breaker.succeeded()
 
-    def skip(self, delivery: Delivery) -> None:
-        """It was processed before."""
-        self.settlement.skip(delivery, self.read_history(delivery))
+    def end(self, delivery: Delivery, ending: Ending, seconds: float = 0.0) -> None:
+        """Settle a delivery whose handler was not to blame, or did not begin."""
+        case = Case(delivery, self.read_history(delivery), None, None, seconds)
+        self.settlement.settle(case, self._decide(ending, delivery, case.history, self.clock.now()))
         self._said_nothing()
 
-    def release(self, delivery: Delivery) -> None:
-        """Give it back unhandled: the database is unavailable, and the worker stops."""
-        self.settlement.release(delivery, self.read_history(delivery), 0.0, "the database is unavailable")
+    def malformed(self, delivery: Delivery, error: Malformed) -> None:
+        """Settle a delivery whose body cannot be decoded."""
+        now, history = self.clock.now(), self.read_history(delivery)
+        case = Case(delivery, history, describe(error.__cause__ or error, now), error)
+        self.settlement.settle(case, self._decide(Ending.MALFORMED, delivery, history, now))
         self._said_nothing()
-
-    def _said_nothing(self) -> None:
-        """About what the breaker watches: if this was a probe, another one is needed."""
-        if self.breaker is not None:
-            self.breaker.inconclusive()
-
-    # Failures -----------------------------------------------------------------------------------------
 
     def failed(self, delivery: Delivery, error: BaseException, seconds: float = 0.0) -> None:
-        """Decide what becomes of it, and have that carried out."""
-        now = self.clock.now()
-        history = self.read_history(delivery)
-        if self.spec.for_dead_letters:
-            self._failed_as_dead_letter(Case(delivery, history, describe(error, now), error, seconds))
-            return
-        if isinstance(error, HandlerDied) and self._quarantine is not None:
-            self._said_nothing()
-            self._quarantine.settle_crash(Case(delivery, history, describe(error, now), error, seconds))
-            return
-        classified = self._classified(error, now)
-        verdict = decide(classified, history, self._policy, now, random.random())
+        """Settle a delivery whose handler failed."""
+        now, history = self.clock.now(), self.read_history(delivery)
+        outcome = self._outcome(delivery, error, now)
         if self.breaker is not None:
-            may_pass = classified.kind is Kind.TRANSIENT
+            may_pass = isinstance(outcome, Classified) and outcome.kind is Kind.TRANSIENT
             self.breaker.failed([one for one in self.breaker if may_pass and self._blames(one, error)])
-        failure = describe(error, now, stack=isinstance(verdict, Bury))
+        verdict = self._decide(outcome, delivery, history, now)
+        failure = describe(error, now, stack=isinstance(verdict, ParkVerdict))
         self.settlement.settle(Case(delivery, history, failure, error, seconds), verdict)
 
-    def _classified(self, error: BaseException, now: datetime) -> Classified:
+    def _decide(self, outcome: Outcome, delivery: Delivery, history: History, now: datetime) -> Verdict:
+        return decide(
+            outcome,
+            history,
+            self._policy,
+            now,
+            random.random(),
+            has_room=self.settlement.has_room(delivery),
+            broker_counts=self._via is Route.REJECT and self.settlement.broker_counts(delivery),
+        )
+
+    def _outcome(self, delivery: Delivery, error: BaseException, now: datetime) -> Outcome:
+        if isinstance(error, HandlerDied) and self._policy.crash_guard is not CrashGuard.NONE:
+            return Crashed(self.settlement.is_handled_alone(delivery), "process")
         if isinstance(error, NoMessageId):
             return PERMANENT
         try:
-            return classify(error, self._policy, now)
+            return classify(error, self._policy.retry, now)
         except Exception as bug:
             self.has_no_answer("may this error pass", error, "it is tried again", bug)
             return TRANSIENT
@@ -336,52 +218,36 @@ class Walk:
             return False
 
     def has_no_answer(self, question: str, error: BaseException, then: str, bug: Exception) -> None:
-        """A function in the settings, or something in the error itself, failed when it was asked about a failure. The
-        message must not suffer for that.
+        """Log that a function in the settings, or something in the error itself, raised when it was asked about a
+        failure. The message must not suffer for that.
         """
         name = type_name(error)
         log.error("consumer of %s: %s, %s? Nobody can say, so %s", self.queue, question, name, then, exc_info=bug)
 
-    def _failed_as_dead_letter(self, case: Case) -> None:
-        """There is no other place for it than where it is, unless its handler is done with it for good."""
-        if isinstance(case.error, Discard):
-            self.settlement.settle(case, Drop())
-        else:
-            self.settlement.postpone(case, "failed as a dead letter")
-
-    def bury(self, delivery: Delivery, error: BaseException, reason: ParkReason) -> None:
-        failure = describe(error.__cause__ or error, self.clock.now())
-        case = Case(delivery, self.read_history(delivery), failure, error)
-        self._said_nothing()
-        if self.spec.for_dead_letters:
-            self.settlement.postpone(case, "failed as a dead letter")
-        else:
-            self.settlement.settle(case, Bury(reason))
+    def _said_nothing(self) -> None:
+        """Tell the breaker that this delivery proved nothing: if it was a probe, another one is needed."""
+        if self.breaker is not None:
+            self.breaker.inconclusive()
 
     def read_history(self, delivery: Delivery) -> History:
         try:
             headers = delivery.properties.headers or {}
-        except RedriveError:  # a publisher's client wrote nonsense
+        except RedriveError:  # the publisher's client wrote invalid properties
             headers = {}
         return read_history(
             headers,
             self.queue,
             count_header=self.spec.headers.attempts,
-            via_reject=self._policy.via is Route.REJECT,
-            delivery_count=self._policy.via is Route.QUORUM and delivery.redelivered,  # else a producer wrote it
+            via_reject=self._via is Route.REJECT,
+            delivery_count=self._via is Route.QUORUM and delivery.redelivered,  # else a producer wrote it
         )
 
-    # Admission ----------------------------------------------------------------------------------------
-
-    @property
-    def is_gated(self) -> bool:
-        """Whether every delivery waits for a breaker or a rate limit."""
-        return self._is_gated
+    # Admit --------------------------------------------------------------------------------------------
 
     def needs_admission(self, delivery: Delivery) -> bool:
         """Whether anything must be decided before it is handled. For most deliveries nothing is."""
         raw = delivery.raw_properties
-        return delivery.redelivered or self._is_gated or (_OURS in raw and (_NOT_BEFORE in raw or _QUARANTINE in raw))
+        return delivery.redelivered or self.is_gated or (_OURS in raw and (_NOT_BEFORE in raw or _QUARANTINE in raw))
 
     async def admit(
         self,
@@ -392,34 +258,40 @@ class Walk:
         """Pass a delivery, or the copy that takes its place, to `handle` next to other handlers, or to `handle_alone`
         while no other handler of this worker runs; or settle it in another way.
         """
-        if self._is_gated and not await self._pass_gates():
+        if self.is_gated and not await self._pass_gates():
             delivery.nack(requeue=True)
             return
-        if _NOT_BEFORE in delivery.raw_properties and self._is_early(delivery):
-            self._said_nothing()
-            return
-        admission, mark = self._admission(delivery)
-        if admission is Admission.HANDLE or self._quarantine is None:
+        if not delivery.redelivered and _OURS not in delivery.raw_properties:  # a shortcut: it would be admitted
             async with self.lock.shared():
                 await handle(delivery)
             return
         case = Case(delivery, self.read_history(delivery), None, None)
-        match admission:
-            case Admission.WATCH:
+        match admit(self._arrival(delivery), case.history, self._policy, self.clock.now()):
+            case Handle():
+                async with self.lock.shared():
+                    await handle(delivery)
+                    return
+            case Watch(alone=False):
                 async with self.lock.shared():  # nothing is moved while a message is handled alone
                     if await self._watch(case, handle, alone=False):
                         return
-            case Admission.WATCH_ALONE:
+            case Watch():
                 async with self.lock.alone():
                     if await self._watch(case, handle_alone, alone=True):
-                        await self.settlement.flush()
+                        await self.settlement.transfers.flush()
                         return
-            case Admission.CHECK_WORKER:
-                assert mark is not None
+            case CheckWorker(mark):
+                assert self._quarantine is not None
                 self._quarantine.check(case, mark)
-            case Admission.REJECT:
+            case Reject():
                 delivery.reject(requeue=False)
+            case verdict:
+                self.settlement.settle(case, verdict)
         self._said_nothing()
+
+    def _arrival(self, delivery: Delivery) -> Arrival:
+        deliveries = self._deliveries(delivery) if self._counts_deliveries else None
+        return Arrival(delivery.redelivered, deliveries, mark_of(delivery), self.settlement.has_room(delivery))
 
     async def _watch(self, case: Case, handle: Callable[[Delivery], Awaitable[None]], *, alone: bool) -> bool:
         """Move a delivery to quarantine and handle the copy. Returns whether there is one."""
@@ -433,33 +305,18 @@ class Walk:
             raise
         return True
 
-    def _admission(self, delivery: Delivery) -> tuple[Admission, Mark | None]:
-        mark = mark_of(delivery)
-        return admit(mark, redelivered=delivery.redelivered and not self._was_rejected(delivery)), mark
-
-    def _was_rejected(self, delivery: Delivery) -> bool:
-        """Whether a delivery counts as redelivered only because it was rejected into its retry queue. On a classic
-        queue that is as much as can be seen: after a first rejection, redeliveries are not noticed.
-        """
-        if not self._keeps_rejections:
-            return False
-        rejections = self.read_history(delivery).failed
-        if self._counts_deliveries:
-            return rejections >= self._deliveries(delivery)
-        return rejections > 0
-
     @property
     def intercept(self) -> Callable[[Delivery], bool] | None:
         """Gets redelivered messages when they arrive; None where there is nothing to do then. An explicit delivery
         limit is left to the broker.
         """
         counted = self._counts_deliveries and self._quarantine is not None and self.spec.queue.delivery_limit is None
-        return self._renew if counted and self._policy.via is not Route.REJECT else None
+        return self._renew if counted and self._via is not Route.REJECT else None
 
     def _renew(self, delivery: Delivery) -> bool:
-        """Put a fresh copy of a message in its place that a quorum queue has delivered often. Deploys and lost
-        connections count towards the queue's delivery limit, at which the broker gives a message up. Returns whether
-        that is being done.
+        """Replace a message by a fresh copy when a quorum queue has delivered it often. Deploys and lost connections
+        count towards the queue's delivery limit, at which the broker gives a message up. Returns whether that is being
+        done.
         """
         if self._deliveries(delivery) < DELIVERY_LIMIT // 2 or self._stopping.is_set():
             return False
@@ -478,29 +335,17 @@ class Walk:
             return 0
         return count if isinstance(count, int) else 0
 
-    def _is_early(self, delivery: Delivery) -> bool:
-        """Somebody asked for more time than the rungs have: send it round again, without an attempt used."""
-        history, now = self.read_history(delivery), self.clock.now()
-        if history.not_before is None or not now < history.not_before <= now + _FAR_ENOUGH:
-            return False
-        verdict = wait(self._policy, history.not_before - now, now, counts=False)
-        if verdict is None:
-            return False
-        verdict = Again(verdict.rung, history.not_before, counts=False)
-        self.settlement.settle(Case(delivery, history, None, None), verdict)
-        return True
-
     async def _pass_gates(self) -> bool:
-        """Wait until the breaker and the rate limit let a message pass. Meanwhile it stays unsettled, and with it the
-        prefetch is used up: the broker sends no more, and nothing counts as an attempt. False: nobody is to wait here
-        any more.
+        """Wait until the breaker and the rate limit let a message pass. Meanwhile it stays unacknowledged, and the
+        prefetch is used up: the broker sends no more, and nothing counts as an attempt. Returns False if the worker
+        stops.
         """
         clock = self.clock.monotonic
         while self.rate is not None and (pause := self.rate.take(clock())) > 0:
             if not await self._wait_at_gates(pause):
                 return False
         while self.breaker is not None and (pause := self.breaker.pause()) > 0:
-            if not await self._wait_at_gates(min(pause, 1.0)):  # somebody else's probe may have ended it
+            if not await self._wait_at_gates(min(pause, 1.0)):  # another delivery's probe may have ended it
                 return False
         return True
 
@@ -515,15 +360,11 @@ class Walk:
     def limit_rate(self, per_second: float) -> None:
         if self.rate is None:
             self.rate = RateLimit(per_second)
-            self._is_gated = True
+            self.is_gated = True
         else:
             self.rate.change(self.clock.monotonic(), per_second)
 
     # The end ------------------------------------------------------------------------------------------
-
-    async def drained(self) -> None:
-        """Wait for what is being settled."""
-        await self.settlement.drained()
 
     def release_watched(self, deliveries: Iterable[Delivery]) -> None:
         """Give back what came out of quarantine. The others go back with their channel."""
@@ -531,9 +372,13 @@ class Walk:
             if not delivery.settled and self.settlement.is_quarantined(delivery):
                 self.settlement.give_back(delivery)
 
+    async def drained(self) -> None:
+        """Wait until nothing is being settled."""
+        await self.settlement.transfers.drained()
+
     async def close(self) -> None:
         """End what is still being settled, and the quarantine."""
-        await self.settlement.close()
+        await self.settlement.transfers.close()
         if self._quarantine is not None:
             await self._quarantine.close()
 
@@ -543,15 +388,4 @@ class Walk:
         return self._quarantine.unsettled if self._quarantine is not None else 0
 
     def __repr__(self) -> str:
-        return f"<Walk {self.queue} {self.handler!r} settling={self.settlement.under_way}>"
-
-
-def is_cancelled() -> bool:
-    """Is it this task that somebody wants to end? A handler that awaits what was cancelled has only failed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def limit_of(spec: ConsumerSpec) -> timedelta | None:
-    """How long a handler may take: the broker's consumer timeout must be longer."""
-    return duration(spec.timeout) if spec.timeout is not None else None
+        return f"<Walk {self.queue} {self.handler!r} settling={self.settlement.transfers.in_progress}>"

@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from redrive.recovery.backoff import Backoff
+from redrive.runtime.cancellation import is_cancelled
 from redrive.runtime.observing import ConnectionChanged, Observer
 from redrive.runtime.transactions import DatabaseUnavailable, Transaction, Transactions
 
@@ -115,6 +116,5 @@ class Outage:
 
 def _stay_cancelled() -> None:
     """The task may have been cancelled while it waited for the database."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if is_cancelled():
         raise asyncio.CancelledError

@@ -1,6 +1,6 @@
 """The crash guard at work: quarantine queues, the lock that lets a message be handled alone, and the check of workers.
 
-What is decided is in `recovery.admission`. What can die in between:
+The decisions are in `recovery.admission` and `recovery.verdict`. What can die in between:
 
     before the copy is in quarantine     nothing has happened: the message is redelivered
     before the original is acked         two messages: one of them marked
@@ -24,9 +24,11 @@ from datetime import timedelta
 
 from redrive.errors import ChannelClosed, ConnectionLost, NotFound, PublishRefused, RedriveError
 from redrive.protocol.content import Delivery
-from redrive.recovery.admission import AfterCheck, Mark, Requeue, after_check, after_crash, successor
+from redrive.recovery.admission import Mark, successor
 from redrive.recovery.durations import duration
-from redrive.recovery.verdict import Bury
+from redrive.recovery.history import HeaderNames
+from redrive.recovery.verdict import Crashed, Disconnected, Ending, Outcome, RecoveryPolicy, decide
+from redrive.runtime.clock import Clock
 from redrive.runtime.ports import Consuming, WorkerBroker
 from redrive.runtime.settling import Case, Settlement, mark_of
 from redrive.runtime.specs import ConsumerSpec
@@ -34,6 +36,7 @@ from redrive.topology.expansion import Expanded
 
 log = logging.getLogger("redrive.runtime")
 
+_MARK = HeaderNames.QUARANTINE.encode()
 _TTL = timedelta(seconds=5)
 _LAST_ANSWERS = 5.0  # seconds that a worker that stops waits for a broker that may be unavailable
 _POLL = 0.25  # seconds between two looks for a worker
@@ -126,7 +129,9 @@ class Quarantine:
         names: Expanded,
         settlement: Settlement,
         broker: WorkerBroker,
+        clock: Clock,
         *,
+        policy: RecoveryPolicy,
         worker: str,
         lock: HandlerLock,
         stopping: asyncio.Event,
@@ -135,6 +140,8 @@ class Quarantine:
         stop.
         """
         self._spec = spec
+        self._policy = policy
+        self._clock = clock
         self._names = names
         self._settlement = settlement
         self._broker = broker
@@ -162,20 +169,23 @@ class Quarantine:
             if not await self._open():
                 return case.delivery
         except RedriveError as error:
-            self._settlement.postpone(case, f"no quarantine: {error}", moving=True)
+            self._settlement.release(case, f"no quarantine: {error}", pause=True, moving=True)
             return None
         return await self._move(case, alone)
 
     async def _move(self, case: Case, alone: bool) -> Delivery | None:
         self._number += 1
         number = self._number
+        raw = self._settlement.marked_properties(case, Mark(self._worker, number, alone))
+        if _MARK not in raw:
+            self._settle(case, Ending.UNMARKABLE)
+            return None
         arrival: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
         self._arrivals[number] = arrival
         try:
-            mark = Mark(self._worker, number, alone)
-            if not await self._settlement.quarantine(case, self._names.quarantine_name(self._worker), mark):
+            if not await self._settlement.quarantine(case, self._names.quarantine_name(self._worker), raw):
                 return None
-            await self._settlement.acks_read()  # before a message is handled that may kill us
+            await self._settlement.transfers.flush_acks()  # before a message is handled that may kill us
             async with asyncio.timeout(self._arrives_within):
                 return await asyncio.shield(arrival)
         except PublishRefused as error:
@@ -213,7 +223,7 @@ class Quarantine:
             self._consuming = await self._broker.consume(
                 wanted.name, self._arrived, prefetch=self._spec.prefetched, concurrency=1
             )
-            self._settlement.consuming.append(self._consuming)
+            self._settlement.transfers.consuming.append(self._consuming)
         except ChannelClosed as error:
             self._refused(error)
         except RedriveError:
@@ -262,43 +272,26 @@ class Quarantine:
 
     def check(self, case: Case, mark: Mark) -> None:
         """Find out, in the background, whether the worker that had begun this message is alive, and settle it."""
-        self._settlement.spawn(self._check(case, mark))
+        self._settlement.transfers.spawn(self._check(case, mark))
 
     async def _check(self, case: Case, mark: Mark) -> None:
         try:
             survived = mark.worker == self._worker or await self._is_alive(mark.worker)
             await self._lock.wait()  # a message that is handled alone may kill us in the middle of the transfer
         except RedriveError as error:
-            self._settlement.postpone(case, f"its worker cannot be checked: {error}", moving=True)
+            self._settlement.release(case, f"its worker cannot be checked: {error}", pause=True, moving=True)
             return
         finally:
             if self._stopping.is_set() and not case.delivery.settled:
                 case.delivery.nack(requeue=True)  # still marked: the next worker checks it
         try:
             if not case.delivery.settled:
-                reason = "its worker lost the connection" if survived else "its worker died"
-                self._settle(case, after_check(mark, case.history.crashes, self._limit, survived=survived), reason)
+                self._settle(case, Disconnected(mark.alone) if survived else Crashed(mark.alone))
         finally:
             self._lock.leave()
 
-    def settle_crash(self, case: Case) -> None:
-        """Settle a message whose handler's process died (`processes=`), with this worker still alive."""
-        mark = mark_of(case.delivery) if self._settlement.is_quarantined(case.delivery) else None
-        after = after_crash(case.history.crashes, self._limit, alone=mark is not None and mark.alone)
-        self._settle(case, after, "its process died")
-
-    def _settle(self, case: Case, after: AfterCheck, reason: str) -> None:
-        match after:
-            case Requeue(mark, crashes):
-                case = case._replace(history=case.history.with_crashes(crashes))
-                self._settlement.requeue(case, mark, reason)
-            case Bury():
-                case = case._replace(history=case.history.with_crashes(case.history.crashes + 1))
-                self._settlement.settle(case, after)
-
-    @property
-    def _limit(self) -> int:
-        return self._spec.crash_limit or 1
+    def _settle(self, case: Case, outcome: Outcome) -> None:
+        self._settlement.settle(case, decide(outcome, case.history, self._policy, self._clock.now(), 0.0))
 
     async def _is_alive(self, worker: str) -> bool:
         """Whether a worker is connected, or connects within the grace period. Messages of one worker share a lookup."""

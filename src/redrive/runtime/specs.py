@@ -13,14 +13,13 @@ from redrive.recovery.breaker import BreakerPolicy
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.error_kinds import Errors, is_one_of
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import NO_RETRY, Retry, Route
+from redrive.recovery.verdict import CrashGuard, RecoveryPolicy
 from redrive.runtime.message import Message
 from redrive.runtime.transactions import InboxPolicy
 from redrive.topology.declared import Queue
 
 Middleware: TypeAlias = "Callable[[Message], AbstractAsyncContextManager[Any]]"
-
-NO_RETRY = Retry(attempts=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +145,18 @@ class ConsumerSpec:
     def guards_against_crashes(self) -> bool:
         """Where the broker retries, it counts crashes as attempts; dead letters have no other place to go."""
         return self.crash_limit is not None and self.retry.via is not Route.QUORUM and not self.for_dead_letters
+
+    def recovery(self, *, keeps_failures: bool) -> RecoveryPolicy:
+        """Return what the decisions about a delivery depend on. `keeps_failures`: the broker goes on counting the
+        failures of a rejected message when it comes out of a retry queue.
+        """
+        return RecoveryPolicy(
+            self.retry,
+            CrashGuard.QUARANTINE if self.guards_against_crashes else CrashGuard.NONE,
+            self.crash_limit or 1,
+            keeps_rejections=keeps_failures and self.retry.via is Route.REJECT,
+            for_dead_letters=self.for_dead_letters,
+        )
 
     @property
     def prefetched(self) -> int:

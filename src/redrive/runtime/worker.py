@@ -104,6 +104,8 @@ class Worker:
             host=around.host,
             budget=around.budget,
         )
+        quorum = names.type == "quorum"
+        policy = spec.recovery(keeps_failures=around.server.dead_letters_keep_failures(quorum=quorum))
         quarantine = None
         if spec.guards_against_crashes:
             quarantine = Quarantine(
@@ -111,6 +113,8 @@ class Worker:
                 names,
                 settlement,
                 self._consumes,
+                around.clock,
+                policy=policy,
                 worker=around.worker,
                 lock=self._lock,
                 stopping=self._stopping,
@@ -121,11 +125,11 @@ class Worker:
             settlement,
             around.observer,
             around.clock,
+            policy=policy,
+            quorum=quorum,
             quarantine=quarantine,
             lock=self._lock,
             stopping=self._stopping,
-            quorum=(quorum := names.type == "quorum"),
-            keeps_failures=around.server.dead_letters_keep_failures(quorum=quorum),
             transactions=around.transactions,
             outage=self._outage,
             breaker=self._breakers_of(spec),
@@ -157,7 +161,7 @@ class Worker:
             options: dict[str, Any] = {
                 "prefetch": walk.spec.prefetched,
                 "finishing": batching.drained if batching is not None else walk.drained,
-                "aborting": batching.abort if batching is not None else walk.settlement.finish_moves,
+                "aborting": batching.abort if batching is not None else walk.settlement.transfers.finish_moves,
                 "intercept": walk.intercept,
             }
             if batching is not None:
@@ -165,7 +169,7 @@ class Worker:
             else:
                 consuming = self._consumes.consume(name, walk, concurrency=walk.spec.concurrency, **options)
             self._consuming[name] = await consuming
-            walk.settlement.consuming.append(self._consuming[name])
+            walk.settlement.transfers.consuming.append(self._consuming[name])
         self.state = State.RUNNING
 
     async def stop(self, within: timedelta = timedelta(seconds=30)) -> bool:
@@ -201,7 +205,7 @@ class Worker:
         """Why its consumers do not work, beyond their connection to the broker."""
         if self._outage.error is None or self.state is State.STOPPED:
             return []
-        waiting = ", ".join(name for name, walk in self._walks.items() if walk.is_transactional)
+        waiting = ", ".join(name for name, walk in self._walks.items() if walk.invocation.is_transactional)
         return [f"the database is unavailable, and consumers wait for it: {waiting}"]
 
     def limit_rate(self, queue: str, per_second: float) -> None:

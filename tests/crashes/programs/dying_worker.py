@@ -380,7 +380,7 @@ async def _round(play: Play, running: Running) -> bool:
     await play.probe(running.publishing)
     await play.until_probed()
     for walk in worker._walks.values():
-        await walk.settlement.drained()  # a stop would end the check of a dead worker
+        await walk.drained()  # a stop would end the check of a dead worker
     await worker.stop()
     return play.calls > before or (await running.publishing.queue_info(play.queue)).messages > 0
 

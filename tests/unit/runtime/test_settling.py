@@ -18,6 +18,7 @@ from redrive.recovery.breaker import Breaker, BreakerPolicy, BreakerState
 from redrive.recovery.history import NO_HISTORY, HeaderNames
 from redrive.recovery.retry import Route
 from redrive.recovery.signals import Park
+from redrive.recovery.verdict import Ending, RecoveryPolicy, RequeueVerdict
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.codecs import Codecs
@@ -131,7 +132,7 @@ def walk_of(broker: Broker, function: Any = busy, watcher: Observer | None = Non
     names = Expanded(app.topology, spec.queue, Server((3, 10, 8)))
     settlement = Settlement(spec, names, broker, observer, clock, app="shop", host="here", budget=lambda: BUDGET)
     handler = Handler(spec.function, codecs=Codecs(), given={}, threads=1)
-    return Walk(spec, handler, settlement, observer, clock, quorum=False)
+    return Walk(spec, handler, settlement, observer, clock, policy=RecoveryPolicy(spec.retry), quorum=False)
 
 
 async def settle(walk: Walk, *deliveries: Delivery) -> None:
@@ -214,7 +215,7 @@ async def test_a_copy_that_cannot_be_sent_at_once_waits_its_turn(broker: Broker)
 async def test_what_the_broker_refuses_goes_back_to_its_queue(
     broker: Broker, has_room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.settling._PAUSES", Backoff(first=timedelta(milliseconds=1)))
+    monkeypatch.setattr("redrive.runtime.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
     watcher = Watcher()
     walk, broker.has_room, broker.refuses = walk_of(broker, watcher=watcher), has_room, True
 
@@ -234,7 +235,7 @@ async def test_what_was_abandoned_is_not_acked_by_a_late_confirm(broker: Broker)
     await walk(broker.delivers())
     drained = asyncio.create_task(walk.drained())
     await turns()
-    walk.settlement.abandon()
+    walk.settlement.transfers.abandon()
     await drained
     broker.answer()
 
@@ -247,7 +248,7 @@ async def test_what_waits_its_turn_can_be_abandoned(broker: Broker) -> None:
 
     await walk(broker.delivers())
     await turns()
-    walk.settlement.abandon()
+    walk.settlement.transfers.abandon()
     await walk.drained()
 
     assert broker.told == ["wait", "publish"]
@@ -288,7 +289,7 @@ async def test_a_copy_that_cannot_be_made_is_reported_and_its_original_goes_back
     broker: Broker, redelivered: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("redrive.runtime.settling.retrying", lambda *_, **__: 1 / 0)
-    monkeypatch.setattr("redrive.runtime.settling._PAUSES", Backoff(first=timedelta(milliseconds=1)))
+    monkeypatch.setattr("redrive.runtime.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
 
     await settle(walk_of(broker), broker.delivers(redelivered=redelivered))
 
@@ -462,10 +463,15 @@ def case_of(delivery: Delivery) -> Case:
     return Case(delivery, NO_HISTORY, None, None)
 
 
+async def move(walk: Walk, delivery: Delivery) -> bool:
+    case = case_of(delivery)
+    return await walk.settlement.quarantine(case, "orders.quarantine.w", walk.settlement.marked_properties(case, MARK))
+
+
 async def test_a_watched_message_is_acked_when_its_marked_copy_is_confirmed(broker: Broker) -> None:
     walk = walk_of(broker)
 
-    assert await walk.settlement.quarantine(case_of(broker.delivers()), "orders.quarantine.w", MARK)
+    assert await move(walk, broker.delivers())
 
     assert broker.told == ["wait", "publish", "ack"]
     assert broker.published[0][:2] == ("", "orders.quarantine.w")
@@ -475,14 +481,14 @@ async def test_a_watched_message_is_acked_when_its_marked_copy_is_confirmed(brok
 async def test_a_move_comes_to_its_end_though_the_handler_is_cancelled(broker: Broker) -> None:
     walk, delivery = walk_of(broker), broker.delivers()
     broker.holds_back = True
-    moving = asyncio.create_task(walk.settlement.quarantine(case_of(delivery), "orders.quarantine.w", MARK))
+    moving = asyncio.create_task(move(walk, delivery))
     await turns()
     moving.cancel()
     await turns()
-    assert walk.settlement.is_moving(delivery)
+    assert walk.settlement.transfers.is_moving(delivery)
 
     broker.answer()
-    await walk.settlement.finish_moves()
+    await walk.settlement.transfers.finish_moves()
 
     assert broker.told == ["wait", "publish", "ack"]
 
@@ -490,8 +496,10 @@ async def test_a_move_comes_to_its_end_though_the_handler_is_cancelled(broker: B
 async def test_what_has_no_room_for_a_mark_is_parked_as_uncountable(broker: Broker) -> None:
     watcher, full = Watcher(), Properties(headers={"padding": "x" * (BUDGET - 40)})
     walk = walk_of(broker, watcher=watcher)
+    delivery = broker.delivers(full)
+    assert NAMES.QUARANTINE.encode() not in walk.settlement.marked_properties(case_of(delivery), MARK)
 
-    assert not await walk.settlement.quarantine(case_of(broker.delivers(full)), "orders.quarantine.w", MARK)
+    walk.end(delivery, Ending.UNMARKABLE)
     await walk.drained()
 
     assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
@@ -505,15 +513,15 @@ async def test_pauses_go_on_growing_while_messages_are_only_moved(broker: Broker
     await walk(broker.delivers())
     await turns()
     broker.refuses = False
-    walk.settlement.requeue(case_of(broker.delivers()), None, "its worker lost the connection")
+    walk.settlement.settle(case_of(broker.delivers()), RequeueVerdict("its worker lost the connection", 0))
     await turns()
-    assert repr(walk.settlement._trouble) == "<Spell pauses=1>"
+    assert repr(walk.settlement.transfers.trouble) == "<Spell pauses=1>"
 
     await walk(broker.delivers())
     await turns()
 
-    assert repr(walk.settlement._trouble) == "<Spell pauses=0>", "the retry exchange has taken one"
-    await walk.settlement.close()
+    assert repr(walk.settlement.transfers.trouble) == "<Spell pauses=0>", "the retry exchange has taken one"
+    await walk.settlement.transfers.close()
 
 
 async def test_a_failed_message_without_room_for_the_count_is_parked_as_uncountable(broker: Broker) -> None:

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.history import HeaderNames, read_name
-from redrive.recovery.retry import Retry, Route, Rung
+from redrive.recovery.retry import NO_RETRY, Retry, Route, Rung
+from redrive.recovery.verdict import CrashGuard, RecoveryPolicy
 from redrive.topology import Definitions, Queue, QueueType, Server, Topology, expand
 from redrive.topology.expansion import Expanded
 from redrive.topology.routing import targets
@@ -27,9 +28,12 @@ _ATTRIBUTE = "redrive"  # of a Celery application that is equipped
 class Place:
     """One queue with its parts."""
 
-    def __init__(self, names: Expanded) -> None:
+    def __init__(self, names: Expanded, crash_limit: int | None = None) -> None:
+        """`crash_limit`: None for no crash guard."""
         self.names = names
         self.name = names.queue.name
+        guard = CrashGuard.NONE if crash_limit is None else CrashGuard.COUNT
+        self.recovery = RecoveryPolicy(names.queue.retry or NO_RETRY, guard, crash_limit or 1)
 
     @property
     def policy(self) -> Retry | None:
@@ -71,7 +75,7 @@ class Equipment:
         for one in topology.queues:
             _check(one)
         server = Server()  # of what depends on the version nothing is needed here
-        places = {one.name: Place(Expanded(topology, one, server)) for one in topology.queues}
+        places = {one.name: Place(Expanded(topology, one, server), crash_limit) for one in topology.queues}
         default = _default(places, queue)
         return cls(topology, places, default, parking, crash_limit, expand(topology, server))
 

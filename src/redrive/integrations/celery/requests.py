@@ -33,23 +33,23 @@ from celery.worker import state
 from celery.worker.request import Request as CeleryRequest
 from msgspec.structs import replace
 
-from redrive.integrations.celery.deciding import (
-    Arrival,
-    CrashedTooOften,
-    Fate,
-    Hindrance,
-    Recount,
-    fate_of,
-    hindrance,
-    reason_of,
-)
+from redrive.integrations.celery.deciding import CrashedTooOften, Fate, fate_of, reason_of
 from redrive.integrations.celery.messages import body_of, properties_of
 from redrive.integrations.celery.places import Equipment, Place, equipment_of
 from redrive.integrations.celery.sending import budget_of, hand_over
+from redrive.recovery.admission import Arrival, admit
 from redrive.recovery.failure import MOST_STACK, Failure, describe
 from redrive.recovery.history import History, read_count, read_history
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
-from redrive.recovery.verdict import Again, Bury
+from redrive.recovery.verdict import (
+    Crashed,
+    CrashGuard,
+    ParkVerdict,
+    RequeueVerdict,
+    RetryVerdict,
+    Verdict,
+    decide,
+)
 from redrive.text import elide_lines
 
 log = logging.getLogger("redrive.integrations.celery")
@@ -66,58 +66,57 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
         return bool(super().revoked()) or self._is_held_back()
 
     def _is_held_back(self) -> bool:
-        place, equipment = self._place, self._equipment
-        if place is None or equipment is None or self.acknowledged:
+        place = self._place
+        if place is None or self.acknowledged:
             return False
-        now = datetime.now(UTC)
-        reason = hindrance(self._arrival(place), place.policy, equipment.crash_limit, now)
-        match reason:
-            case None:
-                return False
-            case Bury():
+        match admit(self._arrival(place), self._history, place.recovery, datetime.now(UTC)):
+            case ParkVerdict():
                 self._end(CrashedTooOften("it was delivered again and again, and never came to an end"))
                 return True
+            case RetryVerdict() | RequeueVerdict() as verdict:
+                if not self._replaced(place, verdict):
+                    return False  # it is run after all
+                state.task_ready(self)
+                return True
             case _:
-                return self._went_on(place, reason)
+                return False
 
     def _arrival(self, place: Place) -> Arrival:
         deliveries = read_count(self._headers.get("x-delivery-count")) if place.counts_deliveries else None
-        return Arrival(self._history, bool(self.delivery_info.get("redelivered")), deliveries)
+        return Arrival(bool(self.delivery_info.get("redelivered")), deliveries)
 
-    def _went_on(self, place: Place, reason: Hindrance) -> bool:
-        """Hand over a copy that waits on, or has one more crash counted. If that cannot be, it is run after all."""
-        match reason:
-            case Again():
-                to = place.waiting(reason.rung)
-                raw = self._counted(self._history.with_another_snooze(), reason)
-            case _:
-                assert reason is Recount.CRASH
-                to, raw = ("", place.name), self._counted(self._history.with_crashes(self._history.crashes + 1), None)
-        if not self._handed_over(raw, to):
-            return False
-        super().acknowledge()
-        state.task_ready(self)
-        return True
-
-    def _counted(self, history: History, again: Again | None) -> bytes:
-        return retrying(
+    def _replaced(self, place: Place, verdict: RetryVerdict | RequeueVerdict) -> bool:
+        """Publish a copy that waits on, or has one more crash counted, and acknowledge the original. Returns whether
+        that was possible.
+        """
+        wait = verdict if isinstance(verdict, RetryVerdict) else None
+        if isinstance(verdict, RetryVerdict):
+            to, history = place.waiting(verdict.rung), self._history.with_another_snooze()
+        else:
+            to, history = ("", place.name), self._history.with_crashes(verdict.crashes)
+        raw = retrying(
             properties_of(self._message).encode(),
             history,
             None,
             origin=self._origin,
             attempt=self._attempt,
-            delay=again.rung.delay if again is not None else None,
-            not_before=again.not_before if again is not None else None,
+            delay=wait.rung.delay if wait is not None else None,
+            not_before=wait.not_before if wait is not None else None,
             budget=budget_of(self._app),
         )
+        if not self._handed_over(raw, to):
+            return False
+        super().acknowledge()
+        return True
 
     # After it was run ---------------------------------------------------------------------------------
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         error = _unwrapped(exc_info)
         fate = fate_of(error)
-        if fate is Fate.CRASHED and self._crashed_too_often():
-            exc_info, fate = _raised(CrashedTooOften(f"it ended its process {self._limit} times: {error}")), Fate.PARKED
+        if fate is Fate.CRASHED and isinstance(self._after_crash(), ParkVerdict) and not self._is_done():
+            times = self._history.crashes + 1
+            exc_info, fate = _raised(CrashedTooOften(f"it ended its process {times} times: {error}")), Fate.PARKED
         self._fate, self._told = fate, exc_info
         try:
             return super().on_failure(exc_info, send_failed_event, return_ok)
@@ -136,17 +135,19 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
         """As if it had failed with this."""
         self.on_failure(_raised(error))
 
-    @property
-    def _limit(self) -> int | None:
-        return self._equipment.crash_limit if self._equipment is not None else None
+    def _after_crash(self) -> Verdict | None:
+        """Return what becomes of the task now that its process is gone; None if Celery settles it. Where the queue
+        counts deliveries it counts this crash, too: see `_is_held_back`.
+        """
+        place = self._place
+        if place is None or place.counts_deliveries or place.recovery.crash_guard is CrashGuard.NONE:
+            return None
+        if state.should_terminate:  # the worker is told to end at once: that is no crash
+            return None
+        return decide(Crashed(alone=True), self._history, place.recovery, datetime.now(UTC), 0.0)
 
-    def _crashed_too_often(self) -> bool:
-        """With this crash. Where the queue counts deliveries it does so for crashes: see `_is_held_back`."""
-        if self._place is None or self._limit is None or self._place.counts_deliveries or state.should_terminate:
-            return False
-        if self._already_cancelled or self._already_revoked or self._history.crashes + 1 < self._limit:
-            return False
-        return not self._success_was_stored()
+    def _is_done(self) -> bool:
+        return self._already_cancelled or self._already_revoked or bool(self._success_was_stored())
 
     def acknowledge(self) -> None:
         if self._fate is not Fate.PARKED or not self._parked():
@@ -155,22 +156,18 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
     def reject(self, requeue: bool = False) -> None:
         if self._fate is Fate.PARKED and not requeue and self._parked():
             return
-        if self._fate is Fate.CRASHED and requeue and self._put_back():
+        if self._fate is Fate.CRASHED and requeue and self._requeued():
             return
         super().reject(requeue)
 
-    def _put_back(self) -> bool:
-        """A copy of it, with the crash counted. Without that, if it must be: it is then counted when it comes again."""
-        place = self._place
-        if place is None or self._limit is None or place.counts_deliveries or self.acknowledged:
+    def _requeued(self) -> bool:
+        """Put a copy back with the crash counted. If that fails, the crash is counted when it is redelivered."""
+        verdict, place = self._after_crash(), self._place
+        if verdict is None or place is None or self.acknowledged:
             return False
-        if state.should_terminate:  # the worker is told to end at once: that is nobody's crash
-            return False
-        raw = self._counted(self._history.with_crashes(self._history.crashes + 1), None)
-        if not self._handed_over(raw, ("", place.name)):
-            return False
-        super().acknowledge()
-        return True
+        if not isinstance(verdict, RequeueVerdict):  # it would be parked, but Celery knows that it is done
+            verdict = RequeueVerdict("its process died", self._history.crashes + 1)
+        return self._replaced(place, verdict)
 
     # Parking ------------------------------------------------------------------------------------------
 

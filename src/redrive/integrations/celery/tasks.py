@@ -33,7 +33,7 @@ from redrive.integrations.celery.sending import Rewrite, budget_of, confirmed
 from redrive.recovery.failure import describe
 from redrive.recovery.history import read_history
 from redrive.recovery.story import Origin, retrying
-from redrive.recovery.verdict import Again
+from redrive.recovery.verdict import RetryVerdict
 
 _OWN = "celery."  # how the names of Celery's own tasks begin
 _WAYS = ("queue", "exchange", "routing_key")
@@ -91,11 +91,11 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
             return None
         now, headers = datetime.now(UTC), request.headers or {}
         attempt = max(read_history(headers, place.name, via_reject=False).failed, request.retries) + 1
-        again = next_wait(place.policy, attempt, self._asked(eta, countdown, now), now, random.random())
-        if again is None:
+        verdict = next_wait(place.policy, attempt, self._asked(eta, countdown, now), now, random.random())
+        if verdict is None:
             return None
         error = exc or sys.exc_info()[1] or Retry("the task asked to be tried again")
-        return _Detour(place, again, attempt, error, self._origin(place), headers, now, budget_of(self.app))
+        return _Detour(place, verdict, attempt, error, self._origin(place), headers, now, budget_of(self.app))
 
     def _asked(self, eta: datetime | None, countdown: float | None, now: datetime) -> timedelta | None:
         """How long the task wants to wait. One that says nothing leaves it to the ladder; so does Celery's default."""
@@ -122,7 +122,7 @@ class _Detour:
     """One retry: where it waits, and what it tells."""
 
     place: Place
-    again: Again
+    verdict: RetryVerdict
     attempt: int
     error: BaseException
     origin: Origin
@@ -132,11 +132,11 @@ class _Detour:
 
     @property
     def to(self) -> tuple[str, str]:
-        return self.place.waiting(self.again.rung)
+        return self.place.waiting(self.verdict.rung)
 
     @property
     def seconds(self) -> float:
-        wait = self.again.rung.delay if self.again.not_before is None else self.again.not_before - self.now
+        wait = self.verdict.rung.delay if self.verdict.not_before is None else self.verdict.not_before - self.now
         return wait.total_seconds()
 
     def rewrite(self, raw: bytes) -> bytes:
@@ -146,8 +146,8 @@ class _Detour:
             describe(self.error, self.now, stack=False),
             origin=self.origin,
             attempt=self.attempt,
-            delay=self.again.rung.delay,
-            not_before=self.again.not_before,
+            delay=self.verdict.rung.delay,
+            not_before=self.verdict.not_before,
             budget=self.budget,
         )
 

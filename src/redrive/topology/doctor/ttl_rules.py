@@ -23,7 +23,8 @@ def ttl_consumed(context: RuleContext) -> Iterator[Occurrence]:
         consumers = context.consumers(queue.name)
         if consumers and context.waits(queue) and not _is_also_expiring(context, queue):
             targets = ", ".join(sorted(context.dead_letters[queue.name])) or "where it came from"
-            evidence = f"{show(context, queue, 'x-message-ttl')}, then back to {targets}; and {pluralise(consumers, 'consumer')}"
+            ttl, readers = show(context, queue, "x-message-ttl"), pluralise(consumers, "consumer")
+            evidence = f"{ttl}, then back to {targets}; and {readers}"
             yield Occurrence(queue.name, evidence, f"stop the consumers of {queue.name}: consume from {targets}")
 
 

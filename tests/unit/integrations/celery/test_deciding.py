@@ -10,26 +10,16 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Terminate
 from celery.exceptions import Retry as Retried
 
 from redrive.errors import Unroutable
-from redrive.integrations.celery.deciding import (
-    Arrival,
-    CrashedTooOften,
-    Fate,
-    Recount,
-    fate_of,
-    hindrance,
-    next_wait,
-    reason_of,
-)
-from redrive.recovery.history import History
+from redrive.integrations.celery.deciding import CrashedTooOften, Fate, fate_of, next_wait, reason_of
 from redrive.recovery.retry import Exponential, Retry
 from redrive.recovery.story import ParkReason
-from redrive.recovery.verdict import Again, Bury
+from redrive.recovery.verdict import RetryVerdict
 
 NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)
 LADDER = Retry(steps=["30s", "60s", "2m", "10m"])
 
 
-def label(again: Again | None) -> str:
+def label(again: RetryVerdict | None) -> str:
     assert again is not None
     return again.rung.label
 
@@ -66,43 +56,6 @@ def test_more_retries_than_an_exponential_ladder_has_rungs_stay_on_its_last() ->
 
 def test_a_policy_without_waits_leaves_it_to_celery() -> None:
     assert next_wait(Retry(attempts=1), 1, None, NOON, 0.0) is None
-
-
-# Coming in ----------------------------------------------------------------------------------------
-
-
-def arrival(crashes: int = 0, *, redelivered: bool = False, deliveries: int | None = None, due: int = 0) -> Arrival:
-    not_before = NOON + timedelta(seconds=due) if due else None
-    return Arrival(History(crashes=crashes, not_before=not_before), redelivered, deliveries)
-
-
-def test_most_come_in() -> None:
-    assert hindrance(arrival(), LADDER, 5, NOON) is None
-    assert hindrance(arrival(crashes=4), LADDER, 5, NOON) is None  # the copy of one that crashed
-
-
-def test_one_that_comes_again_may_have_crashed_and_is_counted() -> None:
-    assert hindrance(arrival(redelivered=True), LADDER, 5, NOON) is Recount.CRASH
-    assert hindrance(arrival(3, redelivered=True), LADDER, 5, NOON) is Recount.CRASH
-    assert hindrance(arrival(4, redelivered=True), LADDER, 5, NOON) == Bury(ParkReason.CRASHED)
-    assert hindrance(arrival(99, redelivered=True), LADDER, None, NOON) is None
-
-
-def test_where_the_queue_counts_deliveries_nobody_else_does() -> None:
-    assert hindrance(arrival(redelivered=True, deliveries=4), LADDER, 5, NOON) is None
-    assert hindrance(arrival(redelivered=True, deliveries=5), LADDER, 5, NOON) == Bury(ParkReason.CRASHED)
-
-
-def test_one_whose_time_has_not_come_waits_on_for_what_is_left() -> None:
-    assert hindrance(arrival(due=45), LADDER, 5, NOON) == Again(
-        LADDER.rung(2), NOON + timedelta(seconds=45), counts=False
-    )
-    assert hindrance(arrival(due=-1), LADDER, 5, NOON) is None
-    assert hindrance(arrival(due=45), None, 5, NOON) is None
-
-
-def test_a_time_beyond_reason_is_not_waited_for() -> None:
-    assert hindrance(arrival(due=32 * 86400), LADDER, 5, NOON) is None
 
 
 # The end ------------------------------------------------------------------------------------------

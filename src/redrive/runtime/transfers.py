@@ -1,0 +1,293 @@
+"""Move messages to other queues: *publish (mandatory) → confirm → ack*. What can die in between:
+
+    before the publish      nothing has happened: the message is redelivered
+    before the confirm      the copy may exist: the message is redelivered, and there may be two
+    before the ack          the copy exists: the message is redelivered, and there are two
+
+If a publish fails, the message stays in its queue: it is released after a pause, which grows while this goes on.
+
+Nothing waits for any of this: a message is settled while the next one is handled. At most `prefetch` deliveries are
+unacknowledged at any time, so that is bounded too. A copy that can be sent at once costs no task: its confirm calls a
+`HandOver`, which does the rest. Tasks are for what must wait for something else first: a turn to publish, a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from msgspec.structs import replace
+
+from redrive.errors import PublishError, PublishRefused
+from redrive.protocol.content import Delivery
+from redrive.recovery.backoff import Backoff, Spell
+from redrive.runtime.clock import Clock
+from redrive.runtime.observing import Observer, Outcome, Settled
+from redrive.runtime.ports import Consuming, HandsOver
+from redrive.wire.patch import patch_properties, raw_long
+
+log = logging.getLogger("redrive.runtime")
+
+_PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=30), jitter=0.2)
+_MOVE_PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=5), jitter=0.2)
+_LAST_CONFIRMS = 5.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a copy of a message goes. `x_delay`: for exchanges that delay."""
+
+    exchange: str
+    routing_key: str
+    x_delay: int | None = None
+
+
+class Transfers:
+    """The messages of one consumer that are on their way to another queue, or wait to be released."""
+
+    def __init__(
+        self,
+        queue: str,
+        publisher: HandsOver,
+        observer: Observer,
+        clock: Clock,
+        release: Callable[[Delivery], None],
+    ) -> None:
+        """`release` gives a delivery back to its queue, at once."""
+        self._queue = queue
+        self._publisher = publisher
+        self._observer = observer
+        self._clock = clock
+        self._release = release
+        self.trouble = Spell(_PAUSES)  # with retry and dead-letter queues
+        self._move_trouble = Spell(_MOVE_PAUSES)  # with moves into and out of quarantine
+        self._copies: set[HandOver] = set()  # that the broker has not answered for
+        self._tasks: set[asyncio.Task[None]] = set()  # that wait for something else
+        self._publishing: set[asyncio.Task[None]] = set()  # those of them that publish a copy
+        self._moving: dict[Delivery, asyncio.Task[bool]] = {}  # deliveries on their way to quarantine
+        self.returning: set[Delivery] = set()  # from quarantine to the main queue
+        self.consuming: list[Consuming] = []  # the main queue and the quarantine queue, once they are consumed
+        self.closed = False
+
+    # Copies -------------------------------------------------------------------------------------------
+
+    def send(self, delivery: Delivery, to: Destination, raw: bytes, event: Settled | None) -> None:
+        """Publish a copy; `answered` goes on when the broker has answered. `event` is what observers get then."""
+        if to.x_delay is not None:
+            raw = patch_properties(raw, set_headers={b"x-delay": raw_long(to.x_delay)})
+        copy = HandOver(self, delivery, event)
+        if self._publisher.publish_now(to.exchange, to.routing_key, delivery.body, raw, copy):
+            self._copies.add(copy)
+        else:
+            task = self.spawn(self._send_in_turn(to, raw, delivery, event))
+            self._publishing.add(task)
+            task.add_done_callback(self._publishing.discard)
+
+    async def _send_in_turn(self, to: Destination, raw: bytes, delivery: Delivery, event: Settled | None) -> None:
+        try:
+            await self._publisher.publish(to.exchange, to.routing_key, delivery.body, raw)
+        except PublishError as error:
+            self._refused(delivery, event, error)
+        else:
+            self._confirmed(delivery, event)
+
+    def answered(self, copy: HandOver, error: PublishError | None) -> None:
+        """The broker has confirmed the copy, or refused it."""
+        if copy not in self._copies:
+            return  # abandoned: the original is not ours any more
+        self._copies.remove(copy)
+        if error is None:
+            self._confirmed(copy.delivery, copy.event)
+        else:
+            self._refused(copy.delivery, copy.event, error)
+
+    def _confirmed(self, delivery: Delivery, event: Settled | None) -> None:
+        self.returning.discard(delivery)
+        delivery.ack()
+        self._pauses_of(event).end()
+        if event is not None:
+            self._observer.settled(event)
+
+    def _refused(self, delivery: Delivery, event: Settled | None, error: PublishError) -> None:
+        self.returning.discard(delivery)
+        log.error("a message of %s stays where it is: %s", self._queue, error)
+        if event is not None:
+            reason = f"not handed over: {error}"
+            self._observer.settled(replace(event, outcome=Outcome.RELEASED, reason=reason, delay=None))
+        self.spawn(self._release_after(delivery, self._pauses_of(event)))
+
+    def _pauses_of(self, event: Settled | None) -> Spell:
+        """A move says nothing about a retry or dead-letter queue that refuses, and the other way round."""
+        return self._move_trouble if event is None or event.outcome is Outcome.RELEASED else self.trouble
+
+    # Moves into quarantine ----------------------------------------------------------------------------
+
+    async def move(self, delivery: Delivery, queue: str, raw: bytes, event: Settled) -> bool:
+        """Move a delivery to a quarantine queue. Returns whether it is there; if not, it is released. Raises
+        PublishRefused.
+        """
+        self._moving[delivery] = task = asyncio.create_task(self._move(delivery, queue, raw, event))
+        task.add_done_callback(lambda _: self._end_move(delivery))
+        return await asyncio.shield(task)  # if the handler is cancelled now, the move still comes to its end
+
+    async def _move(self, delivery: Delivery, queue: str, raw: bytes, event: Settled) -> bool:
+        try:
+            await self._publisher.publish("", queue, delivery.body, raw)
+        except PublishRefused:
+            raise
+        except PublishError as error:
+            self._refused(delivery, event, error)
+            return False
+        self._move_trouble.end()
+        delivery.ack()
+        return True
+
+    def _end_move(self, delivery: Delivery) -> None:
+        task = self._moving.pop(delivery)
+        if not task.cancelled():
+            task.exception()  # if the handler that waited for it was cancelled, nothing else reads it
+
+    def is_moving(self, delivery: Delivery) -> bool:
+        """Whether a delivery is on its way to quarantine: its ack follows the confirm of the copy."""
+        return delivery in self._moving
+
+    # Releases after a pause ---------------------------------------------------------------------------
+
+    def release_later(self, delivery: Delivery, *, moving: bool = False) -> None:
+        """Release a delivery after a pause. `moving`: it was on its way into or out of quarantine."""
+        self.spawn(self._release_after(delivery, self._move_trouble if moving else self.trouble))
+
+    def give_up(self, deliveries: Iterable[Delivery], bug: BaseException) -> None:
+        """Release deliveries that a bug left unsettled. If they stayed here they would never be handled, and with
+        enough of them nothing would.
+        """
+        self.report(bug)
+        for delivery in deliveries:
+            if not delivery.settled:
+                self.release_later(delivery)
+
+    async def _release_after(self, delivery: Delivery, pauses: Spell) -> None:
+        pause = pauses.pause(self._clock.monotonic(), random.random())
+        try:
+            await asyncio.sleep(pause.total_seconds())
+        finally:
+            if not delivery.settled:
+                self._release(delivery)
+
+    # Background work ----------------------------------------------------------------------------------
+
+    @property
+    def in_progress(self) -> int:
+        return len(self._copies) + len(self._tasks) + len(self._moving)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work that settles a delivery, while others are handled."""
+        task = asyncio.create_task(work, name=f"redrive-settle-{self._queue}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.report(error)
+
+    def report(self, error: BaseException) -> None:
+        log.critical("settling a message of %s failed: a bug", self._queue, exc_info=error)
+
+    async def flush(self) -> None:
+        """Wait until no message is between two queues."""
+        while moving := self._between_queues():
+            await asyncio.wait(moving)
+        await self.flush_acks()
+
+    async def flush_acks(self) -> None:
+        """Wait until the broker has read every ack: one that was only sent is lost if a message kills this process."""
+        for consuming in self.consuming:
+            await consuming.flush()
+
+    async def finish_moves(self) -> None:
+        """Give copies that were published a moment to be confirmed, so that their originals are acked."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_CONFIRMS):
+                await self.flush()
+
+    def _between_queues(self) -> list[asyncio.Future[Any]]:
+        return [*self._moving.values(), *self._publishing, *(copy.end() for copy in self._copies)]
+
+    async def drained(self) -> None:
+        """Wait until nothing is being settled."""
+        while self.in_progress:
+            await asyncio.wait({*self._tasks, *self._between_queues()})
+
+    async def close(self) -> None:
+        """End every pause, and wait a moment for the confirms of what is published. From then on nothing is published:
+        what is left goes back to its queue with its channel.
+        """
+        for task in self._tasks:
+            task.cancel()
+        if self.in_progress:
+            await asyncio.sleep(0)  # the pauses end, and their messages are released
+            await self.finish_moves()
+        self.closed = True
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Leave every message where it is whose copy the broker has not confirmed by now."""
+        for task in (*self._tasks, *self._moving.values()):
+            task.cancel()
+        copies, self._copies = self._copies, set()
+        for copy in copies:
+            copy.over()
+
+
+class HandOver:
+    """A copy that the broker has not confirmed: a publisher calls it like a future, and it has the rest done.
+
+    That still belongs to the message that failed: observers find the context in which it was handled. It holds no
+    reference to the error, and so to none of the objects that the handler used.
+    """
+
+    __slots__ = ("_context", "_end", "_transfers", "delivery", "event")
+
+    def __init__(self, transfers: Transfers, delivery: Delivery, event: Settled | None) -> None:
+        """`event`: what observers get when the copy is there and the original acked."""
+        self.delivery = delivery
+        self.event = event
+        self._transfers = transfers
+        self._context = copy_context()
+        self._end: asyncio.Future[None] | None = None
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, _: None, /) -> None:
+        self._answered(None)
+
+    def set_exception(self, error: PublishError, /) -> None:
+        self._answered(error)
+
+    def _answered(self, error: PublishError | None) -> None:
+        try:
+            self._context.run(self._transfers.answered, self, error)
+        except Exception as bug:  # it must not end the connection, which is in the middle of reading
+            self._transfers.report(bug)
+        finally:
+            self.over()
+
+    def end(self) -> asyncio.Future[None]:
+        """Done when nothing is left to do: made for the few who wait."""
+        if self._end is None:
+            self._end = asyncio.get_running_loop().create_future()
+        return self._end
+
+    def over(self) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
