@@ -264,7 +264,7 @@ def choose_route(
     """
     if retry.via is Route.QUORUM:
         return RetryVerdict(verdict.rung, verdict.not_before, verdict.counts, Route.QUORUM)
-    if retry.via is Route.REJECT and broker_counts and verdict.counts and verdict.not_before is None:
+    if broker_counts and retry.via is Route.REJECT and verdict.counts and verdict.not_before is None:
         return RetryVerdict(verdict.rung, via=Route.REJECT)
     if not has_room:
         return ParkVerdict(ParkReason.UNCOUNTABLE)

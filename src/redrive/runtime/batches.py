@@ -236,7 +236,7 @@ class Batching:
         try:
             return self._spec.isolates(error)
         except Exception as bug:
-            self._walk.has_no_answer("can one message be to blame for this error", error, "halves are tried", bug)
+            self._walk.has_no_answer("isolate=", error, "handling the halves of the batch", bug)
             return True
 
     def _message_of(self, delivery: Delivery) -> Message:

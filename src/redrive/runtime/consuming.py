@@ -207,22 +207,22 @@ class Walk:
         try:
             return classify(error, self._policy.retry, now)
         except Exception as bug:
-            self.has_no_answer("may this error pass", error, "it is tried again", bug)
+            self.has_no_answer("the retry policy", error, "treating it as transient", bug)
             return TRANSIENT
 
     def _blames(self, breaker: Breaker, error: BaseException) -> bool:
         try:
             return breaker.blames(error)
         except Exception as bug:
-            self.has_no_answer("does this error trip the breaker", error, "it does not", bug)
+            self.has_no_answer("the breaker policy", error, "not counting it", bug)
             return False
 
-    def has_no_answer(self, question: str, error: BaseException, then: str, bug: Exception) -> None:
-        """Log that a function in the settings, or something in the error itself, raised when it was asked about a
-        failure. The message must not suffer for that.
+    def has_no_answer(self, setting: str, error: BaseException, then: str, bug: Exception) -> None:
+        """Log that a callback in the settings, or the error itself, raised when it was asked about a failure. The
+        message must not suffer for that.
         """
-        name = type_name(error)
-        log.error("consumer of %s: %s, %s? Nobody can say, so %s", self.queue, question, name, then, exc_info=bug)
+        text = "consumer %s: %s raised while classifying %s; %s"
+        log.error(text, self.queue, setting, type_name(error), then, exc_info=bug)
 
     def _said_nothing(self) -> None:
         """Tell the breaker that this delivery proved nothing: if it was a probe, another one is needed."""

@@ -102,7 +102,8 @@ class Observers(Observer):
         for name in _HOOKS:
             hooks = [getattr(observer, name) for observer in observers]
             inherited = getattr(Observer, name)
-            setattr(self, name, _call_all([hook for hook in hooks if getattr(hook, "__func__", hook) is not inherited]))
+            if hooks := [hook for hook in hooks if getattr(hook, "__func__", hook) is not inherited]:
+                setattr(self, name, _call_all(hooks))
 
 
 def _call_all(hooks: Sequence[Callable[..., None]]) -> Callable[..., None]:
