@@ -15,6 +15,7 @@ from typing import Any, Literal
 from redrive.errors import ConfigurationError
 from redrive.recovery.history import HeaderNames, read_name
 from redrive.recovery.retry import NO_RETRY, Retry, Route, Rung
+from redrive.recovery.story import Origin
 from redrive.recovery.verdict import CrashGuard, RecoveryPolicy
 from redrive.topology import Definitions, Queue, QueueType, Server, Topology, expand
 from redrive.topology.expansion import Expanded
@@ -28,10 +29,11 @@ _ATTRIBUTE = "redrive"  # of a Celery application that is equipped
 class Place:
     """One queue with its parts."""
 
-    def __init__(self, names: Expanded, crash_limit: int | None = None) -> None:
+    def __init__(self, names: Expanded, parking: Parking = "publish", crash_limit: int | None = None) -> None:
         """`crash_limit`: None for no crash guard."""
         self.names = names
         self.name = names.queue.name
+        self.parking = parking
         guard = CrashGuard.NONE if crash_limit is None else CrashGuard.COUNT
         self.recovery = RecoveryPolicy(names.queue.retry or NO_RETRY, guard, crash_limit or 1)
 
@@ -51,6 +53,17 @@ class Place:
     def waiting(self, rung: Rung) -> tuple[str, str]:
         return self.names.retry_exchange, self.names.rung(rung).key
 
+    def origin(self, app: Any, delivery_info: Mapping[str, Any] | None, host: object) -> Origin:
+        """Return where a message of this queue came from, and who writes its failure record."""
+        came = delivery_info or {}
+        return Origin(
+            exchange=str(came.get("exchange") or ""),
+            routing_key=str(came.get("routing_key") or ""),
+            queue=self.name,
+            app=str(app.main or "celery"),
+            host=str(host or ""),
+        )
+
     def __repr__(self) -> str:
         return f"<Place {self.name} retry={self.policy} dead_end={self.dead_end}>"
 
@@ -62,8 +75,6 @@ class Equipment:
     topology: Topology
     places: Mapping[str, Place]
     default: Place
-    parking: Parking
-    crash_limit: int | None
     definitions: Definitions
 
     @classmethod
@@ -75,9 +86,9 @@ class Equipment:
         for one in topology.queues:
             _check(one)
         server = Server()  # of what depends on the version nothing is needed here
-        places = {one.name: Place(Expanded(topology, one, server), crash_limit) for one in topology.queues}
+        places = {one.name: Place(Expanded(topology, one, server), parking, crash_limit) for one in topology.queues}
         default = _default(places, queue)
-        return cls(topology, places, default, parking, crash_limit, expand(topology, server))
+        return cls(topology, places, default, expand(topology, server))
 
     def place_of(self, exchange: str | None, routing_key: str | None, headers: Mapping[str, Any]) -> Place | None:
         """The queue of a delivery; None if it is not one of the topology's."""
@@ -115,6 +126,12 @@ def _default(places: Mapping[str, Place], queue: str | None) -> Place:
 def equipment_of(app: Any) -> Equipment | None:
     found = getattr(app, _ATTRIBUTE, None)
     return found if isinstance(found, Equipment) else None
+
+
+def find_place(app: Any, delivery_info: Mapping[str, Any] | None, headers: Mapping[str, Any]) -> Place | None:
+    """Return the queue of a delivery; None if the application is not equipped, or the queue is not in its topology."""
+    equipment, came = equipment_of(app), delivery_info or {}
+    return equipment.place_of(came.get("exchange"), came.get("routing_key"), headers) if equipment is not None else None
 
 
 def give_equipment(app: Any, equipment: Equipment) -> None:

@@ -35,12 +35,12 @@ from msgspec.structs import replace
 
 from redrive.integrations.celery.deciding import CrashedTooOften, Fate, fate_of, reason_of
 from redrive.integrations.celery.messages import body_of, properties_of
-from redrive.integrations.celery.places import Equipment, Place, equipment_of
+from redrive.integrations.celery.places import Place, equipment_of, find_place
 from redrive.integrations.celery.sending import budget_of, hand_over
 from redrive.recovery.admission import Arrival, admit
 from redrive.recovery.failure import MOST_STACK, Failure, describe
 from redrive.recovery.history import History, read_count, read_history
-from redrive.recovery.story import Origin, ParkReason, parking, retrying
+from redrive.recovery.story import ParkReason, parking, retrying
 from redrive.recovery.verdict import (
     Crashed,
     CrashGuard,
@@ -98,7 +98,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
             properties_of(self._message).encode(),
             history,
             None,
-            origin=self._origin,
+            origin=place.origin(self._app, self.delivery_info, self.hostname),
             attempt=self._attempt,
             delay=wait.rung.delay if wait is not None else None,
             not_before=wait.not_before if wait is not None else None,
@@ -173,11 +173,11 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
 
     def _parked(self) -> bool:
         """Is it settled by this? Else Celery settles it, because it keeps nothing or the task is not ours."""
-        place, equipment = self._place, self._equipment
-        if place is None or equipment is None or place.dead_end is None or self.acknowledged:
+        place = self._place
+        if place is None or place.dead_end is None or self.acknowledged:
             return False
         failure, reason = _failure_of(self._told, datetime.now(UTC)), self._reason()
-        if equipment.parking == "publish" and self._handed_over(self._with_story(failure, reason), place.dead_end):
+        if place.parking == "publish" and self._handed_over(self._with_story(place, failure, reason), place.dead_end):
             super().acknowledge()
         else:
             super().reject(requeue=False)
@@ -187,13 +187,13 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
     def _reason(self) -> ParkReason:
         return reason_of(_unwrapped(self._told), self._retries, self.task.max_retries)
 
-    def _with_story(self, failure: Failure, reason: ParkReason) -> bytes:
+    def _with_story(self, place: Place, failure: Failure, reason: ParkReason) -> bytes:
         return parking(
             properties_of(self._message).encode(),
             self._history,
             failure,
             reason=reason,
-            origin=self._origin,
+            origin=place.origin(self._app, self.delivery_info, self.hostname),
             attempt=self._attempt,
             at=failure.at,
             budget=budget_of(self._app),
@@ -210,19 +210,12 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
     # What is known of it ------------------------------------------------------------------------------
 
     @property
-    def _equipment(self) -> Equipment | None:
-        return equipment_of(self._app)
-
-    @property
     def _headers(self) -> dict[str, Any]:
         return self._message.headers or {}
 
     @cached_property
     def _place(self) -> Place | None:
-        if self._equipment is None:
-            return None
-        came = self.delivery_info
-        return self._equipment.place_of(came.get("exchange"), came.get("routing_key"), self._headers)
+        return find_place(self._app, self.delivery_info, self._headers)
 
     @cached_property
     def _history(self) -> History:
@@ -235,17 +228,6 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
     @property
     def _attempt(self) -> int:
         return max(self._history.failed, self._retries) + 1
-
-    @property
-    def _origin(self) -> Origin:
-        came = self.delivery_info
-        return Origin(
-            exchange=came.get("exchange") or "",
-            routing_key=came.get("routing_key") or "",
-            queue=self._place.name if self._place else "",
-            app=str(self._app.main or "celery"),
-            host=str(self.hostname),
-        )
 
 
 # What an ExceptionInfo tells ----------------------------------------------------------------------

@@ -28,7 +28,7 @@ from celery.exceptions import Reject, Retry
 
 from redrive.errors import PublishError
 from redrive.integrations.celery.deciding import next_wait
-from redrive.integrations.celery.places import Equipment, Place, equipment_of
+from redrive.integrations.celery.places import Place, find_place
 from redrive.integrations.celery.sending import Rewrite, budget_of, confirmed
 from redrive.recovery.failure import describe
 from redrive.recovery.history import read_history
@@ -83,10 +83,10 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
         self, exc: BaseException | None, eta: datetime | None, countdown: float | None, options: Mapping[str, Any]
     ) -> _Detour | None:
         """Where this retry goes; None: by Celery's own way."""
-        request, equipment = self.request, equipment_of(self.app)
-        if equipment is None or request.called_directly or request.is_eager or self.name.startswith(_OWN):
+        request = self.request
+        if request.called_directly or request.is_eager or self.name.startswith(_OWN):
             return None
-        place = _place_of(request, equipment)
+        place = find_place(self.app, request.delivery_info, request.headers or {})
         if place is None or place.policy is None or any(options.get(way) for way in _WAYS):
             return None
         now, headers = datetime.now(UTC), request.headers or {}
@@ -95,7 +95,16 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
         if verdict is None:
             return None
         error = exc or sys.exc_info()[1] or Retry("the task asked to be tried again")
-        return _Detour(place, verdict, attempt, error, self._origin(place), headers, now, budget_of(self.app))
+        return _Detour(
+            place,
+            verdict,
+            attempt,
+            error,
+            place.origin(self.app, request.delivery_info, request.hostname),
+            headers,
+            now,
+            budget_of(self.app),
+        )
 
     def _asked(self, eta: datetime | None, countdown: float | None, now: datetime) -> timedelta | None:
         """How long the task wants to wait. One that says nothing leaves it to the ladder; so does Celery's default."""
@@ -105,16 +114,6 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
         if countdown is None and self.default_retry_delay != celery.Task.default_retry_delay:
             countdown = self.default_retry_delay
         return timedelta(seconds=max(0.0, countdown)) if countdown is not None else None
-
-    def _origin(self, place: Place) -> Origin:
-        came = self.request.delivery_info or {}
-        return Origin(
-            exchange=came.get("exchange") or "",
-            routing_key=came.get("routing_key") or "",
-            queue=place.name,
-            app=str(self.app.main or "celery"),
-            host=str(self.request.hostname or ""),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +149,6 @@ class _Detour:
             not_before=self.verdict.not_before,
             budget=self.budget,
         )
-
-
-def _place_of(request: Any, equipment: Equipment) -> Place | None:
-    came = request.delivery_info or {}
-    return equipment.place_of(came.get("exchange"), came.get("routing_key"), request.headers or {})
 
 
 def _not_published(why: object) -> Reject:

@@ -19,11 +19,11 @@ from celery.worker.consumer import Consumer as CeleryConsumer
 
 from redrive.errors import TopologyError
 from redrive.integrations.celery.messages import body_of, properties_of, restore_nulls
-from redrive.integrations.celery.places import equipment_of
+from redrive.integrations.celery.places import equipment_of, find_place
 from redrive.integrations.celery.sending import budget_of, hand_over
 from redrive.recovery.failure import describe
 from redrive.recovery.history import read_history
-from redrive.recovery.story import Origin, ParkReason, parking
+from redrive.recovery.story import ParkReason, parking
 from redrive.topology import Definitions, Server, Topology, expand
 
 log = logging.getLogger("redrive.integrations.celery")
@@ -124,21 +124,19 @@ class _Parked:
             self._message.reject_log_error(logger, errors, requeue)
 
     def _copied(self) -> bool:
-        message, equipment = self._message, equipment_of(self._app)
-        came, headers = message.delivery_info or {}, message.headers or {}
-        place = equipment and equipment.place_of(came.get("exchange"), came.get("routing_key"), headers)
-        if not equipment or not place or place.dead_end is None or equipment.parking == "reject":
+        message = self._message
+        headers = message.headers or {}
+        place = find_place(self._app, message.delivery_info, headers)
+        if place is None or place.dead_end is None or place.parking == "reject":
             return False
-        now = datetime.now(UTC)
-        exchange, routing_key = str(came.get("exchange") or ""), str(came.get("routing_key") or "")
-        history = read_history(headers, place.name, via_reject=False)
+        now, history = datetime.now(UTC), read_history(headers, place.name, via_reject=False)
         try:
             raw = parking(
                 properties_of(message).encode(),
                 history,
                 describe(self._error, now),
                 reason=ParkReason.MALFORMED,
-                origin=Origin(exchange, routing_key, place.name, str(self._app.main or "celery"), self._host),
+                origin=place.origin(self._app, message.delivery_info, self._host),
                 attempt=history.failed + 1,
                 at=now,
                 budget=budget_of(self._app),
