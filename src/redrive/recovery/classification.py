@@ -1,10 +1,10 @@
-"""Is it worth trying again? What an error says about that, in the order in which it is asked.
+"""Classify an error: is a retry worth while? The first of these that applies decides.
 
-1. what the handler says itself (`redrive.recovery.signals`)
+1. a signal that the handler raised (`redrive.recovery.signals`)
 2. the policy's `classify`, `only` and `never`
 3. what is known of errors in general: data that cannot be decoded or validated never becomes valid; an HTTP status
-   tells whose fault it was, and `Retry-After` when to come back
-4. everything else may pass
+   shows whose fault it was, and `Retry-After` how long to wait
+4. every other error is transient
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redrive.recovery.signals import Discard, Park, RetryLater, Signal, Snooze
 class Kind(StrEnum):
     TRANSIENT = "transient"
     PERMANENT = "permanent"
-    REQUESTED = "requested"  # the handler wants it parked
+    REQUESTED = "requested"  # the handler raised Park
     DISCARDED = "discarded"
     SNOOZED = "snoozed"
 
@@ -38,7 +38,7 @@ class Classified:
 TRANSIENT = Classified(Kind.TRANSIENT)
 PERMANENT = Classified(Kind.PERMANENT)
 
-# Errors are recognised by the names of their classes, so that no library must be installed to be understood.
+# Errors are recognised by the names of their classes, so no library must be installed for that.
 _NEVER = {
     "ValidationError",
     "ValidationException",
@@ -52,12 +52,13 @@ _NEVER = {
     "UnprocessableEntityError",
     "UnprocessableEntityException",
 }
-# Statuses below 500 that may well be different next time: timeout, conflict, locked, too early, too many.
+# Statuses below 500 that may pass: timeout, conflict, locked, too early, too many.
 _MAY_PASS = {408, 409, 423, 425, 429}
 _LONGEST_WAIT = timedelta(days=1)
 
 
 def classify(error: BaseException, policy: Retry, now: datetime) -> Classified:
+    """Return whether an error may pass. Raises whatever a callback of the policy raises."""
     if isinstance(error, Signal) and (own := _by_itself(error)) is not None:
         return own
     said = _by_policy(error, policy)
@@ -105,12 +106,12 @@ def _never_passes(kind: type) -> bool:
 
 
 def http_status(error: BaseException) -> int | None:
-    """The HTTP status that an error of a common client carries: httpx, requests, aiohttp, urllib."""
+    """Return the HTTP status that an error of a common client carries: httpx, requests, aiohttp, urllib."""
     try:
         response = getattr(error, "response", None)
         found = _status_in(response, ("status_code", "status")) if response is not None else None
         return _status_in(error, ("status_code", "status", "code")) if found is None else found
-    except Exception:  # a property that raises, because nothing was answered
+    except Exception:  # a property that raises because there was no response
         return None
 
 
@@ -123,18 +124,18 @@ def _status_in(holder: object, names: tuple[str, ...]) -> int | None:
 
 
 def _retry_after(error: BaseException, now: datetime) -> timedelta | None:
-    """`Retry-After`, in seconds or as a date, if it makes sense."""
+    """Return the wait that `Retry-After` asks for, in seconds or as a date; None if it is not valid."""
     try:
         headers: Any = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
         text = str(headers.get("Retry-After") or headers.get("retry-after") or "").strip()
-    except Exception:  # what other libraries call headers is theirs to say
+    except Exception:  # the headers of another library can be any object
         return None
     if text.isascii() and text.isdigit() and len(text) < 10:
         wait = timedelta(seconds=int(text))
     else:
         try:
             when = parsedate_to_datetime(text)
-        except (ValueError, OverflowError):  # no date, or one with numbers that no calendar has
+        except (ValueError, OverflowError):  # not a date, or one outside the calendar
             return None
         wait = (when if when.tzinfo else when.replace(tzinfo=UTC)) - now
     return min(wait, _LONGEST_WAIT) if wait > timedelta(0) else None

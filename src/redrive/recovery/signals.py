@@ -1,9 +1,9 @@
-"""What a handler can say about its message by raising it, instead of leaving the decision to its policy.
+"""Exceptions that a handler raises to choose the outcome of its message, instead of leaving that to its policy.
 
-raise RetryLater(after="30s")     try again, not sooner than that; counts as an attempt
-raise Park("unknown customer")    to the dead-letter queue, now
-raise Discard("obsolete")         done with it, on purpose
-raise Snooze("5m")                not now; comes back without having used an attempt
+raise RetryLater(after="30s")     retry, not sooner than that; counts as an attempt
+raise Park("unknown customer")    park it now
+raise Discard("obsolete")         acknowledge it without handling it
+raise Snooze("5m")                retry after that, without using an attempt
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from redrive.recovery.durations import Duration, duration
 
 
 class Signal(Exception):
-    """A handler's own verdict."""
+    """The base of these exceptions."""
 
-    def __reduce__(self) -> tuple[Any, ...]:  # one that is raised in another process comes back as it was
+    def __reduce__(self) -> tuple[Any, ...]:  # so that one raised in another process arrives unchanged
         return _as_it_was, (type(self), self.args, vars(self))
 
 

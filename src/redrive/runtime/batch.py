@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Item(NamedTuple, Generic[T]):
-    """One of them: what it says, what came with it, and the delivery that brought it."""
+    """One message of a batch: its body, its headers, and its delivery."""
 
     body: T
     message: Message
@@ -24,20 +24,22 @@ class Item(NamedTuple, Generic[T]):
 
 
 class Batch(Generic[T]):
-    """The messages of one call. `fail` one, and the others are done all the same."""
+    """The messages of one call. `fail` marks one as failed; the others are acknowledged."""
 
     def __init__(
         self, bodies: Sequence[T], deliveries: Sequence[Delivery], message_of: Callable[[Delivery], Message]
     ) -> None:
-        """Of each delivery its body. Most handlers want nothing else, so that all else is made when it is asked for."""
-        self.deliveries = tuple(deliveries)  # whoever turned them round would have others acknowledged
+        """`bodies`: one for each delivery. Most handlers need nothing else, so items are made on demand."""
+        self.deliveries = tuple(
+            deliveries
+        )  # a tuple: a handler that reordered them would have the wrong ones acknowledged
         self.failures: dict[int, BaseException] = {}
         self._bodies = bodies
         self._message_of = message_of
 
     @property
     def bodies(self) -> list[T]:
-        """A list of the caller's own: it may be sorted or emptied."""
+        """Return the bodies in a new list, which the caller may change."""
         return list(self._bodies)
 
     @cached_property
@@ -52,7 +54,7 @@ class Batch(Generic[T]):
         return [item.message for item in self.items]
 
     def fail(self, item: Item[T] | Message | int, error: BaseException | str) -> None:
-        """Say that one of them failed: by item, message or position. It is retried or parked on its own."""
+        """Mark one message as failed, by item, message or position. It is retried or parked on its own."""
         self.failures[self._position(item)] = error if isinstance(error, BaseException) else RuntimeError(error)
 
     def _position(self, item: Item[T] | Message | int) -> int:
@@ -62,7 +64,7 @@ class Batch(Generic[T]):
         raise ValueError(f"{item!r} is not in this batch")
 
     def part(self, positions: Collection[int]) -> Batch[T]:
-        """Some of them, as a batch in which nobody has failed yet."""
+        """Return a batch of the messages at these positions, without failures."""
         return Batch(
             [self._bodies[position] for position in positions],
             [self.deliveries[position] for position in positions],

@@ -1,17 +1,18 @@
-"""Many messages for one call of a handler, each with a fate of its own.
+"""The batch consumer: one call of a handler for many messages, each of which is settled on its own.
 
-    accept     guard and read each message as it comes; what cannot be read is parked alone
-    prepare    where there is such a function: call it for each message, `processors` at a time
-    gather     until there are `size`, or the first has waited for `timeout`
+    accept     admit and read each message when it arrives; one that cannot be read is parked alone
+    prepare    if there is such a function, call it for each message, `processors` at a time
+    gather     until there are `size` messages, or the first has waited for `timeout`
     handle     one call for all of them, `batchers` calls at a time
-    settle     ack what went well; what the handler marked as failed, or what it stumbled over, goes its own way
+    settle     ack the messages; those that failed are retried or parked one by one
 
-When a whole batch raises, somebody in it is to blame, and the others are not: halves are tried until the culprits are
-found. That costs calls, so there is a budget; when it is spent (the database is down: everybody is a culprit) the rest
-fail together. Whoever can tell by the error that nobody is to blame says so (`isolate=`), and they do at once.
+When the handler raises, one message of the batch may be to blame and the others not: its halves are handled until the
+messages that fail are found. That costs calls, so there is a budget; when it is spent (the database is down: every call
+fails) the rest fail together. If the error shows that no single message is to blame (`isolate=`), they do so at once.
 
-A message that cannot be prepared fails as any message does, and its neighbours do not notice. Until its batch is
-settled, nothing of it is: a worker that dies loses what was prepared, and the next worker prepares it again.
+A message that cannot be prepared fails like any other message, and the rest of the batch is not affected. A message is
+settled with its batch and not before: if the worker dies, what was prepared is lost, and the next worker prepares it
+again.
 
     waiting      when the worker stops, given back to the queue
     preparing    prepared, gathered and handled; cancelled, it goes back to the queue
@@ -39,11 +40,11 @@ from redrive.runtime.message import Message, current_message
 from redrive.runtime.specs import BatchSpec
 from redrive.runtime.transactions import DatabaseUnavailable
 
-_SETTLED = object()  # in place of a body: there is none, and its message has gone its own way
+_SETTLED = object()  # in place of a body: the message is settled already
 
 
 class _Gathered(NamedTuple):
-    """What has come for a batch, each message in the same place of all three."""
+    """The messages of a batch so far, each at the same position of the three lists."""
 
     bodies: list[Any]
     deliveries: list[Delivery]
@@ -72,7 +73,7 @@ class Batching:
     # Gather -------------------------------------------------------------------------------------------
 
     async def __call__(self, deliveries: Sequence[Delivery]) -> None:
-        """As many as have come: each is gathered, or has gone its own way."""
+        """Gather each delivery, or settle it in another way."""
         walk, accept = self._walk, self._accept
         waiting = []
         for delivery in deliveries:
@@ -93,7 +94,7 @@ class Batching:
         self._accept(delivery)
 
     async def _handle_alone(self, delivery: Delivery) -> None:
-        """A batch of one."""
+        """Handle one message as a batch."""
         if self._preparation is not None:
             body = await self._preparation.prepare(delivery)
         else:
@@ -102,7 +103,7 @@ class Batching:
             await self._call(Batch([body], [delivery], self._message_of))
 
     def _gather(self, delivery: Delivery) -> None:
-        try:  # as `_read` does; for every message, a call less
+        try:  # as `_read` does, without a call per message
             body = self._reads(delivery.body, delivery.raw_properties)
         except Malformed as error:
             self._walk.malformed(delivery, error)
@@ -114,7 +115,7 @@ class Batching:
         if self._spec.key is not None:
             try:
                 key = self._spec.key(body)
-                hash(key)  # by which it is gathered: what escaped here would give back its neighbours, too
+                hash(key)  # an error that escaped here would give back the other messages, too
             except Exception as error:
                 self._walk.failed(delivery, error)
                 return
@@ -131,7 +132,7 @@ class Batching:
             self._close(key)
 
     def _close(self, key: Any) -> None:
-        """The batch is full, or has waited long enough."""
+        """Handle a batch that is full, or has waited long enough."""
         if (alarm := self._alarms.pop(key, None)) is not None:
             alarm.cancel()
         gathered = self._gathered.pop(key, None)
@@ -216,7 +217,7 @@ class Batching:
                 self._walk.succeeded(delivery)
 
     async def _without_the_failed(self, batch: Batch[Any], partly: PartlyFailed, budget: _Budget) -> None:
-        """In a transaction a part cannot fail alone: those that failed go their way, and the others begin anew."""
+        """Settle the messages that failed, and handle the others again: a transaction cannot fail in part."""
         for position, error in partly.failures.items():
             self._walk.failed(batch.deliveries[position], error)
         others = [position for position in range(len(batch)) if position not in partly.failures]
@@ -287,7 +288,7 @@ class Preparation:
         try:
             while self._waiting:
                 await self._process_next()
-                await asyncio.sleep(0)  # functions that never wait must not keep the loop
+                await asyncio.sleep(0)  # functions that never wait must not block the loop
         finally:
             self._running.discard(task)  # at once: the next message needs a new task
 
@@ -366,7 +367,7 @@ def _read(delivery: Delivery, handler: Handler, walk: Walk) -> Any:
 
 
 class _Budget:
-    """How many calls it may take to find culprits: enough for a few, however large the batch."""
+    """How many calls it may take to find the messages that fail: enough for a few, however large the batch."""
 
     def __init__(self, size: int) -> None:
         self._left = 4 * size.bit_length() + 8

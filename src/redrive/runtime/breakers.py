@@ -1,7 +1,7 @@
 """The breakers of one consumer: one for each dependency of its handler.
 
-A message is handled when all of them let it pass. A failure counts against those whose policies blame its error
-(`BreakerPolicy(only=...)`); to the others it says nothing.
+A message is handled when all of them let it pass. A failure counts for those whose policies blame its error
+(`BreakerPolicy(only=...)`); for the others it proves nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from redrive.runtime.observing import BreakerChanged, Observer
 
 
 class Breakers:
-    """`breakers`: by the name of the dependency. Consumers that depend on the same share one."""
+    """`breakers`: by the name of the dependency. Consumers with the same dependency share one."""
 
     def __init__(self, queue: str, breakers: Mapping[str, Breaker], observer: Observer, clock: Clock) -> None:
         self._queue = queue
@@ -31,7 +31,7 @@ class Breakers:
             pause = breaker.permits(now)
             self._tell(name, breaker.state if breaker.state is not before else None)
             if pause > 0:
-                for one in passed:  # where this message was to be a probe, another may be
+                for one in passed:  # this message is no probe of them after all: another may be
                     one.inconclusive()
                 return pause
             passed.append(breaker)

@@ -1,12 +1,12 @@
-"""A handler and how to call it: its arguments come by their annotations.
+"""Call a handler: its annotations say which arguments it gets.
 
     async def validate(file: FileUploaded, message: Message, publish: Publisher) -> None: ...
 
-`Message` and `Publisher` are given as they are; the one other parameter gets the decoded body. A coroutine function is
+`Message` and `Publisher` are passed as they are; the one other parameter gets the decoded body. A coroutine function is
 awaited; a plain one runs in a thread, or, for work that needs a processor of its own, in another process.
 
-What a function gives back is nobody's, unless it is work that has not been done yet: a coroutine, as a decorator that
-knows nothing of them passes it on, is awaited. A generator's code would never run, so such a handler is refused.
+The return value is ignored, unless it is work that has not been done yet: a coroutine that a decorator returned is
+awaited. The code of a generator would never run, so such a handler is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from redrive.runtime.message import Message
 
 
 class HandlerDied(Exception):
-    """The process that handled a message died of it, or of a neighbour."""
+    """The process that handled a message died: because of it, or of another message in the same pool."""
 
 
 class Handler:
@@ -130,7 +130,7 @@ class Handler:
     # Calling it ---------------------------------------------------------------------------------------
 
     def read(self, body: bytes, raw_properties: bytes) -> Any:
-        """The body as the handler wants it; `Malformed` if it cannot be."""
+        """Return the body as the type that the handler asks for. Raises `Malformed`."""
         return self._reader.read(body, raw_properties) if self._reader is not None else None
 
     def arguments(self, body: Any, message: Message | None, session: Any) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Handler:
             arguments[self._message] = message
         return arguments
 
-    # These give what is to be awaited, and are none themselves: a handler is called for every message.
+    # These return an awaitable and are not coroutines themselves: that is one object less for every message.
 
     def call(self, body: Any, message: Message, session: Any = None) -> Awaitable[Any]:
         return self._run(self.arguments(body, message, session))
@@ -197,13 +197,13 @@ class Handler:
 def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     try:
         return function(**arguments)
-    except StopIteration as error:  # which no future can hold: who waits for one would wait for ever
+    except StopIteration as error:  # which no future can hold: its waiter would wait indefinitely
         raise RuntimeError("the handler raised StopIteration") from error
 
 
 def _call_as_process(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """What it gives back stays here, and an error that would not arrive is told in its words: one that cannot be read
-    on the other side would end all processes, with what the others are at.
+    """Call a function in another process. Its return value stays here. An error that cannot be pickled is replaced by
+    its text: one that cannot be read on the other side would break the whole pool.
     """
     try:
         _check_result(_call(function, arguments))
@@ -226,7 +226,7 @@ def _travels(error: Exception) -> bool:
 
 
 class FailedElsewhere(Exception):
-    """An error of another process that could not be sent from there: in its words, and by its name."""
+    """Stands for an error of another process that could not be pickled. It has the name and the text of that error."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         names = [(kind.__module__, kind.__qualname__) for kind in type(self).__mro__]
@@ -244,7 +244,7 @@ def _told(names: tuple[tuple[str, str], ...], text: str) -> FailedElsewhere:
 
 @lru_cache(256)
 def _kind(names: tuple[tuple[str, str], ...]) -> type[FailedElsewhere]:
-    """A class of that name, with bases of the names that its bases have: by these it is recognised."""
+    """Return a class of that name, whose bases have the names of its bases: errors are recognised by these."""
     if not names:
         return FailedElsewhere
     (module, name), *bases = names
