@@ -139,7 +139,7 @@ async def test_the_relay_of_a_second_worker_on_sqlite_waits_for_its_turn(
 ) -> None:
     if app.database.is_postgresql:
         pytest.skip("PostgreSQL: as many as you like")
-    monkeypatch.setattr("redrive.app._STANDBY", 0.01)
+    monkeypatch.setattr("redrive.client.relay_lock._STANDBY", 0.01)
     app.queue("orders", dlq=False)
     stop, started, second_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
     first = asyncio.create_task(app.relay(stop, ready=lambda _: started.set()))

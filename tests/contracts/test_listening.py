@@ -164,7 +164,7 @@ async def test_two_processes_share_the_folder_and_each_event_is_handled_once(sho
 
 
 async def test_when_the_process_that_hosts_ends_another_goes_on(shop: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.app._STANDBY", 0.01)
+    monkeypatch.setattr("redrive.client.relay_lock._STANDBY", 0.01)
     first, second = shop(), shop(who="second")
     async with AsyncExitStack() as hosting:
         await hosting.enter_async_context(first.app.listening())

@@ -145,7 +145,7 @@ async def test_a_relay_that_declares_nothing_leaves_its_rows_alone_until_there_i
 async def test_a_relay_that_lost_its_turn_with_its_connection_waits_until_it_has_it_again(
     app: App, amqp_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.app._STANDBY", 0.01)
+    monkeypatch.setattr("redrive.client.relay_lock._STANDBY", 0.01)
     monkeypatch.setattr("redrive.store.outbox_relay._TROUBLE", 0.01)
     async with FaultProxy(amqp_url) as network:
         url = app.database.url.render_as_string(hide_password=False)

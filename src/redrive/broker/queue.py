@@ -14,7 +14,7 @@ of a lower priority, waits for it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from redrive.broker.clock import Alarm
 from redrive.broker.message import Entry, Message
@@ -23,30 +23,12 @@ from redrive.broker.ready_queue import PriorityQueue, ReadyQueue
 from redrive.wire.methods.queue import QueueDeclare
 
 if TYPE_CHECKING:
+    from redrive.broker.channel import Channel
+    from redrive.broker.consumer import ChannelConsumer
     from redrive.broker.vhost import VirtualHost
 
 # The longest wait an event loop's timer is set for; a longer one is set again when it rings.
 _LONGEST_ALARM = 24 * 3600.0
-
-
-class Consumer(Protocol):
-    """Whoever takes messages from a queue. A channel makes them."""
-
-    priority: int
-    unacked: int
-
-    def has_room(self) -> bool:
-        """Does it take one more now?"""
-
-    def deliver(self, queue: Queue, entry: Entry) -> None: ...
-
-    def cancelled_by_broker(self) -> None: ...
-
-
-class Publisher(Protocol):
-    """Whoever puts messages into a queue and may be refused: a channel."""
-
-    admitted: dict[object, bool] | None  # by whom, while it commits a transaction: news reach it afterwards
 
 
 class Queue:
@@ -72,8 +54,8 @@ class Queue:
         self.getting = 0  # of these, by basic.get
         self.deleted = False
         self.exclusive_consumer = False
-        self._consumers: list[Consumer] = []  # in the order of delivery: by priority, then by turn
-        self._elected: Consumer | None = None  # the single active consumer, where there is to be one
+        self._consumers: list[ChannelConsumer] = []  # in the order of delivery: by priority, then by turn
+        self._elected: ChannelConsumer | None = None  # the single active consumer, where there is to be one
         self._had_consumers = False
         self._ready = self._make_ready()
         self._drops = settings.overflow == "drop-head" and settings.limited
@@ -116,7 +98,7 @@ class Queue:
             settings.max_bytes is not None and self._bytes + size > settings.max_bytes
         )
 
-    def publish(self, message: Message, by: Publisher | None = None) -> bool:  # noqa: ARG002 - a quorum queue wants to know
+    def publish(self, message: Message, by: Channel | None = None) -> bool:  # noqa: ARG002 - a quorum queue wants to know
         """Take a message in, unless the queue is full and refuses. `by`: the channel, or nobody for a dead letter."""
         settings = self.settings
         if settings.overflow != "drop-head" and self._would_overflow(self._size(message)):
@@ -214,7 +196,7 @@ class Queue:
 
     # Out ----------------------------------------------------------------------------------------------
 
-    def _active(self) -> Iterable[Consumer]:
+    def _active(self) -> Iterable[ChannelConsumer]:
         if not self.settings.single_active_consumer:
             return self._consumers
         return () if self._elected is None else (self._elected,)
@@ -230,7 +212,7 @@ class Queue:
         finally:
             self._dispatching = False
 
-    def _next_consumer(self) -> Consumer | None:
+    def _next_consumer(self) -> ChannelConsumer | None:
         for place, consumer in enumerate(self._active()):
             if consumer.has_room():
                 if len(self._consumers) > 1 and not self.settings.single_active_consumer:
@@ -332,7 +314,7 @@ class Queue:
 
     # Consumers ----------------------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer, *, exclusive: bool) -> None:
+    def add(self, consumer: ChannelConsumer, *, exclusive: bool) -> None:
         self.touch()
         self._consumers.insert(self._place(consumer), consumer)
         if self.settings.single_active_consumer:
@@ -341,7 +323,7 @@ class Queue:
         self.exclusive_consumer = exclusive
         self._stop_waiting_for_use()
 
-    def _place(self, consumer: Consumer) -> int:
+    def _place(self, consumer: ChannelConsumer) -> int:
         place = 0
         while place < len(self._consumers) and self._consumers[place].priority >= consumer.priority:
             place += 1
@@ -352,7 +334,7 @@ class Queue:
         if self._elected not in self._consumers:
             self._elected = self._consumers[0] if self._consumers else None
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: ChannelConsumer) -> None:
         """It may be another one's turn now; to hand out is up to the caller, who may have something to give back."""
         if consumer in self._consumers:
             self._consumers.remove(consumer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from redrive.broker.dialect import Dialect
 from redrive.broker.errors import AmqpError, precondition
@@ -37,34 +38,27 @@ class QueueSettings:
         return self.max_length is not None or self.max_bytes is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Argument:
-    check: Callable[[FieldValue], str | None]  # what is wrong with the value, in RabbitMQ's words
+_Check: TypeAlias = Callable[[FieldValue], str | None]  # returns what is wrong with the value, in RabbitMQ's words
 
 
-def _is_integer(value: FieldValue) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _whole(low: int, high: int, beyond: str = "{{value_too_large,{}}}") -> _Argument:
+def _whole(low: int, high: int, beyond: str = "{{value_too_large,{}}}") -> _Check:
     """An integer within these bounds. `beyond`: how RabbitMQ refuses a larger one."""
 
     def check(value: FieldValue) -> str | None:
-        if not _is_integer(value):
+        if not isinstance(value, int) or isinstance(value, bool):
             return not_an_integer(value)
-        assert isinstance(value, int)
         if value < low:
             return f"{{value_negative,{value}}}" if value < 0 else f"{{value_zero,{value}}}"
         return beyond.format(value) if value > high else None
 
-    return _Argument(check)
+    return check
 
 
 def not_an_integer(value: FieldValue) -> str:
     return f'"expected integer, got {type_name(value)}"'
 
 
-def _text(*among: str, otherwise: str = "") -> _Argument:
+def _text(*among: str, otherwise: str = "") -> _Check:
     """A text, one of `among` if any are given. `otherwise`: how RabbitMQ refuses another."""
 
     def check(value: FieldValue) -> str | None:
@@ -72,14 +66,14 @@ def _text(*among: str, otherwise: str = "") -> _Argument:
             return f"{{unacceptable_type,{type_name(value)}}}"
         return otherwise.format(value) if among and value not in among else None
 
-    return _Argument(check)
+    return check
 
 
-def _flag() -> _Argument:
-    return _Argument(lambda value: None if isinstance(value, bool) else f"{{unacceptable_type,{type_name(value)}}}")
+def _flag(value: FieldValue) -> str | None:
+    return None if isinstance(value, bool) else f"{{unacceptable_type,{type_name(value)}}}"
 
 
-_ARGUMENTS: Mapping[str, _Argument] = {
+_ARGUMENTS: Mapping[str, _Check] = {
     "x-expires": _whole(1, LONGEST_LIFE),
     "x-message-ttl": _whole(0, LONGEST_LIFE),
     "x-dead-letter-routing-key": _text(),
@@ -90,7 +84,7 @@ _ARGUMENTS: Mapping[str, _Argument] = {
     "x-overflow": _text("drop-head", "reject-publish", "reject-publish-dlx", otherwise="invalid_overflow"),
     "x-queue-mode": _text("default", "lazy", otherwise="\"unsupported queue mode '{}'\""),
     "x-queue-version": _whole(1, 2, "\"unsupported queue version '{}'\""),
-    "x-single-active-consumer": _flag(),
+    "x-single-active-consumer": _flag,
     "x-queue-type": _text("classic", "quorum", otherwise="\"unsupported queue type '{}'\""),
     "x-delivery-limit": _whole(-1, _MOST),
 }
@@ -131,7 +125,7 @@ def read_settings(queue: str, vhost: str, arguments: Table, dialect: Dialect) ->
     for name, value in arguments.items():
         if name == "x-queue-mode" and not dialect.checks_queue_mode:
             continue
-        if (argument := _ARGUMENTS.get(name)) is not None and (wrong := argument.check(value)) is not None:
+        if (check := _ARGUMENTS.get(name)) is not None and (wrong := check(value)) is not None:
             raise _invalid(name, queue, vhost, wrong)
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
         raise _invalid("x-dead-letter-routing-key", queue, vhost, "routing_key_but_no_dlx_defined")

@@ -12,12 +12,17 @@ It refuses publishers otherwise than a classic queue, too, and that is told by `
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from redrive.broker.message import Entry, Message
-from redrive.broker.queue import Consumer, Publisher, Queue
+from redrive.broker.queue import Queue
 from redrive.broker.queue_arguments import QueueSettings
 from redrive.broker.ready_queue import PriorityQueue, ReadyQueue, ReturnedFirstQueue, WeightedPriorityQueue
+
+if TYPE_CHECKING:
+    from redrive.broker.channel import Channel
+    from redrive.broker.consumer import ChannelConsumer
 
 _LOW = 0.8  # of a limit
 
@@ -32,17 +37,17 @@ class PublisherLimit:
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings
-        self._refused: WeakKeyDictionary[Publisher, bool] = WeakKeyDictionary()  # by channel
+        self._refused: WeakKeyDictionary[Channel, bool] = WeakKeyDictionary()  # by channel
         self._low = True
 
-    def admits(self, channel: Publisher, messages: int, size: int) -> bool:
+    def admits(self, channel: Channel, messages: int, size: int) -> bool:
         if channel.admitted is None:
             return self._admits(channel, messages, size)
         if self not in channel.admitted:
             channel.admitted[self] = self._admits(channel, messages, size)
         return channel.admitted[self]
 
-    def _admits(self, channel: Publisher, messages: int, size: int) -> bool:
+    def _admits(self, channel: Channel, messages: int, size: int) -> bool:
         if channel not in self._refused:
             self._refused[channel] = not self._within(1.0, messages, size)
         return not self._refused[channel]
@@ -69,7 +74,7 @@ class PublisherLimit:
 
 class QuorumQueue(Queue):
     _publisher_limit: PublisherLimit | None = None
-    _leaving: tuple[Consumer, ...] = ()  # consumers that were cancelled and have not settled everything
+    _leaving: tuple[ChannelConsumer, ...] = ()  # consumers that were cancelled and have not settled everything
     _yielding = False  # the single active consumer gets no more, since one of a higher priority came
 
     def _make_ready(self) -> ReadyQueue:
@@ -93,16 +98,16 @@ class QuorumQueue(Queue):
         self._leaving = tuple(consumer for consumer in self._leaving if consumer.unacked)
         return served + self.getting + len(self._leaving)
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: ChannelConsumer) -> None:
         self._leaving = tuple(leaving for leaving in (*self._leaving, consumer) if leaving.unacked)
         super().remove(consumer)
 
-    def _place(self, consumer: Consumer) -> int:
+    def _place(self, consumer: ChannelConsumer) -> int:
         if self.settings.single_active_consumer and not self.vhost.dialect.active_consumer_yields:
             return len(self._consumers)
         return super()._place(consumer)
 
-    def _active(self) -> Iterable[Consumer]:
+    def _active(self) -> Iterable[ChannelConsumer]:
         if self._yielding:
             self._elect()  # it may have settled everything
         return () if self._yielding else super()._active()
@@ -122,7 +127,7 @@ class QuorumQueue(Queue):
         if self._yielding and not before.unacked:
             self._elected, self._yielding = first, False
 
-    def publish(self, message: Message, by: Publisher | None = None) -> bool:
+    def publish(self, message: Message, by: Channel | None = None) -> bool:
         """Who moves a dead letter does not ask whether there is room."""
         if (
             self._publisher_limit is not None

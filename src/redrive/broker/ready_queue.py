@@ -11,31 +11,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 from redrive.broker.message import Entry
-
-
-class ReadyQueue(Protocol):
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Entry]: ...
-
-    def append(self, entry: Entry) -> None: ...
-
-    def insert(self, entries: Sequence[Entry]) -> None:
-        """What was delivered and comes back."""
-
-    def popleft(self) -> Entry: ...
-
-    def take_expired(self, now: float) -> Entry | None:
-        """One that is at the end of its time and stands where messages expire: at the head, or at one of several."""
-
-    @property
-    def deadline(self) -> float | None:
-        """When the next one expires, of those that stand where messages do."""
-
-    def clear(self) -> None: ...
 
 
 class PriorityQueue:
@@ -67,7 +45,7 @@ class PriorityQueue:
         return min(self._usual if priority is None else priority, self._top)
 
     def insert(self, entries: Sequence[Entry]) -> None:
-        """Their old positions are mostly near the head, so the search begins there."""
+        """Put requeued entries back. Their old positions are mostly near the head, so the search begins there."""
         self._count += len(entries)
         if len(entries) == 1:
             bucket = self._buckets[self._bucket(entries[0])]
@@ -95,6 +73,7 @@ class PriorityQueue:
         return next((bucket for bucket in reversed(self._buckets) if bucket), self._buckets[0])
 
     def take_expired(self, now: float) -> Entry | None:
+        """Take out an entry that has expired and is at the head, or at the head of a bucket with `each_expires`."""
         for bucket in self._expiring():
             if bucket and (due := bucket[0].expires_at) is not None and due <= now:
                 self._count -= 1
@@ -103,6 +82,7 @@ class PriorityQueue:
 
     @property
     def deadline(self) -> float | None:
+        """Return when the next of the entries that `take_expired` looks at expires."""
         dues = [due for bucket in self._expiring() if bucket and (due := bucket[0].expires_at) is not None]
         return min(dues, default=None)
 
@@ -218,3 +198,6 @@ class ReturnedFirstQueue:
     def clear(self) -> None:
         self._returned.clear()
         self._fresh.clear()
+
+
+ReadyQueue: TypeAlias = "PriorityQueue | ReturnedFirstQueue"

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from redrive.broker.clock import Clock
 from redrive.broker.deadletter import die, is_cycle
 from redrive.broker.delayed_exchange import DelayedMessages
 from redrive.broker.dialect import Dialect
 from redrive.broker.errors import access_refused, not_found, precondition
-from redrive.broker.exchanges import Matcher
+from redrive.broker.exchanges import Bindings
 from redrive.broker.memory_alarm import MemoryAlarm
 from redrive.broker.message import Facts, Message, read_facts
-from redrive.broker.queue import Publisher, Queue
+from redrive.broker.queue import Queue
 from redrive.broker.storage.journal import Journal
 from redrive.protocol.content import Publication, route_exchange, route_key
 from redrive.wire.methods.exchange import ExchangeDeclare
 from redrive.wire.properties import decode_properties
 from redrive.wire.values import Table, encode_short_string
+
+if TYPE_CHECKING:
+    from redrive.broker.channel import Channel
 
 Destination: TypeAlias = "Queue | Exchange"
 
@@ -32,7 +35,7 @@ _FACTS_CACHED, _FACTS_LENGTH = 1024, 128
 
 
 class Exchange:
-    def __init__(self, declare: ExchangeDeclare, id: int, matcher: Matcher[Destination]) -> None:
+    def __init__(self, declare: ExchangeDeclare, id: int, matcher: Bindings[Destination]) -> None:
         self.name = declare.exchange
         self.type = declare.type
         self.durable = self.survives = declare.durable  # a restart
@@ -111,7 +114,7 @@ class Routing:
 
     # Publishing ---------------------------------------------------------------------------------------
 
-    def publish(self, publication: Publication, user: str, by: Publisher) -> tuple[bool, bool]:
+    def publish(self, publication: Publication, user: str, by: Channel) -> tuple[bool, bool]:
         """Route a message. Returns whether it was routed to any queue, and whether all of them accepted it."""
         message, targets = self.route_publication(publication, user)
         return self.deliver(message, targets, by)
@@ -127,7 +130,7 @@ class Routing:
             targets = self.targets_for_keys(message.exchange, message.routing_keys, publication.raw_properties)
         return message, targets
 
-    def deliver(self, message: Message, targets: tuple[Queue, ...], by: Publisher) -> tuple[bool, bool]:
+    def deliver(self, message: Message, targets: tuple[Queue, ...], by: Channel) -> tuple[bool, bool]:
         if message.facts.delay:
             exchange = self.exchanges.get(message.exchange)
             if exchange is not None and exchange.delays is not None:

@@ -25,15 +25,9 @@ def status_message(vhost: VirtualHost) -> bytes:
 
 
 def _exchanges(vhost: VirtualHost) -> Iterator[dict[str, Any]]:
+    fields = ("name", "type", "durable", "auto_delete", "internal", "arguments")
     for exchange in vhost.exchanges.values():
-        yield {
-            "name": exchange.name,
-            "type": exchange.type,
-            "durable": exchange.durable,
-            "auto_delete": exchange.auto_delete,
-            "internal": exchange.internal,
-            "arguments": exchange.arguments,
-        }
+        yield {field: getattr(exchange, field) for field in fields}
 
 
 def _queues(vhost: VirtualHost) -> Iterator[dict[str, Any]]:

@@ -74,17 +74,9 @@ class Delivery:
 
     @classmethod
     def from_get(cls, channel: int, got: BasicGetOk, raw_properties: bytes, body: bytes) -> Delivery:
-        delivery = cls.__new__(cls)
-        delivery.channel = channel
-        delivery.raw_consumer_tag = b""
-        delivery.delivery_tag = got.delivery_tag
-        delivery.redelivered = got.redelivered
-        delivery._route = encode_short_string(got.exchange) + encode_short_string(got.routing_key)
-        delivery.raw_properties = raw_properties
-        delivery.body = body
-        delivery._settler = None
-        delivery._properties = None
-        return delivery
+        """Read a basic.get-ok as a basic.deliver without a consumer tag."""
+        route = encode_short_string(got.exchange) + encode_short_string(got.routing_key)
+        return cls(channel, bytes(5) + _TAG.pack(got.delivery_tag, got.redelivered) + route, raw_properties, body)
 
     @property
     def consumer_tag(self) -> str:

@@ -31,7 +31,7 @@ class Binding(NamedTuple, Generic[D]):
 class Bindings(ABC, Generic[D]):
     """All that is the same for every type of exchange."""
 
-    needs_headers: ClassVar[bool] = False
+    needs_headers: ClassVar[bool] = False  # True: the result depends on headers, so it cannot be cached by routing key
 
     def __init__(self, dialect: Dialect = LATEST) -> None:
         self.dialect = dialect
