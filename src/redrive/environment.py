@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,65 +54,33 @@ VARIABLES: Mapping[str, Variable] = {
 }
 
 
-def broker() -> str | None:
-    return os.environ.get(BROKER) or None
+def _text(name: str) -> str | None:
+    return os.environ.get(name) or None
 
 
-def management() -> str | None:
-    return os.environ.get(MANAGEMENT) or None
+def _list(name: str) -> tuple[str, ...]:
+    return tuple(os.environ.get(name, "").replace(",", " ").split())
 
 
-def database() -> str | None:
-    return os.environ.get(DATABASE) or None
+broker = partial(_text, BROKER)
+management = partial(_text, MANAGEMENT)
+database = partial(_text, DATABASE)
+user = partial(_text, USER)
+outbox_transport = partial(_text, OUTBOX_TRANSPORT)
+webhook_secret = partial(_text, WEBHOOK_SECRET)
+admin_jwt_secret = partial(_text, ADMIN_JWT_SECRET)
+admin_jwt_jwks = partial(_text, ADMIN_JWT_JWKS)
+admin_jwt_issuer = partial(_text, ADMIN_JWT_ISSUER)
+admin_jwt_audience = partial(_text, ADMIN_JWT_AUDIENCE)
+admin_jwt_roles = partial(_text, ADMIN_JWT_ROLES)
+admin_jwt_queues = partial(_text, ADMIN_JWT_QUEUES)
+admin_editing = partial(_text, ADMIN_EDITING)
+admin_trust_proxy = partial(_list, ADMIN_TRUST_PROXY)
 
 
 def data() -> Path:
-    return Path(os.environ.get(DATA) or ".redrive")
-
-
-def user() -> str | None:
-    return os.environ.get(USER) or None
-
-
-def outbox_transport() -> str | None:
-    return os.environ.get(OUTBOX_TRANSPORT) or None
-
-
-def webhook_secret() -> str | None:
-    return os.environ.get(WEBHOOK_SECRET) or None
-
-
-def admin_jwt_secret() -> str | None:
-    return os.environ.get(ADMIN_JWT_SECRET) or None
-
-
-def admin_jwt_jwks() -> str | None:
-    return os.environ.get(ADMIN_JWT_JWKS) or None
-
-
-def admin_jwt_issuer() -> str | None:
-    return os.environ.get(ADMIN_JWT_ISSUER) or None
-
-
-def admin_jwt_audience() -> str | None:
-    return os.environ.get(ADMIN_JWT_AUDIENCE) or None
+    return Path(_text(DATA) or ".redrive")
 
 
 def admin_jwt_algorithms() -> tuple[str, ...] | None:
-    return tuple(os.environ.get(ADMIN_JWT_ALGORITHMS, "").replace(",", " ").split()) or None
-
-
-def admin_jwt_roles() -> str | None:
-    return os.environ.get(ADMIN_JWT_ROLES) or None
-
-
-def admin_jwt_queues() -> str | None:
-    return os.environ.get(ADMIN_JWT_QUEUES) or None
-
-
-def admin_editing() -> str | None:
-    return os.environ.get(ADMIN_EDITING) or None
-
-
-def admin_trust_proxy() -> tuple[str, ...]:
-    return tuple(os.environ.get(ADMIN_TRUST_PROXY, "").replace(",", " ").split())
+    return _list(ADMIN_JWT_ALGORITHMS) or None

@@ -63,14 +63,7 @@ class Broker:
         return f"{self._name}-{next(self._session_ids)}"
 
     def add_vhost(self, name: str) -> VirtualHost:
-        vhost = self.vhosts[name] = VirtualHost(
-            name,
-            clock=self.clock,
-            journal=self.journal,
-            dialect=self.dialect,
-            memory=self.memory,
-            next_id=self.next_id,
-        )
+        vhost = self.vhosts[name] = VirtualHost(name, self)
         return vhost
 
     @property

@@ -6,26 +6,23 @@ deleted. Where a headers exchange or a delay lies on the way, the route is not c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from redrive.broker.clock import Clock
 from redrive.broker.deadletter import die, is_cycle
 from redrive.broker.delayed_exchange import DelayedMessages
-from redrive.broker.dialect import Dialect
 from redrive.broker.errors import access_refused, not_found, precondition
 from redrive.broker.exchanges import Bindings
-from redrive.broker.memory_alarm import MemoryAlarm
 from redrive.broker.message import Facts, Message, read_facts
 from redrive.broker.queue import Queue
-from redrive.broker.storage.journal import Journal
 from redrive.protocol.content import Publication, route_exchange, route_key
 from redrive.wire.methods.exchange import ExchangeDeclare
 from redrive.wire.properties import decode_properties
 from redrive.wire.values import Table, encode_short_string
 
 if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
     from redrive.broker.channel import Channel
 
 Destination: TypeAlias = "Queue | Exchange"
@@ -59,23 +56,14 @@ class Exchange:
 class Routing:
     """The exchanges and queues of a virtual host, and the way of a message through them."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        clock: Clock,
-        journal: Journal,
-        dialect: Dialect,
-        memory: MemoryAlarm,
-        next_id: Callable[[], int],
-    ) -> None:
+    def __init__(self, name: str, broker: Broker) -> None:
         self.name = name
-        self.memory = memory
-        self.clock = clock
-        self.now = clock.now
-        self.journal = journal
-        self.dialect = dialect
-        self.next_id = next_id
+        self.memory = broker.memory
+        self.clock = broker.clock
+        self.now = broker.clock.now
+        self.journal = broker.journal
+        self.dialect = broker.dialect
+        self.next_id = broker.next_id
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self._routes: dict[bytes, tuple[Queue, ...]] = {}

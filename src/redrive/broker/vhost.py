@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from redrive.broker.delayed_exchange import DelayedMessages
 from redrive.broker.errors import AmqpError, access_refused, command_invalid, not_found, precondition
@@ -22,27 +22,23 @@ from redrive.wire.methods.exchange import ExchangeDeclare
 from redrive.wire.methods.queue import QueueDeclare
 from redrive.wire.values import Table, encode_table, read_table
 
+if TYPE_CHECKING:
+    from redrive.broker.broker import Broker
+
 BindingKey: TypeAlias = tuple[str, str, str, str, Term]  # source, kind and name of the destination, key, arguments
 
-_PREDECLARED = {
-    "amq.direct": "direct",
-    "amq.fanout": "fanout",
-    "amq.topic": "topic",
-    "amq.headers": "headers",
-    "amq.match": "headers",
-    "amq.rabbitmq.trace": "topic",
-}
+_TRACE = "amq.rabbitmq.trace"
+_PREDECLARED = {f"amq.{kind}": kind for kind in MATCHERS} | {"amq.match": "headers", _TRACE: "topic"}
 DELAYED = "x-delayed-message"
 
 
 class VirtualHost(Routing):
-    def __init__(self, name: str, **options: Any) -> None:
-        """Options are those of `Routing`."""
-        super().__init__(name, **options)
+    def __init__(self, name: str, broker: Broker) -> None:
+        super().__init__(name, broker)
         self._bindings: dict[BindingKey, int] = {}  # durable ones, by what they bind
         for exchange, kind in _PREDECLARED.items():
-            internal = exchange == "amq.rabbitmq.trace"
-            self._add_exchange(ExchangeDeclare(exchange=exchange, type=kind, durable=True, internal=internal), 0)
+            declare = ExchangeDeclare(exchange=exchange, type=kind, durable=True, internal=exchange == _TRACE)
+            self._add_exchange(declare, 0)
 
     # Exchanges ----------------------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ from redrive.wire.patch import (
     read_user_id,
     with_expiration,
     without_empty_headers,
-    without_user_id,
 )
 
 # The second name also says that the message had no headers, so that it has none again when it is unpacked.
@@ -77,7 +76,7 @@ def _acceptable(raw: bytes, user: str | None) -> bytes:
     owner = read_user_id(raw)
     if owner is None or owner == user:
         return raw
-    return patch_properties(without_user_id(raw), set_headers={_USER: raw_text(owner)})
+    return patch_properties(raw, set_headers={_USER: raw_text(owner)}, drop_user_id=True)
 
 
 # Lanes and pumps ----------------------------------------------------------------------------------

@@ -80,12 +80,14 @@ def read_expiration(raw: bytes) -> str | None:
 
 
 def read_user_id(raw: bytes) -> str | None:
-    at = _find_user_id(raw)
-    return None if at is None else read_foreign_string(raw, at, len(raw))[0]
+    return read_text(raw, "user_id")
 
 
-def has_header(raw: bytes, name: bytes) -> bool:
-    return find_header(raw, name) is not None
+def read_text(raw: bytes, name: str) -> str | None:
+    """Return any property that is a text. For the first of them the functions above are quicker."""
+    _check_flags(raw)
+    at, after = _span(raw, name)
+    return None if at == after else read_foreign_string(raw, at, len(raw))[0]
 
 
 def find_header(raw: bytes, name: bytes) -> RawValue | None:
@@ -105,8 +107,7 @@ def find_header(raw: bytes, name: bytes) -> RawValue | None:
 
 def _find(raw: bytes, flag: int) -> int | None:
     """Where one of the first eight properties begins; None when it is not there."""
-    if len(raw) < 2:
-        raise malformed("the property flags are cut short")
+    _check_flags(raw)
     flags = raw[0]
     if not flags & flag:
         return None
@@ -137,18 +138,6 @@ def _find(raw: bytes, flag: int) -> int | None:
     return pos
 
 
-def _find_user_id(raw: bytes) -> int | None:
-    """Behind the first eight, whose end is where an `expiration` ends, and the three that come before it."""
-    if len(raw) < 2:
-        raise malformed("the property flags are cut short")
-    if not raw[1] & _USER_ID:
-        return None
-    at = _where_expiration_goes(raw)
-    if raw[0] & _EXPIRATION:
-        at = _skip_text(raw, at)
-    return _skip_second(raw, at, raw[1] & (_MESSAGE_ID | _TIMESTAMP | _TYPE))
-
-
 def _octet(raw: bytes, at: int) -> int:
     if at >= len(raw):
         raise malformed("an octet is missing")
@@ -168,8 +157,7 @@ def _skip_table(raw: bytes, at: int) -> int:
 
 def check_properties(raw: bytes) -> None:
     """Raise RemoteProtocolError unless these are properties and nothing else, as `decode_properties` would."""
-    if len(raw) < 2:
-        raise malformed("the property flags are cut short")
+    _check_flags(raw)
     first, second = raw[0], raw[1]
     pos = 2
     if first & _CONTENT_TYPE:
@@ -185,20 +173,14 @@ def check_properties(raw: bytes) -> None:
         if first & flag:
             pos = _skip_text(raw, pos)
     if second:
-        pos = _skip_second(raw, pos, second)
+        if second & _MESSAGE_ID:
+            pos = _skip_text(raw, pos)
+        pos += 8 * (second & _TIMESTAMP == _TIMESTAMP)
+        for flag in (_TYPE, _USER_ID, _APP_ID, _CLUSTER_ID):
+            if second & flag:
+                pos = _skip_text(raw, pos)
     if pos != len(raw):
         raise malformed("the properties do not add up to what is there")
-
-
-def _skip_second(raw: bytes, pos: int, flags: int) -> int:
-    if flags & _MESSAGE_ID:
-        pos = _skip_text(raw, pos)
-    if flags & _TIMESTAMP:
-        pos += 8
-    for flag in (_TYPE, _USER_ID, _APP_ID, _CLUSTER_ID):
-        if flags & flag:
-            pos = _skip_text(raw, pos)
-    return pos
 
 
 def _check_fields(raw: bytes, pos: int, end: int, named: bool, depth: int) -> None:
@@ -231,10 +213,11 @@ def patch_properties(
     A header that is set takes the place of the one there was, or comes last. A table that loses its last header
     stays, empty: RabbitMQ leaves it, too.
     """
-    if drop_expiration:
-        raw = _without_expiration(raw)
-    if drop_user_id:
-        raw = without_user_id(raw)
+    _check_flags(raw)
+    if drop_expiration and raw[0] & _EXPIRATION:
+        raw = with_property(raw, "expiration", None)
+    if drop_user_id and raw[1] & _USER_ID:
+        raw = with_property(raw, "user_id", None)
     if not (set_headers or sort_headers or any(name in raw for name in remove_headers)):
         return raw
     at = _find(raw, _HEADERS)
@@ -303,39 +286,27 @@ def _where_headers_go(raw: bytes) -> int:
     return pos
 
 
-def _without_expiration(raw: bytes) -> bytes:
-    at = _find(raw, _EXPIRATION)
-    if at is None:
-        return raw
-    return bytes((raw[0] & ~_EXPIRATION,)) + raw[1:at] + raw[_skip_text(raw, at) :]
-
-
 def with_expiration(raw: bytes, expiration: str) -> bytes:
-    """The same properties with this `expiration`, whether they had one or not."""
-    raw = _without_expiration(raw)
-    at = _where_expiration_goes(raw)
-    return bytes((raw[0] | _EXPIRATION,)) + raw[1:at] + encode_short_string(expiration) + raw[at:]
-
-
-def _where_expiration_goes(raw: bytes) -> int:
-    if not raw:
-        raise malformed("the property flags are cut short")
-    at = _find(bytes((raw[0] | _EXPIRATION,)) + raw[1:], _EXPIRATION)
-    assert at is not None
-    return at
-
-
-def without_user_id(raw: bytes) -> bytes:
-    at = _find_user_id(raw)
-    if at is None:
-        return raw
-    return bytes((raw[0], raw[1] & ~_USER_ID)) + raw[2:at] + raw[_skip_text(raw, at) :]
+    """Return the same properties with this `expiration`, whether they had one or not."""
+    return with_property(raw, "expiration", encode_short_string(expiration))
 
 
 def with_property(raw: bytes, name: str, encoded: bytes | None) -> bytes:
-    """The same properties with this one, as it stands on the wire, in its place; None takes it out."""
+    """Return the same properties with this one, as it is encoded, in its place; None removes it."""
+    _check_flags(raw)
+    at, after = _span(raw, name)
+    flags = _FLAGS.unpack_from(raw)[0]
+    flags = flags & ~_PLACES[name] if encoded is None else flags | _PLACES[name]
+    return b"".join((_FLAGS.pack(flags), raw[2:at], encoded or b"", raw[after:]))
+
+
+def _check_flags(raw: bytes) -> None:
     if len(raw) < 2:
         raise malformed("the property flags are cut short")
+
+
+def _span(raw: bytes, name: str) -> tuple[int, int]:
+    """Return where a property begins and ends: the same place twice if it is absent."""
     flags = _FLAGS.unpack_from(raw)[0]
     wanted, at, after = _PLACES[name], 2, 2
     for flag, skip in _LAYOUT:
@@ -344,8 +315,7 @@ def with_property(raw: bytes, name: str, encoded: bytes | None) -> bytes:
             break
     if after > len(raw):
         raise malformed("the properties are cut short")
-    flags = flags & ~wanted if encoded is None else flags | wanted
-    return b"".join((_FLAGS.pack(flags), raw[2:at], encoded or b"", raw[after:]))
+    return at, after
 
 
 _LAYOUT: list[tuple[int, Callable[[bytes, int], int]]] = [  # of all fourteen, in the order of the wire

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from redrive.broker.dialect import DIALECTS, Dialect
-from redrive.broker.exchanges import MATCHERS, Direct, Fanout, Headers, InvalidBinding, Matcher, Topic
+from redrive.broker.exchanges import MATCHERS, Bindings, Direct, Fanout, Headers, InvalidBinding, Topic
 from redrive.wire.values import FieldValue, Table
 
 OLD, NEW = DIALECTS["3.10"], DIALECTS["4.3"]
@@ -17,38 +17,38 @@ NEW_YEAR_IN_SECONDS = 1_704_067_200
 
 
 @pytest.fixture(params=MATCHERS)
-def matcher(request: pytest.FixtureRequest) -> Matcher[str]:
+def matcher(request: pytest.FixtureRequest) -> Bindings[str]:
     """One of each type; without arguments each matches the key "key" by a binding of that key."""
     return MATCHERS[request.param]()
 
 
-def found(matcher: Matcher[str], key: str = "key", headers: Table | None = None) -> list[str]:
+def found(matcher: Bindings[str], key: str = "key", headers: Table | None = None) -> list[str]:
     return sorted(matcher.match(key, headers or {}))
 
 
 # Bindings, the same for every type ------------------------------------------------------------------
 
 
-def test_a_new_exchange_matches_nothing(matcher: Matcher[str]) -> None:
+def test_a_new_exchange_matches_nothing(matcher: Bindings[str]) -> None:
     assert found(matcher) == []
     assert len(matcher) == 0
 
 
-def test_what_is_bound_is_found(matcher: Matcher[str]) -> None:
+def test_what_is_bound_is_found(matcher: Bindings[str]) -> None:
     assert matcher.bind("q", "key", {})
 
     assert found(matcher) == ["q"]
     assert list(matcher.bindings()) == [("q", "key", {})]
 
 
-def test_to_bind_again_is_to_do_nothing(matcher: Matcher[str]) -> None:
+def test_to_bind_again_is_to_do_nothing(matcher: Bindings[str]) -> None:
     matcher.bind("q", "key", {"a": 1})
 
     assert not matcher.bind("q", "key", {"a": 1})
     assert len(matcher) == 1
 
 
-def test_an_exchange_leads_somewhere_as_long_as_there_is_a_binding(matcher: Matcher[str]) -> None:
+def test_an_exchange_leads_somewhere_as_long_as_there_is_a_binding(matcher: Bindings[str]) -> None:
     matcher.bind("q", "key", {})
     matcher.bind("q", "other", {})
 
@@ -60,7 +60,7 @@ def test_an_exchange_leads_somewhere_as_long_as_there_is_a_binding(matcher: Matc
 
 
 @pytest.mark.parametrize("other", [{}, {"a": True}, {"a": 1.0}, {"a": "1"}, {"a": 1, "b": 1}, {"b": 1}], ids=str)
-def test_bindings_with_other_arguments_are_others(matcher: Matcher[str], other: Table) -> None:
+def test_bindings_with_other_arguments_are_others(matcher: Bindings[str], other: Table) -> None:
     matcher.bind("q", "key", {"a": 1})
 
     assert not matcher.unbind("q", "key", other)
@@ -68,20 +68,20 @@ def test_bindings_with_other_arguments_are_others(matcher: Matcher[str], other: 
     assert len(matcher) == 2
 
 
-def test_the_order_of_arguments_does_not_matter(matcher: Matcher[str]) -> None:
+def test_the_order_of_arguments_does_not_matter(matcher: Bindings[str]) -> None:
     matcher.bind("q", "key", {"a": 1, "b": 2})
 
     assert matcher.unbind("q", "key", {"b": 2, "a": 1})
 
 
-def test_a_destination_bound_in_several_ways_gets_a_message_once(matcher: Matcher[str]) -> None:
+def test_a_destination_bound_in_several_ways_gets_a_message_once(matcher: Bindings[str]) -> None:
     matcher.bind("q", "key", {})
     matcher.bind("q", "key", {"x-other": 1})
 
     assert list(matcher.match("key", {})) == ["q"]
 
 
-def test_a_destination_gets_messages_until_its_last_binding_is_gone(matcher: Matcher[str]) -> None:
+def test_a_destination_gets_messages_until_its_last_binding_is_gone(matcher: Bindings[str]) -> None:
     matcher.bind("q", "key", {})
     matcher.bind("q", "key", {"x-other": 1})
 
@@ -91,7 +91,7 @@ def test_a_destination_gets_messages_until_its_last_binding_is_gone(matcher: Mat
     assert found(matcher) == []
 
 
-def test_to_unbind_what_is_not_bound_is_to_do_nothing(matcher: Matcher[str]) -> None:
+def test_to_unbind_what_is_not_bound_is_to_do_nothing(matcher: Bindings[str]) -> None:
     matcher.bind("q", "key", {})
 
     assert not matcher.unbind("other", "key", {})
@@ -99,7 +99,7 @@ def test_to_unbind_what_is_not_bound_is_to_do_nothing(matcher: Matcher[str]) -> 
     assert found(matcher) == ["q"]
 
 
-def test_a_destination_that_is_dropped_loses_all_its_bindings_and_no_others(matcher: Matcher[str]) -> None:
+def test_a_destination_that_is_dropped_loses_all_its_bindings_and_no_others(matcher: Bindings[str]) -> None:
     matcher.bind("q", "key", {})
     matcher.bind("q", "second", {"x-other": 1})
     matcher.bind("other", "key", {})
@@ -111,7 +111,7 @@ def test_a_destination_that_is_dropped_loses_all_its_bindings_and_no_others(matc
     assert len(matcher) == 1
 
 
-def test_what_was_found_stays_as_it_was_when_bindings_change(matcher: Matcher[str]) -> None:
+def test_what_was_found_stays_as_it_was_when_bindings_change(matcher: Bindings[str]) -> None:
     matcher.bind("q", "key", {})
     answer = matcher.match("key", {})
 

@@ -47,13 +47,11 @@ class Bindings(ABC, Generic[D]):
     def _check(self, binding: Binding[D]) -> None:
         """Raise InvalidBinding if it makes no sense."""
 
-    @abstractmethod
     def _include(self, binding: Binding[D]) -> None:
-        """It was not there before."""
+        """Index a new binding."""
 
-    @abstractmethod
     def _exclude(self, binding: Binding[D]) -> None:
-        """It is gone."""
+        """Remove a binding from the index."""
 
     # What all of them do ------------------------------------------------------------------------------
 
