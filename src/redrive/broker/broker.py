@@ -6,6 +6,7 @@ import hmac
 import logging
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 
 from redrive import __version__
@@ -125,7 +126,7 @@ class Broker:
         deaths, copies = decode_history(stored.deaths)
         facts = read_facts(stored.properties, self.dialect)
         if copies is not None:
-            facts = facts.with_copies(copies)
+            facts = replace(facts, cc=copies.cc, bcc=copies.bcc)  # other keys than the properties tell
         message = Message(stored.route, stored.properties, stored.body, facts, deaths, stored.delivery_count)
         expires_at = None if stored.expires_at is None else stored.expires_at / 1000
         entry = Entry(stored.id, message, stored.position, expires_at)

@@ -160,16 +160,9 @@ def _die_by_record(deaths: tuple[Death, ...], death: Death) -> tuple[dict[bytes,
     return headers, deaths
 
 
-def _fields(death: Death) -> RawFields:
-    """In the order of 4.x."""
-    fields = _fields_without_expiration(death)
-    if death.original_expiration is not None:
-        fields.insert(0, (b"original-expiration", raw_text(death.original_expiration)))
-    return fields
-
-
-def _fields_without_expiration(death: Death) -> RawFields:
-    return [
+def _fields(death: Death, *, expiration_last: bool = False) -> RawFields:
+    """Return the table of a death: 4.x writes original-expiration first, 3.10 last."""
+    fields = [
         (b"count", raw_long(death.count)),
         (b"reason", raw_text(death.reason)),
         (b"queue", raw_text(death.queue)),
@@ -177,6 +170,10 @@ def _fields_without_expiration(death: Death) -> RawFields:
         (b"exchange", raw_text(death.exchange)),
         (b"routing-keys", raw_array(map(raw_text, death.routing_keys))),
     ]
+    if death.original_expiration is not None:
+        expiration = (b"original-expiration", raw_text(death.original_expiration))
+        fields.insert(len(fields) if expiration_last else 0, expiration)
+    return fields
 
 
 # By the header alone: 3.10 ---------------------------------------------------------------------------
@@ -185,19 +182,12 @@ def _fields_without_expiration(death: Death) -> RawFields:
 def _die_by_header(written: RawValue | None, death: Death) -> tuple[dict[bytes, RawValue], tuple[Death, ...]]:
     tables = _tables(written)
     if written is None or not written.startswith(b"A"):
-        tables = [_fields_in_order_of_3_10(death)]
+        tables = [_fields(death, expiration_last=True)]
     else:
         tables = _with_death(_grouped(tables), death)
     headers = _named("first", death) if written is None else {}
     headers[_X_DEATH] = _x_death(tables)
     return headers, tuple(map(_read_death, tables))
-
-
-def _fields_in_order_of_3_10(death: Death) -> RawFields:
-    fields = _fields_without_expiration(death)
-    if death.original_expiration is not None:
-        fields.append((b"original-expiration", raw_text(death.original_expiration)))
-    return fields
 
 
 def _grouped(tables: list[RawFields]) -> list[RawFields]:
@@ -219,7 +209,7 @@ def _counted(table: RawFields, count: int) -> RawFields:
 
 
 def _with_death(tables: list[RawFields], death: Death) -> list[RawFields]:
-    newest = _fields_in_order_of_3_10(death)
+    newest = _fields(death, expiration_last=True)
     others = []
     for table in tables:
         if _queue_and_reason(table) == _queue_and_reason(newest):

@@ -46,17 +46,14 @@ class Facts:
     delay: int = 0  # milliseconds, for an exchange that delays
     deaths: tuple[Death, ...] = ()  # that the publisher claims, where the dialect believes it
 
-    def dead(self) -> Facts:
-        """Of the same message as a dead letter: what killed it must not kill it again."""
+    def dead(self, *, by_key: bool) -> Facts:
+        """Return the facts of the message as a dead letter: what killed it must not kill it again.
+
+        `by_key`: it is routed by a key of its own, and no longer by those it was published with.
+        """
+        if by_key:
+            return replace(self, expiration=None, cc=(), bcc=())
         return replace(self, expiration=None) if self.expiration is not None else self
-
-    def with_copies(self, copies: Copies) -> Facts:
-        """By other keys than its properties tell."""
-        return replace(self, cc=copies.cc, bcc=copies.bcc)
-
-    def dead_by_key(self) -> Facts:
-        """Of a dead letter with a key of its own: the keys it was published with lead nowhere any more."""
-        return replace(self, expiration=None, cc=(), bcc=())
 
 
 def read_facts(raw: bytes, dialect: Dialect) -> Facts:

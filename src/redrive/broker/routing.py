@@ -164,8 +164,8 @@ class Routing:
             dialect=self.dialect,
         )
         key = message.routing_key if dead_letter_key is None else dead_letter_key
-        facts = facts.dead() if dead_letter_key is None else facts.dead_by_key()
         route = encode_short_string(name) + encode_short_string(key)
+        facts = facts.dead(by_key=dead_letter_key is not None)
         dead = Message(route, raw_properties, message.body, facts, deaths, failures)
         for target in self.targets_for_keys(name, dead.routing_keys, raw_properties):
             if not is_cycle(deaths, reason, target.name):

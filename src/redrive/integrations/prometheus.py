@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -144,11 +144,6 @@ class Work:
     batch_seconds: Distribution | None = None
 
 
-class WorkByQueue(dict[str, Work]):
-    def __missing__(self, queue: str) -> Work:
-        return self.setdefault(queue, Work())
-
-
 @dataclass(slots=True)
 class Reconnects:
     """A connection counts its own from zero: what it tells after an application made another is added."""
@@ -203,7 +198,7 @@ class PrometheusObserver(Observer, Collector):
         outboxes: Outboxes | None = None,
     ) -> None:
         self._lock = Lock()
-        self._work = WorkByQueue({queue: Work() for queue in queues})
+        self._work = defaultdict(Work, {queue: Work() for queue in queues})
         self._published: dict[str, Distribution] = {}
         self._breakers: dict[tuple[str, str], BreakerState] = {}
         self._connections: dict[str, Reconnects] = {}

@@ -29,6 +29,7 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import INVALID_SPAN, Link, Span, SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
+from redrive.runtime.message import Message
 from redrive.runtime.publishing import Around
 
 TRACEPARENT = "traceparent"
@@ -37,27 +38,6 @@ Headers = Mapping[str, Any]
 Attributes = dict[str, AttributeValue]
 
 _NOTHING: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)
-
-
-class Traced(Protocol):
-    """A message that is being handled. `redrive.runtime.message.Message` is one."""
-
-    @property
-    def queue(self) -> str: ...
-    @property
-    def headers(self) -> Headers: ...
-    @property
-    def exchange(self) -> str: ...
-    @property
-    def routing_key(self) -> str: ...
-    @property
-    def message_id(self) -> str | None: ...
-    @property
-    def correlation_id(self) -> str | None: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def body(self) -> bytes: ...
 
 
 # The context in the headers -----------------------------------------------------------------------
@@ -125,7 +105,7 @@ class Tracing:
         attributes |= _identity(message_id, correlation_id)
         return _published(self._tracer, f"publish {exchange or routing_key}", headers, attributes)
 
-    def processing(self, message: Traced) -> AbstractContextManager[Span]:
+    def processing(self, message: Message) -> AbstractContextManager[Span]:
         """Around the handler."""
         if self._tracer is None:
             return _NOTHING
@@ -173,7 +153,7 @@ def destination(exchange: str, routing_key: str, queue: str = "") -> str:
     return ":".join(part for part in parts if part) or "amq.default"
 
 
-def _about(name: str, kind: str, message: Traced) -> Attributes:
+def _about(name: str, kind: str, message: Message) -> Attributes:
     try:
         where = destination(message.exchange, message.routing_key, message.queue)
         attributes = _common(name, kind, where, message.routing_key)
@@ -200,7 +180,7 @@ def _identity(message_id: str | None, correlation_id: str | None) -> Attributes:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _headers(message: Traced) -> Headers:
+def _headers(message: Message) -> Headers:
     try:
         return message.headers
     except Exception:
@@ -225,7 +205,7 @@ def instrument(app: Instrumented, tracing: Tracing) -> None:
         return
 
     @asynccontextmanager
-    async def traced(message: Traced) -> AsyncIterator[Span]:
+    async def traced(message: Message) -> AsyncIterator[Span]:
         with tracing.processing(message) as span:
             yield span
 
