@@ -91,7 +91,7 @@ def watched(*, transactions: bool) -> Iterator[Ways]:
     with ExitStack() as stack:
         for kind in (Queue, QuorumQueue):
             _spy(stack, kind, "publish", lambda queue, message, *_: ways.published(queue, message))
-            _spy(stack, kind, "put_back", lambda queue, entries, **_: ways.returned(queue, entries))
+            _spy(stack, kind, "requeue", lambda queue, entries, **_: ways.returned(queue, entries))
         _spy(stack, Channel, "close", ways.ends)
         _spy(stack, VirtualHost, "dead_letter", lambda _, queue, message, reason, *__: ways.died(queue, reason))  # noqa: ARG005
         yield ways

@@ -118,7 +118,7 @@ class Broker:
                 put(self._entry(stored, recovered.delivered.get(stored.queue, 0)))
         queues = [queue for vhost in self.vhosts.values() for queue in vhost.queues.values()]
         for queue in queues:
-            queue.resume_after(recovered.delivered.get(queue.id, 0))
+            queue.skip_positions(recovered.delivered.get(queue.id, 0))
         for queue in queues:  # when all are ready for dead letters
             queue.expire()
 

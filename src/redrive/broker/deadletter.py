@@ -90,7 +90,7 @@ def die(
     else:
         headers, deaths = _die_by_record(deaths, death)
     if dialect.writes_last_death:
-        headers |= _named("last", death)
+        headers |= _death_headers("last", death)
     cc_goes = dialect.removes_cc_on_dead_letter_key and dead_letter_key is not None
     raw = patch_properties(
         raw_properties,
@@ -148,7 +148,7 @@ def decode_history(stored: bytes) -> tuple[tuple[Death, ...], Copies | None]:
 
 
 def _die_by_record(deaths: tuple[Death, ...], death: Death) -> tuple[dict[bytes, RawValue], tuple[Death, ...]]:
-    headers = {} if deaths else _named("first", death)
+    headers = {} if deaths else _death_headers("first", death)
     others = []
     for earlier in deaths:
         if (earlier.queue, earlier.reason) == (death.queue, death.reason):
@@ -184,13 +184,13 @@ def _die_by_header(written: RawValue | None, death: Death) -> tuple[dict[bytes, 
     if written is None or not written.startswith(b"A"):
         tables = [_fields(death, expiration_last=True)]
     else:
-        tables = _with_death(_grouped(tables), death)
-    headers = _named("first", death) if written is None else {}
+        tables = _with_death(_group_by_queue_and_reason(tables), death)
+    headers = _death_headers("first", death) if written is None else {}
     headers[_X_DEATH] = _x_death(tables)
     return headers, tuple(map(_read_death, tables))
 
 
-def _grouped(tables: list[RawFields]) -> list[RawFields]:
+def _group_by_queue_and_reason(tables: list[RawFields]) -> list[RawFields]:
     """One table for each queue and reason, in reverse order; if there is only one table, as it is.
 
     Before 3.6 there was a table for each death and no count. A message may still say so: the number of its tables
@@ -201,11 +201,11 @@ def _grouped(tables: list[RawFields]) -> list[RawFields]:
     groups: dict[tuple[RawValue, RawValue], list[RawFields]] = {}
     for table in tables:
         groups.setdefault(_queue_and_reason(table), []).append(table)
-    return [_counted(group[0], len(group)) for group in reversed(groups.values())]
+    return [_with_count(group[0], len(group)) for group in reversed(groups.values())]
 
 
-def _counted(table: RawFields, count: int) -> RawFields:
-    return table if _find(table, b"count") is not None else [(b"count", raw_long(count)), *table]
+def _with_count(table: RawFields, count: int) -> RawFields:
+    return table if _field(table, b"count") is not None else [(b"count", raw_long(count)), *table]
 
 
 def _with_death(tables: list[RawFields], death: Death) -> list[RawFields]:
@@ -213,19 +213,19 @@ def _with_death(tables: list[RawFields], death: Death) -> list[RawFields]:
     others = []
     for table in tables:
         if _queue_and_reason(table) == _queue_and_reason(newest):
-            newest = _counted_up(table)
+            newest = _increment_count(table)
         else:
             others.append(table)
     return [sorted(newest, key=_name), *others]
 
 
-def _counted_up(table: RawFields) -> RawFields:
-    count = raw_long(min(_number(_find(table, b"count")) + 1, _HIGHEST_COUNT))
+def _increment_count(table: RawFields) -> RawFields:
+    count = raw_long(min(_number(_field(table, b"count")) + 1, _HIGHEST_COUNT))
     return [(b"count", count), *(field for field in table if field[0] != b"count")]
 
 
 def _queue_and_reason(table: RawFields) -> tuple[RawValue, RawValue]:
-    return _content(_find(table, b"queue")), _content(_find(table, b"reason"))
+    return _content(_field(table, b"queue")), _content(_field(table, b"reason"))
 
 
 # Reading and writing ---------------------------------------------------------------------------------
@@ -244,20 +244,20 @@ def _tables(value: RawValue | None) -> list[RawFields]:
 
 def _read_death(table: RawFields) -> Death:
     """Whatever a client wrote is a death. What is missing or makes no sense is empty."""
-    expiration = _find(table, b"original-expiration")
-    keys = _find(table, b"routing-keys") or b""
+    expiration = _field(table, b"original-expiration")
+    keys = _field(table, b"routing-keys") or b""
     return Death(
-        queue=_text(_find(table, b"queue")),
-        reason=_text(_find(table, b"reason")),
-        count=_number(_find(table, b"count")),
-        time=_moment(_find(table, b"time")),
-        exchange=_text(_find(table, b"exchange")),
+        queue=_text(_field(table, b"queue")),
+        reason=_text(_field(table, b"reason")),
+        count=_number(_field(table, b"count")),
+        time=_timestamp(_field(table, b"time")),
+        exchange=_text(_field(table, b"exchange")),
         routing_keys=tuple(map(_text, split_array(keys))) if keys.startswith(b"A") else (),
         original_expiration=None if expiration is None else _text(expiration),
     )
 
 
-def _named(which: str, death: Death) -> dict[bytes, RawValue]:
+def _death_headers(which: str, death: Death) -> dict[bytes, RawValue]:
     """x-first-death-* or x-last-death-*."""
     fields = {"reason": death.reason, "queue": death.queue, "exchange": death.exchange}
     return {f"x-{which}-death-{field}".encode(): raw_text(value) for field, value in fields.items()}
@@ -273,7 +273,7 @@ def _original_expiration(raw_properties: bytes, dialect: Dialect) -> str | None:
         return expiration
 
 
-def _find(table: RawFields, name: bytes) -> RawValue | None:
+def _field(table: RawFields, name: bytes) -> RawValue | None:
     return next((value for found, value in table if found == name), None)
 
 
@@ -299,5 +299,5 @@ def _number(value: RawValue | None) -> int:
     return number if isinstance(number, int) and not isinstance(number, bool) else 0
 
 
-def _moment(value: RawValue | None) -> int:
+def _timestamp(value: RawValue | None) -> int:
     return int.from_bytes(value[1:]) if value is not None and value.startswith(b"T") else 0

@@ -57,11 +57,11 @@ class DelayedMessages:
         try:
             while self._held and self._held[0][0] <= now:
                 _, _, entry = heappop(self._held)
-                self._let_go(entry)
+                self._route(entry)
         finally:  # whatever went wrong with one, the next one's time will come
             self._set_alarm()
 
-    def _let_go(self, entry: Entry) -> None:
+    def _route(self, entry: Entry) -> None:
         """It is in its queues before the journal forgets that it was here."""
         self._vhost.memory.release(entry.message.weight)
         self._vhost.route(entry.message)

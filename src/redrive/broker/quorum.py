@@ -102,10 +102,10 @@ class QuorumQueue(Queue):
         self._leaving = tuple(leaving for leaving in (*self._leaving, consumer) if leaving.unacked)
         super().remove(consumer)
 
-    def _place(self, consumer: ChannelConsumer) -> int:
+    def _insertion_index(self, consumer: ChannelConsumer) -> int:
         if self.settings.single_active_consumer and not self.vhost.dialect.active_consumer_yields:
             return len(self._consumers)
-        return super()._place(consumer)
+        return super()._insertion_index(consumer)
 
     def _active(self) -> Iterable[ChannelConsumer]:
         if self._yielding:
@@ -117,15 +117,15 @@ class QuorumQueue(Queue):
 
         It gets nothing more before that, even if the other one has left again.
         """
-        before = self._elected
+        before = self._active_consumer
         super()._elect()
-        if before is None or self._elected is not before:
+        if before is None or self._active_consumer is not before:
             self._yielding = False
             return
         first = self._consumers[0]
         self._yielding = self._yielding or first.priority > before.priority
         if self._yielding and not before.unacked:
-            self._elected, self._yielding = first, False
+            self._active_consumer, self._yielding = first, False
 
     def publish(self, message: Message, by: Channel | None = None) -> bool:
         """Who moves a dead letter does not ask whether there is room."""
@@ -135,20 +135,20 @@ class QuorumQueue(Queue):
             and not self._publisher_limit.admits(by, len(self._ready), self._bytes)
         ):
             return False
-        self._enter(message)
+        self._accept(message)
         self.dispatch()
         return True
 
     def dispatch(self) -> None:
-        if self._mortal:
+        if self._has_expiring:
             self.expire()
         super().dispatch()
-        if self._drops and self._drop_overflow() and self._mortal:
-            self._watch_head()
+        if self._drops and self._drop_overflow() and self._has_expiring:
+            self._schedule_expiry()
         self._update_publisher_limit()
 
-    def _alarm(self) -> None:
-        super()._alarm()
+    def _on_expiry_timer(self) -> None:
+        super()._on_expiry_timer()
         if not self.deleted:
             self.dispatch()
 
@@ -158,15 +158,15 @@ class QuorumQueue(Queue):
 
     def get(self, *, no_ack: bool) -> Entry | None:
         """What expires behind it is still counted when the client is told how many are left, unless it is settled."""
-        self.touch()
+        self.reset_idle_timer()
         if not self._ready:
             return None
-        entry = self._hand_over()
-        self._got(entry, no_ack=no_ack)
+        entry = self._take_for_delivery()
+        self._settle_get(entry, no_ack=no_ack)
         if no_ack:
             self.dispatch()
-        elif self._mortal:
-            self._watch_head()
+        elif self._has_expiring:
+            self._schedule_expiry()
         self._update_publisher_limit()
         return entry
 
@@ -182,35 +182,35 @@ class QuorumQueue(Queue):
     # Back ---------------------------------------------------------------------------------------------
 
     @property
-    def _rotates(self) -> bool:
+    def _requeues_to_end(self) -> bool:
         """Do messages that a client gives back go to the end?"""
         return self.settings.delivery_limit is None and not self.vhost.dialect.keeps_order_on_return
 
-    def put_back(self, entries: Iterable[Entry], *, counts: bool, by_client: bool) -> None:
+    def requeue(self, entries: Iterable[Entry], *, counts: bool, by_client: bool) -> None:
         """Returned unsettled. `counts`: it failed. `by_client`: not because a channel ended."""
         for entry in entries:
             self.unacked -= 1
             if self.deleted:
                 self._forget(entry)
-            elif not counts or self._may_fail_again(entry):
-                self._return(entry, to_the_end=by_client and self._rotates)
+            elif not counts or self._count_failure(entry):
+                self._put_back(entry, to_the_end=by_client and self._requeues_to_end)
         if not self.deleted:
             self.dispatch()
 
-    def _may_fail_again(self, entry: Entry) -> bool:
+    def _count_failure(self, entry: Entry) -> bool:
         entry.delivery_count += 1
         limit = self.settings.delivery_limit
         if limit is not None and entry.delivery_count > limit:
-            self._die(entry, "delivery_limit")
+            self._dead_letter(entry, "delivery_limit")
             return False
         if entry.stored:
             self.vhost.journal.returned(entry.id, entry.delivery_count)
         return True
 
-    def _return(self, entry: Entry, *, to_the_end: bool) -> None:
+    def _put_back(self, entry: Entry, *, to_the_end: bool) -> None:
         entry.redelivered = True
         entry.acquired += 1
-        if self._weighs:
+        if self._counts_bytes:
             self._bytes += self._size(entry.message)
         if to_the_end:
             self._move_to_end(entry)

@@ -39,7 +39,7 @@ class BrokerServer:
         self.port = port
         self.path = path
         self._listeners: list[asyncio.Server] = []
-        self._file: tuple[int, int] | None = None  # which file on the disk the Unix socket is
+        self._socket_file: tuple[int, int] | None = None  # which file on the disk the Unix socket is
 
     @property
     def url(self) -> str:
@@ -65,24 +65,24 @@ class BrokerServer:
 
     async def _listen_on_tcp(self, host: str) -> None:
         loop = asyncio.get_running_loop()
-        listener = await loop.create_server(self._welcome, host, self.port, backlog=BACKLOG)
+        listener = await loop.create_server(self._new_session, host, self.port, backlog=BACKLOG)
         self.port = listener.sockets[0].getsockname()[1]
         self._listeners.append(listener)
 
     async def _listen_on_file(self, path: Path) -> None:
         bound = _bind(path)
-        self._file = _identity(path)
-        listener = await asyncio.get_running_loop().create_unix_server(self._welcome, sock=bound, backlog=BACKLOG)
+        self._socket_file = _file_identity(path)
+        listener = await asyncio.get_running_loop().create_unix_server(self._new_session, sock=bound, backlog=BACKLOG)
         self._listeners.append(listener)
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
             listener.close()
-        if self.path is not None and self._file is not None and _identity(self.path) == self._file:
+        if self.path is not None and self._socket_file is not None and _file_identity(self.path) == self._socket_file:
             self.path.unlink()
-        self._file = None
+        self._socket_file = None
 
-    def _welcome(self) -> Session:
+    def _new_session(self) -> Session:
         return Session(self.broker)
 
     async def stop(self, *, within: float = 5.0) -> None:
@@ -119,7 +119,7 @@ def _is_loopback(host: str) -> bool:
 
 def _bind(path: Path) -> socket.socket:
     """A Unix socket at this path. Nobody can connect before its mode is right, since it does not listen yet."""
-    _clear_away(path)
+    _remove_stale_socket(path)
     bound = socket.socket(socket.AF_UNIX)
     try:
         bound.bind(str(path))
@@ -130,7 +130,7 @@ def _bind(path: Path) -> socket.socket:
     return bound
 
 
-def _clear_away(path: Path) -> None:
+def _remove_stale_socket(path: Path) -> None:
     """Remove the socket that a dead process left behind. What is anything else stays, and is in the way."""
     if not path.exists():
         return
@@ -148,7 +148,7 @@ def _clear_away(path: Path) -> None:
     raise OSError(errno.EADDRINUSE, "another process is listening there", str(path))
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int] | None:
     with suppress(OSError):
         found = path.stat()
         return found.st_dev, found.st_ino

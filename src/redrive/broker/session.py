@@ -5,7 +5,7 @@ not read is not read from either, nor is what it said answered, so that what it 
 in their queues meanwhile. Replies about durable things leave when the journal has them (`hold`).
 
 Whoever is not read from, be it for that or because of an alarm, seems to be silent. So before a client is given up as
-dead while that lasts, it is listened to for a moment (`_overhear`): a heartbeat that waits in the socket saves it.
+dead while that lasts, it is listened to for a moment (`_probe_client`): a heartbeat that waits in the socket saves it.
 
 When a client has closed the connection, it closes the socket, too. The broker waits for that (`linger`), and reads and
 ignores what the client had still to write: some clients do not expect an error there.
@@ -42,7 +42,7 @@ LINGER_AT_MOST = 16 * 1024 * 1024  # bytes that are read and ignored meanwhile
 HANDSHAKE_WITHIN = 10.0  # seconds; whoever connects and says nothing is shown out
 WRITE_HIGH_WATER = 256 * 1024
 FRAMES = 128  # about what the frames of a message weigh, without its body
-OVERHEARD_AT_MOST = 1024 * 1024  # bytes from a client that is not to be read from
+PROBE_AT_MOST = 1024 * 1024  # bytes from a client that is not to be read from
 DISK_LAGS_AT = 20_000  # changes that are not on disk yet: whoever wants more waits for these
 
 
@@ -67,10 +67,10 @@ class Session(asyncio.Protocol):
         self._write_scheduled = False
         self._waiting: list[Event] = []  # what the client said and nobody has looked at: it does not read its answers
         self._unsent = 0  # bytes, about
-        self._clogged = False  # the socket takes no more
-        self._full = False  # too much is held back
-        self._overhearing = False  # is it listened to only to learn whether it is alive?
-        self._overheard = 0  # bytes, since it was last read from
+        self._socket_full = False  # the socket takes no more
+        self._held_too_much = False  # too much is held back
+        self._probing = False  # is it listened to only to learn whether it is alive?
+        self._probed_bytes = 0  # bytes, since it was last read from
         self._holds = 0
         self._unconfirmed: dict[Channel, None] = {}
         self._published = False  # has it ever? then an alarm concerns it
@@ -89,7 +89,7 @@ class Session(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        self._timer = self._loop.call_later(HANDSHAKE_WITHIN, self._too_slow)
+        self._timer = self._loop.call_later(HANDSHAKE_WITHIN, self._on_handshake_timeout)
         self.broker.sessions.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -99,10 +99,10 @@ class Session(asyncio.Protocol):
         self._heartbeat.last_received = self._loop.time()
         greeted = self.conversation.state is not ConnectionState.IDLE
         events = self.conversation.receive(data)
-        if self._overhearing:
-            self._overheard += len(data)
+        if self._probing:
+            self._probed_bytes += len(data)
             self._waiting += events
-            self._overhearing = False
+            self._probing = False
             self._pause_reading()
             return
         self._handle_all(events)
@@ -126,11 +126,11 @@ class Session(asyncio.Protocol):
         self.write_soon()
 
     def pause_writing(self) -> None:
-        self._clogged = True
+        self._socket_full = True
         self._pause()
 
     def resume_writing(self) -> None:
-        self._clogged = False
+        self._socket_full = False
         self._resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -147,31 +147,31 @@ class Session(asyncio.Protocol):
 
     def _resume(self) -> None:
         """There is room again. Take up what was left, unless there is another reason not to."""
-        if self._clogged or self._full or self._ended:
+        if self._socket_full or self._held_too_much or self._ended:
             return
         self.writable = True
         if not (self._published and self.broker.alarm):
-            self._listen_again()
+            self._read_again()
         for channel in list(self.channels.values()):
             for consumer in list(channel.consumers.values()):
                 consumer.queue.dispatch()
 
-    def _listen_again(self) -> None:
-        self._overhearing, self._overheard = False, 0
+    def _read_again(self) -> None:
+        self._probing, self._probed_bytes = False, 0
         self._resume_reading()
         waiting, self._waiting = self._waiting, []
         self._handle_all(waiting)
 
-    def _overhear(self) -> bool:
+    def _probe_client(self) -> bool:
         """Listen for a moment to a client that is not to be read from. What it says has to wait.
 
         False: it was listened to already, and said nothing.
         """
         assert self._transport is not None
-        if self._overheard < OVERHEARD_AT_MOST:  # or it has so much to say that only the kernel knows whether it lives
+        if self._probed_bytes < PROBE_AT_MOST:  # or it has so much to say that only the kernel knows whether it lives
             if self._transport.is_reading():
                 return False
-            self._overhearing = True
+            self._probing = True
             self._resume_reading()
         self._heartbeat.last_received = self._loop.time() - self._heartbeat.interval  # another chance
         return True
@@ -203,7 +203,7 @@ class Session(asyncio.Protocol):
         except LocalProtocolError:
             self._reraise_unless_closed(channel)
             return
-        self._count_unsent(FRAMES + len(body))
+        self._flush_if_large(FRAMES + len(body))
 
     def send_content(self, channel: int, frame: bytes, raw_properties: bytes, body: bytes) -> None:
         try:
@@ -211,7 +211,7 @@ class Session(asyncio.Protocol):
         except LocalProtocolError:
             self._reraise_unless_closed(channel)
             return
-        self._count_unsent(FRAMES + len(body))
+        self._flush_if_large(FRAMES + len(body))
 
     def send_frame(self, channel: int, frame: bytes) -> None:
         try:
@@ -219,7 +219,7 @@ class Session(asyncio.Protocol):
         except LocalProtocolError:
             self._reraise_unless_closed(channel)
             return
-        self._count_unsent(len(frame))
+        self._flush_if_large(len(frame))
 
     def _reraise_unless_closed(self, channel: int) -> None:
         """One read can bring a question and the farewell after it: then there is nobody to answer any more."""
@@ -228,13 +228,13 @@ class Session(asyncio.Protocol):
         if listens and conversation.state is ConnectionState.OPEN:
             raise  # noqa: PLE0704 - called where it was caught: a fault of the broker's own
 
-    def _count_unsent(self, size: int) -> None:
+    def _flush_if_large(self, size: int) -> None:
         self._unsent += size
         if self._unsent < WRITE_HIGH_WATER:
             if not self._write_scheduled:
                 self.write_soon()
         elif self._holds:
-            self._full = True
+            self._held_too_much = True
             self._pause()
         else:
             self._write_now()
@@ -262,8 +262,8 @@ class Session(asyncio.Protocol):
 
     def _release(self) -> None:
         self._holds -= 1
-        if self._full and not self._holds:
-            self._full = False
+        if self._held_too_much and not self._holds:
+            self._held_too_much = False
             self._write_now()
             self._resume()
         else:
@@ -295,12 +295,12 @@ class Session(asyncio.Protocol):
             else:
                 self._violation(cast(Violation, event))
         except AmqpError as refusal:
-            self._refuse(channel, refusal, method_id)
+            self._close_with_error(channel, refusal, method_id)
         except RemoteProtocolError as error:  # nonsense within properties or arguments, found when looked at
-            self._refuse(channel, AmqpError(error.code, error.text), method_id)
+            self._close_with_error(channel, AmqpError(error.code, error.text), method_id)
         except Exception:
             log.exception("%r: a fault of the broker's own", self)
-            self._refuse(0, AmqpError(ReplyCode.INTERNAL_ERROR, "the broker failed; see its log"), method_id)
+            self._close_with_error(0, AmqpError(ReplyCode.INTERNAL_ERROR, "the broker failed; see its log"), method_id)
 
     def _publish(self, publication: Publication) -> None:
         channel = self.channels.get(publication.channel)
@@ -343,18 +343,18 @@ class Session(asyncio.Protocol):
             self._timer.cancel()
         self._timer = timer
 
-    def _too_slow(self) -> None:
+    def _on_handshake_timeout(self) -> None:
         log.info("%r did not finish the handshake within %s s", self, HANDSHAKE_WITHIN)
         self.abort()
 
     def _schedule_heartbeat(self) -> None:
         if (deadline := self._heartbeat.deadline()) is not None and not self._ended:
-            self._timer = self._loop.call_at(deadline, self._beat)
+            self._timer = self._loop.call_at(deadline, self._on_heartbeat_timer)
 
-    def _beat(self) -> None:
+    def _on_heartbeat_timer(self) -> None:
         now = self._loop.time()
         match self._heartbeat.pulse(now):
-            case Pulse.LOST if not self._overhear():
+            case Pulse.LOST if not self._probe_client():
                 log.warning("%r: missed heartbeats from the client", self)
                 self.abort()
                 return
@@ -367,12 +367,12 @@ class Session(asyncio.Protocol):
 
     def _send_heartbeat(self) -> None:
         """It overtakes what waits for the disk, and may. Who does not read has enough to read already."""
-        if self._transport is not None and not self._transport.is_closing() and not self._clogged:
+        if self._transport is not None and not self._transport.is_closing() and not self._socket_full:
             self._transport.write(HEARTBEAT_FRAME)
 
     # Refusing and ending ------------------------------------------------------------------------------
 
-    def _refuse(self, number: int, refusal: AmqpError, method_id: tuple[int, int]) -> None:
+    def _close_with_error(self, number: int, refusal: AmqpError, method_id: tuple[int, int]) -> None:
         # It may quote what the client sent, which need not be text.
         text = str(refusal).encode(errors="surrogateescape").decode(errors="ignore")
         if number and not refusal.ends_connection:

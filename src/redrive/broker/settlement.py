@@ -86,7 +86,7 @@ def give_back(taken: Iterable[Unacked], settlement: Settlement, *, by_client: bo
         else:
             queue.reject(entry, counts=counts)
     for queue, entries in returned.items():
-        queue.put_back(entries, counts=requeue and counts, by_client=by_client)
+        queue.requeue(entries, counts=requeue and counts, by_client=by_client)
 
 
 def _groups_returned_together(taken: dict[int, Unacked]) -> Iterable[list[Unacked]]:

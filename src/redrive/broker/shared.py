@@ -32,7 +32,7 @@ from redrive.errors import ConnectionFailed, DirectoryInUse, StorageError
 log = logging.getLogger("redrive.broker")
 
 _USER = "guest"  # with a password that nobody guesses
-_WATCH = 0.2  # seconds between a guest's looks at the lock
+_POLL = 0.2  # seconds between a guest's looks at the lock
 _ADDRESS_WITHIN = 10.0  # seconds from taking the lock to listening; then whoever has the lock is not a host
 
 
@@ -57,10 +57,10 @@ class SharedBroker:
 
     async def __aenter__(self) -> Self:
         deadline = asyncio.get_running_loop().time() + _ADDRESS_WITHIN
-        while not await self._host() and not await self._find():
+        while not await self._host() and not await self._find_host():
             if asyncio.get_running_loop().time() > deadline:
                 raise ConnectionFailed(f"{self.directory} is in use, but nobody serves it: who holds broker.lock?")
-            await asyncio.sleep(_WATCH / 4)
+            await asyncio.sleep(_POLL / 4)
         if not self.hosting:
             self._watch = asyncio.create_task(self._take_over(), name="redrive-broker-guest")
         return self
@@ -76,7 +76,7 @@ class SharedBroker:
     async def _host(self) -> bool:
         """Take the lock and serve, or find that somebody else does."""
         try:
-            journal = SQLiteJournal(self.directory, on_failure=self._failed)
+            journal = SQLiteJournal(self.directory, on_failure=self._on_journal_failure)
         except DirectoryInUse:
             return False
         try:
@@ -100,18 +100,18 @@ class SharedBroker:
             server.port = 0
             return await server.start()
 
-    def _failed(self, failure: StorageError) -> None:
+    def _on_journal_failure(self, failure: StorageError) -> None:
         """The disk did not take it: say goodbye to everybody rather than confirm what is not kept."""
         log.critical("the broker in %s ends: %s", self.directory, failure)
         if self._server is not None:
-            self._ending = asyncio.create_task(self._give_up(self._server), name="redrive-broker-ends")
+            self._ending = asyncio.create_task(self._stop_server(self._server), name="redrive-broker-ends")
 
-    async def _give_up(self, server: BrokerServer) -> None:
+    async def _stop_server(self, server: BrokerServer) -> None:
         self._server = None
         with suppress(StorageError):
             await server.stop()
 
-    async def _find(self) -> bool:
+    async def _find_host(self) -> bool:
         """Is somebody at the address that the folder names?"""
         self._port, self._password = self._last_address()
         if not self._port or not self._password:
@@ -138,7 +138,7 @@ class SharedBroker:
                     log.critical("nobody hosts the broker in %s, and this process cannot: %s", self.directory, error)
                 told = str(error)
             if not self.hosting:
-                await asyncio.sleep(_WATCH)  # the kernel has no event for a lock that is free
+                await asyncio.sleep(_POLL)  # the kernel has no event for a lock that is free
         log.warning("the process that hosted the broker in %s ended; this one hosts it now", self.directory)
 
     def _last_address(self) -> tuple[int, str]:
@@ -151,7 +151,7 @@ class SharedBroker:
     def _write_address(self) -> None:
         beside = self._address.with_suffix(".new")
         beside.unlink(missing_ok=True)
-        with open(beside, "x", opener=_for_its_owner) as file:
+        with open(beside, "x", opener=_open_private) as file:
             json.dump({"port": self._port, "pid": os.getpid(), "password": self._password}, file)
         beside.replace(self._address)
 
@@ -159,5 +159,5 @@ class SharedBroker:
         return f"<SharedBroker {self.directory} {'hosting' if self.hosting else 'guest'} port {self._port}>"
 
 
-def _for_its_owner(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)

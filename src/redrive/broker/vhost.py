@@ -152,7 +152,7 @@ class VirtualHost(Routing):
             self._check_owner(existing, session)
             if not declare.passive:
                 self._check_queue(existing, declare)
-            existing.touch()
+            existing.reset_idle_timer()
             return existing
         if declare.passive:
             raise not_found("queue", declare.queue, self.name)

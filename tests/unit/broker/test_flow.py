@@ -154,7 +154,7 @@ async def test_publishers_go_on_when_the_purge_that_ended_an_alarm_is_done(clock
 async def test_what_is_said_during_an_alarm_does_not_fill_the_memory(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "OVERHEARD_AT_MOST", 100_000)
+    monkeypatch.setattr(session, "PROBE_AT_MOST", 100_000)
     async with stopped_by_an_alarm() as (server, client):
         for _ in range(10_000):
             client.publish("orders", bytes(1000))

@@ -72,7 +72,7 @@ async def test_a_guest_that_cannot_host_says_so_once_and_hosts_when_the_folder_i
         tries.append(directory)
         raise NotWritable(directory, "Read-only file system")
 
-    monkeypatch.setattr("redrive.broker.shared._WATCH", 0.001)
+    monkeypatch.setattr("redrive.broker.shared._POLL", 0.001)
     host = await SharedBroker(tmp_path).__aenter__()
     async with SharedBroker(tmp_path) as guest, Connection(guest.url) as connection:
         await connection.declare_queue("orders")

@@ -64,7 +64,7 @@ class SQLiteJournal:
         self._highest: dict[int, int] = {}  # queue -> the highest position delivered, on disk or on its way there
         self._ended: asyncio.Future[None] | None = None  # from the beginning of `close` on
         self.failure: StorageError | None = None
-        self._lock = _claim(directory)
+        self._lock = _lock_directory(directory)
         try:
             self._file = DataFile(self._path)
         except BaseException:
@@ -143,18 +143,18 @@ class SQLiteJournal:
 
     def _commit_soon(self) -> None:
         """There is a reason to commit: when a batch is on its way already, as soon as it has arrived."""
-        if self._accepts() and not self._urgent:
+        if self._check_usable() and not self._urgent:
             self._urgent = self._scheduled = True
             if self._writing is None:
                 self._loop.call_soon(self._cut)
 
     def _commit_later(self) -> None:
         """There is something to commit, and no hurry."""
-        if self._accepts() and not self._scheduled:
+        if self._check_usable() and not self._scheduled:
             self._scheduled = True
             self._alarm = self._loop.call_later(self._linger, self._commit_soon)
 
-    def _accepts(self) -> bool:
+    def _check_usable(self) -> bool:
         """Flags stay down when the journal is closed or has failed, so that every call comes by here."""
         if self._ended is None and self.failure is None:
             return True
@@ -166,18 +166,18 @@ class SQLiteJournal:
     def _cut(self) -> None:
         """Called by the loop and nobody else, so that no change of the broker's is half appended."""
         if self._urgent and self._writing is None and not self._recovering:
-            call_each(self._hand_over())
+            call_each(self._send_batch())
 
-    def _hand_over(self) -> list[Callable[[], None]]:
+    def _send_batch(self) -> list[Callable[[], None]]:
         """Send the batch on its way and begin another. Returns whom to tell at once, as nothing is to be written."""
-        batch = self._begin_another()
+        batch = self._new_batch()
         if not batch:
             return batch.callbacks
         self._writing = batch
         self._inbox.put(batch)
         return []
 
-    def _begin_another(self) -> Batch:
+    def _new_batch(self) -> Batch:
         batch, self._batch = self._batch, Batch()
         self._urgent = self._scheduled = False
         if self._alarm is not None:
@@ -185,7 +185,7 @@ class SQLiteJournal:
             self._alarm = None
         return batch
 
-    def _written(self, batch: Batch, failure: StorageError | None) -> None:
+    def _on_written(self, batch: Batch, failure: StorageError | None) -> None:
         """A batch has arrived. The next one leaves before the callbacks take their time."""
         self._writing = None
         if failure is not None:
@@ -193,13 +193,13 @@ class SQLiteJournal:
             return
         callbacks = batch.callbacks
         if self._urgent:
-            callbacks += self._hand_over()
+            callbacks += self._send_batch()
         call_each(callbacks)
 
     def _fail(self, failure: StorageError) -> None:
         if self.failure is None:
             self.failure = failure
-            self._begin_another()
+            self._new_batch()
             log.critical("%s", failure)
             if self._on_failure is not None:
                 self._on_failure(failure)
@@ -207,7 +207,7 @@ class SQLiteJournal:
     async def close(self) -> None:
         if self._ended is None:
             self._ended = self._loop.create_future()
-            self._inbox.put(self._begin_another())
+            self._inbox.put(self._new_batch())
             self._inbox.put(None)
         await asyncio.shield(self._ended)
         self._thread.join()
@@ -220,11 +220,11 @@ class SQLiteJournal:
         failure: StorageError | None = None
         while (batch := self._inbox.get()) is not None:
             failure = failure or self._write(batch)  # nothing may follow what is missing
-            self._tell_loop(self._written, batch, failure)
+            self._call_in_loop(self._on_written, batch, failure)
             del batch  # the next one may be long in coming, and this one is large
         self._file.close()
         self._lock.release()
-        self._tell_loop(self._end)
+        self._call_in_loop(self._end)
 
     def _write(self, batch: Batch) -> StorageError | None:
         try:
@@ -237,7 +237,7 @@ class SQLiteJournal:
             return StorageFailed(self._path, f"a batch could not be written ({error!r})")
         return None
 
-    def _tell_loop(self, callback: Callable[..., None], *args: object) -> None:
+    def _call_in_loop(self, callback: Callable[..., None], *args: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
@@ -257,7 +257,7 @@ class SQLiteJournal:
         return f"<SQLiteJournal {self._path} {state} pending={self.pending}>"
 
 
-def _claim(directory: Path) -> DirectoryLock:
+def _lock_directory(directory: Path) -> DirectoryLock:
     try:
         make_directory(directory)
         return DirectoryLock(directory)
