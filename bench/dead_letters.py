@@ -37,6 +37,7 @@ from redrive.runtime.dlq.acts import Redriving
 from redrive.runtime.dlq.looking import By, group
 from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Kind, Operation, Order, State
+from redrive.runtime.dlq.steering import Steering
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
@@ -48,7 +49,7 @@ SMALL = encode({"order": 4711})
 MEGABYTE = 1024 * 1024
 GROWTH = 16  # megabytes that the process may gain from a tenth of the way to its end
 
-Watching = Callable[[Operation], None]
+Watching = Callable[[Steering], None]
 
 
 class Bench:
@@ -115,6 +116,7 @@ class Bench:
         async with self._operating() as broker:
             await asyncio.to_thread(store.add, operation)
             mover = Mover(operation, broker, store, Redriving(broker, clock), clock=clock, changed=changed)
+            await broker.lock(DLQ)
             done = await mover.run()
         if done.state is not State.SUCCEEDED or done.counts.moved != count:
             raise RuntimeError(f"not all was moved: {done}")
@@ -160,10 +162,10 @@ class Bench:
         process, sizes = psutil.Process(), [0.0]
         early = 0.0
 
-        def watch(operation: Operation) -> None:
+        def watch(steering: Steering) -> None:
             nonlocal early
             sizes[0] = max(sizes[0], process.memory_info().rss / MEGABYTE)
-            if operation.counts.moved <= count // 10:
+            if steering.operation.counts.moved <= count // 10:
                 early = sizes[0]
 
         await self._redrive(count, watch)

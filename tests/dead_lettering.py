@@ -116,12 +116,23 @@ def an_operation(order: Order | None = None, id: str = "op_test") -> Operation:
     return Operation(id, order or an_order(), datetime.now(UTC))
 
 
+class LockingMover(Mover):
+    """Takes the lock itself, as the service does for others."""
+
+    async def run(self) -> Operation:
+        await self._broker.lock(self.queue)
+        try:
+            return await super().run()
+        finally:
+            await self._broker.unlock(self.queue)
+
+
 def a_mover(
     broker: DeadLetterBroker, order: Order | None = None, memory: Memory | None = None, **options: Any
 ) -> Mover:
     clock = SystemClock()
     operation = options.pop("operation", None) or an_operation(order, options.pop("id", "op_test"))
-    return Mover(operation, broker, memory or Memory(), Redriving(broker, clock), clock=clock, **options)
+    return LockingMover(operation, broker, memory or Memory(), Redriving(broker, clock), clock=clock, **options)
 
 
 async def redrive(url: str, order: Order | None = None, memory: Memory | None = None, **options: Any) -> Operation:

@@ -41,7 +41,7 @@ def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> Office:
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the broker holds is asked each time: tests change it faster than people do."""
     monkeypatch.setattr("redrive.admin.cached_target._FRESH", 0)
-    monkeypatch.setattr("redrive.admin.desk._DEPTHS", 0)
+    monkeypatch.setattr("redrive.admin.authorized_queries._DEPTHS", 0)
 
 
 @pytest.fixture
@@ -701,7 +701,7 @@ async def test_what_was_begun_is_answered_though_it_cannot_be_looked_at(
     def find_or_not(id: str) -> list[Operation]:
         nonlocal looks
         looks += 1
-        if looks == 2:  # the first is its runner's, the second of who waits for it
+        if looks == 3:  # the first two are the executor's, the third is of the request that waits
             raise OperationalError("SELECT", None, Exception("the database is away"))
         return find(id)
 
@@ -950,7 +950,7 @@ async def test_what_cannot_be_recorded_is_not_done(
 ) -> None:
     await prepare(connection, 1)
 
-    def refuse(_: Any) -> None:
+    def refuse(*_: Any) -> None:
         raise AuditUnavailable("the disk is full")
 
     monkeypatch.setattr(office.service.audit, "write", refuse)

@@ -104,7 +104,7 @@ def amqp_url(memory_broker: ThreadedBroker) -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues are made while the server runs: it is to see them at once."""
     monkeypatch.setattr("redrive.admin.cached_target._FRESH", 0.0)
-    monkeypatch.setattr("redrive.admin.desk._DEPTHS", 0.001)
+    monkeypatch.setattr("redrive.admin.authorized_queries._DEPTHS", 0.001)
 
 
 @pytest.fixture
@@ -661,7 +661,7 @@ async def test_who_signs_in_and_who_could_not_is_in_the_audit(browser: httpx.Asy
 async def test_who_cannot_be_recorded_does_not_come_in(
     browser: httpx.AsyncClient, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise AuditUnavailable("the disk is full")
 
     key = a_key(office)

@@ -43,8 +43,9 @@ from redrive.errors import (
 from redrive.recovery.retry import Retry
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.dlq.looking import By
-from redrive.runtime.dlq.moving import UNDER_WAY, Mover
 from redrive.runtime.dlq.operation import Destination, Operation, Order, Outcome, Selection, State, Way, Wish
+from redrive.runtime.dlq.pipeline import UNDER_WAY
+from redrive.runtime.dlq.steering import Steering
 from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.topology import Queue, Server, Topology, expand
@@ -258,16 +259,18 @@ async def test_operations_are_known_by_the_beginning_of_their_ids(connection: Co
 
 
 @asynccontextmanager
-async def running(service: Service, order: Order | None = None) -> AsyncIterator[tuple[Mover, asyncio.Task[Operation]]]:
+async def running(
+    service: Service, order: Order | None = None
+) -> AsyncIterator[tuple[Steering, asyncio.Task[Operation]]]:
     """An operation that takes its time, and has moved something."""
-    movers: list[Mover] = []
+    seen: list[Steering] = []
     begun = await service.begin(order or an_order(rate=10))
-    task = asyncio.create_task(service.run(begun, started=movers.append))
-    await eventually(lambda: bool(movers) and movers[0].operation.counts.moved > 0)
+    task = asyncio.create_task(service.run(begun, changed=seen.append))
+    await eventually(lambda: bool(seen) and seen[0].operation.counts.moved > 0)
     try:
-        yield movers[0], task
+        yield seen[0], task
     finally:
-        movers[0].steering.cancel()
+        seen[0].cancel()
         with suppress(asyncio.CancelledError):
             await task
 
@@ -277,18 +280,18 @@ async def test_the_second_operator_hears_which_operation_is_in_the_way(
 ) -> None:
     await prepare(connection, 300)
     second = a_service(amqp_url, tmp_path, by="grace")
-    async with running(service) as (mover, _):
+    async with running(service) as (steering, _):
         (view,) = await second.queues([DLQ])
         assert view.operation is not None
-        assert view.operation.id == mover.operation.id
+        assert view.operation.id == steering.operation.id
         begun = await second.begin(an_order())
-        with pytest.raises(OperationConflict, match=f"held by operation {mover.operation.id}"):
+        with pytest.raises(OperationConflict, match=f"held by operation {steering.operation.id}"):
             await second.run(begun)
-        with pytest.raises(OperationConflict, match=mover.operation.id):
+        with pytest.raises(OperationConflict, match=steering.operation.id):
             await second.peek(DLQ)
 
     assert (await service.operation(begun.id)).state is State.FAILED
-    moved = (await service.operation(mover.operation.id)).counts.moved
+    moved = (await service.operation(steering.operation.id)).counts.moved
     assert await bodies(connection, SOURCE) == orders(*range(moved))
 
 
@@ -301,14 +304,16 @@ async def test_an_operation_is_steered_from_elsewhere(
 ) -> None:
     await prepare(connection, 60)
     elsewhere = a_service(amqp_url, tmp_path, by="grace")
-    async with running(service) as (mover, task):
-        await elsewhere.wish(mover.operation.id, Wish(State.PAUSED))
-        await eventually(lambda: mover.operation.state is State.PAUSED)
-        assert (await elsewhere.resume(mover.operation.id)).id == mover.operation.id  # it lives: it is told to go on
-        await eventually(lambda: mover.operation.state is State.RUNNING)
-        await elsewhere.wish(mover.operation.id, Wish(rate=20))
-        await eventually(lambda: mover.operation.order.rate == 20)
-        await elsewhere.wish(mover.operation.id, Wish(State.CANCELLING))
+    async with running(service) as (steering, task):
+        await elsewhere.wish(steering.operation.id, Wish(State.PAUSED))
+        await eventually(lambda: steering.operation.state is State.PAUSED)
+        assert (
+            await elsewhere.resume(steering.operation.id)
+        ).id == steering.operation.id  # it lives: it is told to go on
+        await eventually(lambda: steering.operation.state is State.RUNNING)
+        await elsewhere.wish(steering.operation.id, Wish(rate=20))
+        await eventually(lambda: steering.operation.order.rate == 20)
+        await elsewhere.wish(steering.operation.id, Wish(State.CANCELLING))
         over = await task
 
     assert over.state is State.CANCELLED
@@ -327,10 +332,10 @@ async def test_an_operation_is_steered_from_elsewhere(
 
 async def interrupted(service: Service) -> Operation:
     """An operation whose runner vanished in the middle of it."""
-    async with running(service, an_order(rate=100)) as (mover, task):
-        await eventually(lambda: mover.operation.counts.moved > 3)
+    async with running(service, an_order(rate=100)) as (steering, task):
+        await eventually(lambda: steering.operation.counts.moved > 3)
         task.cancel()
-    return await service.operation(mover.operation.id)
+    return await service.operation(steering.operation.id)
 
 
 @pytest.fixture
@@ -433,7 +438,7 @@ async def test_a_cancel_that_nobody_heard_is_obeyed_before_going_on(
     service.store.save(left)
     service.store.wish(left.id, Wish(State.CANCELLING))
 
-    over = await successor.go_on(left)
+    over = await successor.run(await successor.take_over(left))
 
     assert (over.state, over.counts.moved) == (State.CANCELLED, left.counts.moved)
 
@@ -448,7 +453,7 @@ async def test_a_cancel_is_obeyed_though_it_cannot_go_on(
     async with operating(amqp_url) as somebody:
         await somebody.lock(DLQ)
         with pytest.raises(OperationConflict):
-            await successor.go_on(left)
+            await successor.run(await successor.take_over(left))
 
     assert (await service.operation(left.id)).state is State.CANCELLED
 

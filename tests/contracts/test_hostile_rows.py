@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from redrive import App
-from redrive.admin.desk import OutboxView
+from redrive.admin.authorized_queries import OutboxView
 from redrive.admin.web.models import OutboxOut
 from redrive.client import Connection
 from redrive.store.claims import Claims

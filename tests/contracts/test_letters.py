@@ -11,7 +11,7 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
 from redrive.errors import ArchiveError, ConfigurationError, LetterNotFound
-from redrive.runtime.dlq import moving
+from redrive.runtime.dlq import outcomes
 from redrive.runtime.dlq.archive import read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Kind, Order, Outcome, Selection, State
@@ -119,7 +119,7 @@ async def test_many_are_changed_and_their_originals_archived(
 async def test_messages_that_a_transform_skips_stay_and_are_no_failures(
     connection: Connection, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "MOST_FAILURES", 2)
+    monkeypatch.setattr(outcomes, "MOST_FAILURES", 2)
     await prepare(connection, 5)
 
     def fix(body: bytes, headers: object, letter: object) -> bytes | None:  # noqa: ARG001

@@ -32,8 +32,8 @@ from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.holding import Hold
 from redrive.client.publisher import AnyPublish, Publish
 from redrive.errors import ConnectionLost, NotPublished, OperationConflict, PublishErrors, PublishUnknown
-from redrive.runtime.dlq import moving
-from redrive.runtime.dlq.moving import WINDOW, Mover
+from redrive.runtime.dlq import outcomes, pipeline
+from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import (
     Counts,
     Destination,
@@ -46,6 +46,7 @@ from redrive.runtime.dlq.operation import (
     Way,
     Wish,
 )
+from redrive.runtime.dlq.pipeline import WINDOW
 from redrive.wire.patch import patch_properties
 from tests.support.proxy import FaultProxy
 
@@ -156,8 +157,8 @@ async def test_what_cannot_be_routed_stays_and_is_told_of(connection: Connection
 async def test_an_operation_that_only_fails_ends_early(
     connection: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "MOST_FAILURES", 3)
-    monkeypatch.setattr(moving, "PORTION", 3)
+    monkeypatch.setattr(outcomes, "MOST_FAILURES", 3)
+    monkeypatch.setattr(pipeline, "PORTION", 3)
     await prepare(connection, 30)
 
     over = await redrive(amqp_url, an_order(to=Destination(Way.QUEUE, "nowhere")))
@@ -507,7 +508,7 @@ async def test_messages_whose_confirms_are_lost_are_sent_again_and_reported(
     connection: Connection, amqp_url: str
 ) -> None:
     await prepare(connection, MANY)
-    memory, in_flight = Memory(), moving.in_flight(0)
+    memory, in_flight = Memory(), pipeline.in_flight(0)
     async with FaultProxy(amqp_url) as network, operating(amqp_url, publishes_to=network.url) as broker:
         network.stall(to="client")
         running = asyncio.create_task(a_mover(broker, memory=memory).run())

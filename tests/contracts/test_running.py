@@ -13,8 +13,8 @@ import pytest
 
 from dead_lettering import DLQ, SOURCE, a_service, an_order, bodies, eventually, orders, prepare
 from hand_clock import HandClock
-from redrive.admin.jobs import Discard, GoOn, Job, Redrive
-from redrive.admin.running import Inside, Runner
+from redrive.admin.executor.local import LocalExecutor
+from redrive.admin.executor.recovery import OrphanRecovery, owner_name
 from redrive.admin.service import STALE, Service
 from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.client import Connection
@@ -36,10 +36,11 @@ def service(amqp_url: str, tmp_path: Path, clock: HandClock) -> Service:
 
 
 @pytest.fixture
-async def crew(service: Service) -> AsyncIterator[Inside]:
-    crew = Inside(service, MARK)
-    yield crew
-    await crew.stop()
+async def executor(service: Service) -> AsyncIterator[LocalExecutor]:
+    service.owner = owner_name(MARK)
+    executor = LocalExecutor(service)
+    yield executor
+    await executor.close()
 
 
 class Gate:
@@ -76,23 +77,22 @@ async def pending(service: Service, gate: Gate) -> Operation:
     return operation
 
 
-async def a_job(service: Service, kind: Kind, folder: Path) -> Job:
-    if kind is Kind.REDRIVE:
-        return Redrive("ada", an_order())
-    return Discard("ada", await service.plan(an_order(kind=kind)), folder / "archive", DLQ)
+async def start(service: Service, executor: LocalExecutor, archives: Path | None = None, **order: Any) -> Operation:
+    operation = await service.begin(an_order(**order), archives=archives)
+    return await executor.start(operation.id)
 
 
 async def test_what_is_about_to_begin_shows_that_it_lives(
     connection: Connection,
     service: Service,
-    crew: Inside,
+    executor: LocalExecutor,
     clock: HandClock,
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("redrive.admin.service._BEAT", 0.01)
     await prepare(connection, 3)
-    asked = asyncio.create_task(crew.begin(Redrive("ada", an_order())))
+    asked = asyncio.create_task(start(service, executor))
     operation = await pending(service, gate)
 
     clock.advance(STALE)
@@ -106,7 +106,7 @@ async def test_what_is_about_to_begin_shows_that_it_lives(
 async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
     connection: Connection,
     service: Service,
-    crew: Inside,
+    executor: LocalExecutor,
     clock: HandClock,
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
@@ -116,16 +116,17 @@ async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
     """Though its memory did not answer for so long that it seems to be gone."""
     monkeypatch.setattr("redrive.admin.service._BEAT", 3600)
     await prepare(connection, 3)
-    asked = asyncio.create_task(crew.begin(await a_job(service, kind, tmp_path)))
+    archives = tmp_path / "archive" if kind is Kind.DISCARD else None
+    asked = asyncio.create_task(start(service, executor, archives, kind=kind))
     operation = await pending(service, gate)
     clock.advance(STALE + timedelta(seconds=1))
     assert service.is_interrupted(operation)
 
     async with asyncio.timeout(10):  # whoever adopted it would wait at the gate
-        await Runner(service, MARK, crew).adopt()
+        await OrphanRecovery(service, MARK, executor).recover()
     gate.open.set()
     await asked
-    await eventually(lambda: not crew.ids)
+    await eventually(lambda: not executor.ids)
 
     assert (await service.operation(operation.id)).state is State.SUCCEEDED
     actions = [entry.action for _, entry in service.audit.listed(by=None)]
@@ -134,35 +135,33 @@ async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
 
 
 async def test_what_does_not_begin_is_answered_and_not_known_any_more(
-    connection: Connection, service: Service, crew: Inside
+    connection: Connection, service: Service, executor: LocalExecutor
 ) -> None:
     await prepare(connection, 0)
     await connection.delete_queue(DLQ)
 
     with pytest.raises(Exception, match=DLQ):
-        await crew.begin(Redrive("ada", an_order()))
+        await start(service, executor)
 
-    assert crew.ids == frozenset()
+    assert executor.ids == frozenset()
     [operation] = await service.operations()
     assert operation.state is State.FAILED
 
 
 class NobodyThere:
-    """A crew that cannot reach the broker."""
+    """An executor that cannot reach the broker."""
 
-    owner = f"{MARK}:here:1:ff"
     ids: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self.tried: list[str] = []
 
-    async def start(self) -> None: ...
+    async def open(self) -> None: ...
 
-    async def stop(self) -> None: ...
+    async def close(self) -> None: ...
 
-    async def begin(self, job: Job) -> Operation:
-        assert isinstance(job, GoOn)
-        self.tried.append(job.operation.id)
+    async def start(self, id: str) -> Operation:
+        self.tried.append(id)
         raise ConnectionFailed("nobody there")
 
 
@@ -170,16 +169,16 @@ async def test_what_cannot_go_on_is_tried_again_only_after_a_while(service: Serv
     service.owner = f"{MARK}:elsewhere:1:ee"
     left = await service.begin(an_order())
     await service.leave(left)
-    crew = NobodyThere()
-    runner = Runner(service, MARK, crew)
+    executor = NobodyThere()
+    recovery = OrphanRecovery(service, MARK, executor)
 
-    await runner.adopt()
-    await runner.adopt()
-    assert crew.tried == [left.id]
+    await recovery.recover()
+    await recovery.recover()
+    assert executor.tried == [left.id]
 
     clock.advance(STALE)
-    await runner.adopt()
-    assert crew.tried == [left.id] * 2
+    await recovery.recover()
+    assert executor.tried == [left.id] * 2
 
 
 class Held:
@@ -203,7 +202,7 @@ class Held:
 async def test_a_server_that_stops_while_an_operation_ends_waits_for_the_end_and_no_longer(
     connection: Connection,
     service: Service,
-    crew: Inside,
+    executor: LocalExecutor,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     where: str,
@@ -212,13 +211,13 @@ async def test_a_server_that_stops_while_an_operation_ends_waits_for_the_end_and
     if where == "its end is saved":
         monkeypatch.setattr(service.store, "save", held.before(service.store.save, lambda one, *_: one.state.is_over))
     else:
-        ends = held.before(service.audit.write, lambda entry: entry.action.endswith("ended"))
+        ends = held.before(service.audit.write, lambda entry, *_: entry.action.endswith("ended"))
         monkeypatch.setattr(service.audit, "write", ends)
     await prepare(connection, 3)
-    operation = await crew.begin(Redrive("ada", an_order()))
+    operation = await start(service, executor)
     assert await asyncio.to_thread(held.reached.wait, 30)
 
-    stopping = asyncio.create_task(crew.stop())
+    stopping = asyncio.create_task(executor.close())
     await asyncio.sleep(0)  # it has begun to wait
     held.go_on.set()
     async with asyncio.timeout(8):
@@ -233,7 +232,7 @@ async def test_a_server_that_stops_while_an_operation_ends_waits_for_the_end_and
 async def test_a_server_that_stops_while_an_operation_begins_leaves_it_to_the_next(
     connection: Connection,
     service: Service,
-    crew: Inside,
+    executor: LocalExecutor,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -246,10 +245,10 @@ async def test_a_server_that_stops_while_an_operation_begins_leaves_it_to_the_ne
 
     monkeypatch.setattr(DeadLetterBroker, "depth", slow)
     await prepare(connection, 40)
-    asked = asyncio.create_task(crew.begin(Redrive("ada", an_order(rate=1.0))))
+    asked = asyncio.create_task(start(service, executor, rate=1.0))
     await reached.wait()
 
-    stopping = asyncio.create_task(crew.stop())
+    stopping = asyncio.create_task(executor.close())
     await asyncio.sleep(0)  # it has begun to wait
     go_on.set()
     async with asyncio.timeout(8):
@@ -262,17 +261,17 @@ async def test_a_server_that_stops_while_an_operation_begins_leaves_it_to_the_ne
 
 
 async def test_an_operation_that_does_not_come_to_its_end_in_time_stays_ended(
-    connection: Connection, service: Service, crew: Inside, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, service: Service, executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.admin.running._STOP_WITHIN", 0.05)
+    monkeypatch.setattr("redrive.admin.executor.local._STOP_WITHIN", 0.05)
     held = Held()
-    ends = held.before(service.audit.write, lambda entry: entry.action.endswith("ended"))
+    ends = held.before(service.audit.write, lambda entry, *_: entry.action.endswith("ended"))
     monkeypatch.setattr(service.audit, "write", ends)
     await prepare(connection, 3)
-    operation = await crew.begin(Redrive("ada", an_order()))
+    operation = await start(service, executor)
     assert await asyncio.to_thread(held.reached.wait, 30)
 
-    await crew.stop()
+    await executor.close()
     held.go_on.set()
 
     assert (await service.operation(operation.id)).state is State.SUCCEEDED

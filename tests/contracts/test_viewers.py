@@ -36,7 +36,7 @@ def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> Office:
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the broker holds is asked each time: tests change it faster than people do."""
     monkeypatch.setattr("redrive.admin.cached_target._FRESH", 0)
-    monkeypatch.setattr("redrive.admin.desk._DEPTHS", 0)
+    monkeypatch.setattr("redrive.admin.authorized_queries._DEPTHS", 0)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ SOON = 6.0  # seconds: nothing hangs
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is shown from memory."""
     monkeypatch.setattr("redrive.admin.cached_target._FRESH", 0)
-    monkeypatch.setattr("redrive.admin.desk._DEPTHS", 0)
+    monkeypatch.setattr("redrive.admin.authorized_queries._DEPTHS", 0)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import pytest
 from dead_lettering import DLQ, SOURCE, bodies, orders, prepare, until_depth
 from redrive.client import Connection
 from redrive.runtime.dlq.archive import Archive, read_archive
-from redrive.runtime.dlq.moving import in_flight
 from redrive.runtime.dlq.operation import State
+from redrive.runtime.dlq.pipeline import in_flight
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema

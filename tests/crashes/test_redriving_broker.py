@@ -16,12 +16,13 @@ from typing import NamedTuple
 
 import pytest
 
-from dead_lettering import DLQ, SOURCE, an_operation, an_order, operating, orders, prepare
+from dead_lettering import DLQ, SOURCE, LockingMover, an_operation, an_order, operating, orders, prepare
 from redrive.client import Connection
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.dlq.acts import Redriving
-from redrive.runtime.dlq.moving import UNDER_WAY, WINDOW, Mover
 from redrive.runtime.dlq.operation import Operation, Order, Outcome, State
+from redrive.runtime.dlq.pipeline import UNDER_WAY, WINDOW
+from redrive.runtime.dlq.steering import Steering
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
@@ -53,8 +54,8 @@ class Progress:
         self._changed = asyncio.Condition()
         self._telling: set[asyncio.Task[None]] = set()
 
-    def changed(self, operation: Operation) -> None:
-        self._moved = operation.counts.moved
+    def changed(self, steering: Steering) -> None:
+        self._moved = steering.operation.counts.moved
         telling = asyncio.create_task(self._tell())
         self._telling.add(telling)
         telling.add_done_callback(self._telling.discard)
@@ -92,7 +93,7 @@ async def redrive_while_killed(
         await prepare(connection, messages, queue_type)
     await asyncio.sleep(YOUTH if queue_type == "quorum" else 0)
     async with operating(node.url) as broker:
-        mover = Mover(
+        mover = LockingMover(
             operation,
             broker,
             store,

@@ -17,9 +17,11 @@ from redrive import environment
 from redrive.admin.access.gate import Gate
 from redrive.admin.access.roles import Role
 from redrive.admin.access.settings import AccessSettings
-from redrive.admin.apart import Apart, Task
 from redrive.admin.cached_target import CachedTarget
-from redrive.admin.running import Crew, Inside, Runner, server_mark
+from redrive.admin.executor import OperationExecutor
+from redrive.admin.executor.local import LocalExecutor
+from redrive.admin.executor.recovery import OrphanRecovery, owner_name, server_mark
+from redrive.admin.executor.subprocess import SubprocessExecutor, WorkerConfig
 from redrive.admin.service import Service
 from redrive.admin.snapshots import Snapshots
 from redrive.admin.target import BrokerTarget
@@ -109,7 +111,10 @@ class Office:
         self.snapshots = Snapshots(self.clock)
         self.peeks = Snapshots(self.clock)  # that are in the audit: who looks twice within half a minute is in it once
         mark = server_mark(target)
-        self.runner = Runner(self.service, mark, self._crew(mark, apart=apart))
+        self.service.owner = owner_name(mark)
+        self.local = LocalExecutor(self.service, self._ended)
+        self.executor: OperationExecutor = self._subprocess(mark) if apart else self.local
+        self.recovery = OrphanRecovery(self.service, mark, self.executor, self.local)
         self.plans = Plans(database)
         self.requests = Requests(database)
         self.outbox = Claims(app.database, app.outbox.table) if app is not None else None
@@ -122,15 +127,13 @@ class Office:
         options = {"app": app, "archives": app.data / "archive", **options}
         return cls(BrokerTarget.of(app), app.database, **options)
 
-    def _crew(self, mark: str, *, apart: bool) -> Crew:
-        def ended(operation: Operation) -> None:
-            self.snapshots.outdate(operation.order.queue)
+    def _ended(self, operation: Operation) -> None:
+        self.snapshots.outdate(operation.order.queue)
 
-        if not apart:
-            return Inside(self.service, mark, ended)
+    def _subprocess(self, mark: str) -> OperationExecutor:
         target = replace(self.target.for_another_process(), data=self.target.data or environment.data())
         url = self.database.url.render_as_string(hide_password=False)
-        return Apart(Task(target, url, mark, self.service.by), ended)
+        return SubprocessExecutor(self.service, WorkerConfig(target, url, mark, self.service.owner), self._ended)
 
     @property
     def owns_database(self) -> bool:
@@ -140,7 +143,8 @@ class Office:
     async def open(self) -> Self:
         if self.owns_database and not self.database.is_postgresql:
             await asyncio.to_thread(Schema().upgrade, self.database)
-        await self.runner.start()
+        await self.executor.open()
+        self.recovery.start()
         self._sampling = asyncio.create_task(self._sample(), name="redrive-trends")
         return self
 
@@ -149,7 +153,8 @@ class Office:
             self._sampling.cancel()
             await asyncio.gather(self._sampling, return_exceptions=True)
         await self.cached_target.close()  # first: who leaves last would take over the embedded broker
-        await self.runner.stop()
+        await self.recovery.stop()
+        await asyncio.gather(*(executor.close() for executor in {self.executor, self.local}))
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -202,7 +202,7 @@ def resume(target: CommandTarget, id: str, json: bool) -> None:
     service = target.service()
     operation = run(service.operation, id)
     if service.is_interrupted(operation):
-        over = run(watched, lambda changed, started: service.resume(id, changed=changed, started=started))
+        over = run(watched, lambda changed: service.resume(id, changed=changed))
         finish(over, json)
         return
     _wish(target, id, Wish(State.RUNNING), "will go on")

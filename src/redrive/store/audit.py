@@ -10,7 +10,7 @@ switch them off: that is also how old entries are removed (docs/audit.md).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,11 +28,12 @@ class Audit:
         self.database = database
         self.table = audit_table(sa.MetaData())
 
-    def write(self, entry: AuditEntry) -> None:
-        """When this returns, the entry is committed."""
+    def write(self, entry: AuditEntry, also: Callable[[sa.Connection], None] = lambda _: None) -> None:
+        """Commit an entry, and in the same transaction what it records (`also`): both, or neither."""
         try:
             with self.database.engine.begin() as connection:
                 self.add(connection, entry)
+                also(connection)
         except (SQLAlchemyError, OSError, ConfigurationError) as error:
             raise AuditUnavailable(_why(error, self.database)) from error
 

@@ -44,9 +44,13 @@ class OperationsStore:
     # Operations ---------------------------------------------------------------------------------------
 
     def add(self, operation: Operation) -> None:
-        row = {"id": operation.id, "created_at": operation.created_at} | _order(operation.order) | _progress(operation)
         with self.database.engine.begin() as connection:
-            connection.execute(sa.insert(self.table), row)
+            self.insert(connection, operation)
+
+    def insert(self, connection: sa.Connection, operation: Operation) -> None:
+        """Add an operation within a transaction that also does something else."""
+        row = {"id": operation.id, "created_at": operation.created_at} | _order(operation.order) | _progress(operation)
+        connection.execute(sa.insert(self.table), row)
 
     def save(self, operation: Operation, items: Sequence[Item] = ()) -> None:
         """Write down how far it is, and what became of some messages: of both or of none. OperationConflict: somebody
@@ -96,9 +100,13 @@ class OperationsStore:
         """Those that are not over, the newest first, whether anybody works on them or not."""
         return self._read(self._newest_first().where(is_running(self.table)))
 
-    def take_over(self, operation: str, owner: str, beat_at: datetime, expected_owner: str) -> bool:
-        """Become the owner, if that is still the one who was expected and it is not over."""
+    def take_over(
+        self, operation: str, owner: str, beat_at: datetime, expected_owner: str, state: State | None = None
+    ) -> bool:
+        """Become the owner, if the owner is still the expected one and it is not over. `state`: put it into this."""
         change = sa.update(self.table).where(self.table.c.owner == expected_owner)
+        if state is not None:
+            change = change.values(state=str(state))
         return self._change(operation, change.values(owner=owner, beat_at=beat_at))
 
     def _newest_first(self) -> sa.Select[Any]:

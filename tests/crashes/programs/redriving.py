@@ -25,8 +25,9 @@ from redrive.protocol.content import Delivery
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.dlq.acts import Discarding, Redriving
 from redrive.runtime.dlq.archive import Archive
-from redrive.runtime.dlq.moving import Act, Mover
+from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Item, Kind, Operation, Order
+from redrive.runtime.dlq.outcomes import Act
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 
@@ -119,6 +120,7 @@ async def main(url: str, database: str, id: str, die_before: int, archive: str =
         broker = MortalBroker(taking, publishing, life)
         clock = SystemClock()
         act: Act = Discarding(MortalArchive(Path(archive), life)) if archive else Redriving(broker, clock)
+        await broker.lock(DLQ)
         over = await Mover(operation, broker, store, act, clock=clock).run()
     print(life.effects, over.state, over.counts.moved)
 

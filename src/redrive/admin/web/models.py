@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from redrive.admin.desk import OutboxView, Planned, TopologyView
+from redrive.admin.authorized_queries import OutboxView, TopologyView
+from redrive.admin.desk import Planned
 from redrive.admin.service import QueueView
 from redrive.admin.snapshots import Seen
 from redrive.deadletters.body_preview import ShownBody

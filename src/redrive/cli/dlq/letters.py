@@ -37,6 +37,7 @@ from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Kind, Operation, Order
 from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.spending import Risk
+from redrive.runtime.dlq.steering import Changed
 from redrive.runtime.dlq.transforming import ByHand, Transform, from_function, from_patch
 from redrive.text import one_line
 
@@ -85,8 +86,8 @@ def discard(
 async def _discarded(service: Service, made: Plan, folder: Path, name: str) -> tuple[Operation, Path]:
     paths: list[Path] = []
 
-    async def runs(changed: Any, started: Any) -> Operation:
-        over, path = await service.discard(made, folder, confirm=name, changed=changed, started=started)
+    async def runs(changed: Changed) -> Operation:
+        over, path = await service.discard(made, folder, confirm=name, changed=changed)
         paths.append(path)
         return over
 
@@ -238,8 +239,8 @@ async def _transformed(
 ) -> tuple[Operation, Path]:
     paths: list[Path] = []
 
-    async def runs(changed: Any, started: Any) -> Operation:
-        over, path = await service.redrive_changed(made, how, folder, force=force, changed=changed, started=started)
+    async def runs(changed: Changed) -> Operation:
+        over, path = await service.redrive_changed(made, how, folder, force=force, changed=changed)
         paths.append(path)
         return over
 

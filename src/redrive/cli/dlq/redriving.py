@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -19,10 +19,10 @@ from redrive.cli.sources import explains_errors, run
 from redrive.deadletters.redaction import redact
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
-from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, Selection, State, Way
 from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.spending import Risk
+from redrive.runtime.dlq.steering import Changed, Steering
 from redrive.text import one_line
 
 
@@ -235,29 +235,31 @@ def confirm(question: str, yes: bool, no_input: bool, option: str = "--yes") -> 
 
 async def carry_out(service: Service, made: Plan) -> Operation:
     operation = await service.begin(made.order, planned=made.eligible)
-    return await watched(lambda changed, started: service.run(operation, changed=changed, started=started))
+    return await watched(lambda changed: service.run(operation, changed=changed))
 
 
-async def watched(runs: Callable[..., Any]) -> Operation:
+async def watched(runs: Callable[[Changed], Awaitable[Operation]]) -> Operation:
     """Run an operation with its progress shown, until it is over or Ctrl-C ends it."""
     progress = Progress()
     stop = stop_on_signals("finishing what is under way; once more to quit at once")
-    movers: list[Mover] = []
+    running: list[Steering] = []
 
     async def cancel() -> None:
         await stop.wait()
-        for mover in movers:
-            mover.steering.cancel()
+        for steering in running:
+            steering.cancel()
 
-    def show(operation: Operation) -> None:
-        if operation.state is not State.PENDING:  # nothing is seen of it yet
-            progress.show(operation, loop.time())
+    def show(steering: Steering) -> None:
+        running[:] = [steering]
+        if stop.is_set():
+            steering.cancel()
+        if steering.has_begun:
+            progress.show(steering.operation, loop.time())
 
     loop = asyncio.get_running_loop()
     cancelling = asyncio.create_task(cancel())
     try:
-        over: Operation = await runs(show, movers.append)
-        return over
+        return await runs(show)
     finally:
         cancelling.cancel()
         progress.end()

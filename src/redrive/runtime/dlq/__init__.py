@@ -8,9 +8,12 @@
 | `returns`      | how many of a canary's messages are back, in every dead-letter queue                         |
 | `looking`      | list, group and find, over a queue that is held for a moment                                 |
 | `planning`     | what an operation would do                                                                   |
-| `moving`       | do it: take, choose, act, write down, ack                                                    |
+| `moving`       | run an operation: its steps and passes, lost connections, messages moved already             |
+| `pipeline`     | one pass: choose, publish, record and ack, in portions                                       |
+| `outcomes`     | record what became of each message, and ack those that were moved                            |
+| `guard`        | watch a step of a canary, and stop it                                                        |
 | `steering`     | an operation while it runs: its counts, and what others want of it                           |
-| `acts`         | what is done with chosen messages: send back to work, move, change, discard                  |
+| `acts`         | what becomes of chosen messages: re-driven, moved, changed, discarded                        |
 | `letters`      | dead letters as lines of JSON, byte-exact                                                    |
 | `archive`      | the file that takes what is discarded, before it leaves its queue                            |
 | `transforming` | many messages changed in the same way                                                        |

@@ -1,25 +1,32 @@
-"""What an operation does with the messages it has chosen."""
+"""What becomes of the messages that an operation has chosen: re-driven, moved, changed, discarded.
+
+An action decides, and archives what must be on the disk first; `pipeline` publishes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TypeAlias
 
 from redrive.deadletters.dead_letter import read_dead_letter
 from redrive.deadletters.edits import Content
 from redrive.deadletters.redrive_headers import moved, redriven
-from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown, TransformFailed
+from redrive.errors import TransformFailed
 from redrive.protocol.content import Delivery
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.story import NAMES
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.archive import Archive
+from redrive.runtime.dlq.choosing import Skipped
 from redrive.runtime.dlq.letters import encode_letter
-from redrive.runtime.dlq.moving import Problems, Skipped, Taken, Unconfirmed, Unsent
 from redrive.runtime.dlq.operation import Operation
+from redrive.runtime.dlq.outcomes import Taken
 from redrive.runtime.dlq.ports import Message, Moves
 from redrive.runtime.dlq.transforming import Transform, transformed
+
+Decided: TypeAlias = "Sequence[Message | str | None]"  # as `redrive.runtime.dlq.outcomes.Act` returns it
 
 
 class Redriving:
@@ -31,9 +38,9 @@ class Redriving:
         self._clock = clock
         self._names = names or {}
 
-    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:
+    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Decided:
         now = self._clock.now()
-        return await publish(self._broker, [self._message(operation, each, each.delivery, now) for each in taken])
+        return [self._message(operation, each, each.delivery, now) for each in taken]
 
     def _message(self, operation: Operation, taken: Taken, content: Delivery | Content, now: datetime) -> Message:
         order = operation.order
@@ -58,35 +65,13 @@ class Moving:
     def __init__(self, broker: Moves) -> None:
         self._broker = broker
 
-    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:  # noqa: ARG002
-        return await publish(self._broker, [self._message(each) for each in taken])
+    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Decided:  # noqa: ARG002
+        return [self._message(each) for each in taken]
 
     def _message(self, taken: Taken) -> Message:
         content, choice = taken.delivery, taken.choice
         properties = moved(content.raw_properties, taken.letter, budget=self._broker.budget)
         return choice.exchange, choice.routing_key, content.body, properties, True
-
-
-async def publish(broker: Moves, messages: Sequence[Message]) -> Problems:
-    problems: list[str | None] = [None] * len(messages)
-    try:
-        await broker.publish_many(messages)
-    except PublishErrors as errors:
-        for error in errors.exceptions:
-            assert isinstance(error, PublishError)
-            assert error.index is not None
-            problems[error.index] = _problem(error)
-    return problems
-
-
-def _problem(error: PublishError) -> str:
-    match error:
-        case PublishUnknown():
-            return Unconfirmed(error.why)
-        case NotPublished():
-            return Unsent(error.why)
-        case _:
-            return error.why
 
 
 class Discarding:
@@ -95,7 +80,7 @@ class Discarding:
     def __init__(self, archive: Archive) -> None:
         self._shelf = _Shelf(archive)
 
-    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:  # noqa: ARG002
+    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Decided:  # noqa: ARG002
         await self._shelf.put(taken)
         return [None] * len(taken)
 
@@ -118,22 +103,17 @@ class Transforming(Redriving):
         self._shelf = _Shelf(archive)
         self._force = force
 
-    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems:
-        problems: list[str | None] = []
-        changed: list[tuple[Taken, Content]] = []
-        for each in taken:
-            problem, content = self._changed(each)
-            problems.append(problem)
-            if content is not None:
-                changed.append((each, content))
-        await self._shelf.put([each for each, _ in changed])
+    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Decided:
         now = self._clock.now()
-        messages = [self._message(operation, each, content, now) for each, content in changed]
-        published = iter(await publish(self._broker, messages))
-        return [problem if problem is not None else next(published) for problem in problems]
+        changes = [self._change(each) for each in taken]
+        await self._shelf.put([each for each, new in zip(taken, changes, strict=True) if isinstance(new, Content)])
+        return [
+            self._message(operation, each, new, now) if isinstance(new, Content) else new
+            for each, new in zip(taken, changes, strict=True)
+        ]
 
-    def _changed(self, taken: Taken) -> tuple[str | None, Content | None]:
-        """Why not, or the message as it will be."""
+    def _change(self, taken: Taken) -> Content | str:
+        """Return the message as it will be, or why it stays as it is."""
         delivery = taken.delivery
         letter = read_dead_letter(
             delivery.raw_properties, delivery.body, queue=taken.letter.queue, position=taken.letter.position
@@ -141,8 +121,8 @@ class Transforming(Redriving):
         try:
             content = transformed(self._transform, delivery, letter, force=self._force)
         except TransformFailed as error:
-            return str(error), None
-        return (None, content) if content is not None else (Skipped("the transform skipped it"), None)
+            return str(error)
+        return content if content is not None else Skipped("the transform skipped it")
 
 
 class _Shelf:

@@ -1,7 +1,8 @@
 """Is this message meant, may it be moved, and where to? Decided message by message, from what the message tells.
 
-A message is passed over if it is not selected, and if it has come back from this very operation. It is skipped, and
-told of, if it is selected and must not or cannot be moved. Everything else is taken.
+    Ignored     it is not selected, or it has come back from this very operation
+    Skipped     it is selected, and must not or cannot be moved: the operation reports why
+    Selected    it is moved, to this exchange and key
 
 What arrived after an operation began is none of its business. As a rule it stands behind everything that was there, and
 is never reached. A queue that puts what it gets back at its end mixes the two, and so does one in which the urgent come
@@ -12,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from enum import Enum, auto
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from redrive.deadletters.dead_letter import Summary
 from redrive.deadletters.redaction import REDACTION
@@ -32,21 +32,24 @@ NO_EXCHANGE = "the operator is restricted to some queues, and an exchange may le
 NO_ROOM = "its headers leave no room for the mark by which it is known again when it comes back"
 
 
-class Verdict(Enum):
-    PASS = auto()
-    SKIP = auto()
-    TAKE = auto()
-
-
-class Choice(NamedTuple):
-    verdict: Verdict
-    why: str = ""
+class Selected(NamedTuple):
     exchange: str = ""
     routing_key: str = ""
     origin: str = ""  # the queue it belongs to, where that decided
 
 
-_PASS = Choice(Verdict.PASS)
+class Skipped(str):
+    """Why a selected message is left where it is on purpose. This is not a failure."""
+
+    __slots__ = ()
+
+
+class Ignored(NamedTuple):
+    """The message is not selected."""
+
+
+IGNORED = Ignored()
+Choice: TypeAlias = "Selected | Skipped | Ignored"
 
 
 class Chooser:
@@ -88,17 +91,17 @@ class Chooser:
 
     def choose(self, letter: Summary, body: bytes, raw_properties: bytes) -> Choice:
         if self.is_newer(letter) or not self.selects(letter, body, raw_properties):
-            return _PASS
+            return IGNORED
         if self._order.kind is Kind.DISCARD:
-            return Choice(Verdict.TAKE)
+            return Selected()
         if self._order.kind is Kind.MOVE:
             return self._routed(letter)
         most = self._order.most_redrives
         if most is not None and letter.redriven >= most:
             times = "once" if most == 1 else f"{most} times"
-            return Choice(Verdict.SKIP, f"re-driven {times} already")
+            return Skipped(f"re-driven {times} already")
         if not traceable(raw_properties, letter, budget=self._budget):
-            return Choice(Verdict.SKIP, NO_ROOM)
+            return Skipped(NO_ROOM)
         return self._routed(letter)
 
     def _routed(self, letter: Summary) -> Choice:
@@ -106,14 +109,14 @@ class Chooser:
         if to.way in (Way.OWN, Way.RETRY):
             found = origin_of(letter, self._feeders, restricted=self._order.is_restricted)
             if found.queue is None:
-                return Choice(Verdict.SKIP, found.why)
+                return Skipped(found.why)
             origin, letter = found.queue, letter.with_source(found.queue)
         route = route_of(to, letter, self._retries.get)
         if isinstance(route, str):
-            return Choice(Verdict.SKIP, route)
+            return Skipped(route)
         if why := self._forbidden(origin or to.name):
-            return Choice(Verdict.SKIP, why)
-        return Choice(Verdict.TAKE, "", *route, origin)
+            return Skipped(why)
+        return Selected(*route, origin)
 
     def _forbidden(self, queue: str) -> str:
         """Why the operator may not send there; nothing if that is allowed."""

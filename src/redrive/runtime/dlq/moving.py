@@ -1,6 +1,6 @@
 """Carry out an operation: take, choose, publish, confirm, write down, ack.
 
-    lock     one operation for each queue, by a lock in the broker
+    lock     one operation for each queue, by a lock in the broker, which the caller holds (`Service.run`)
     scope    what is ready in the queue now; what arrives later is not touched
     step     all of it, or as many as the canary says
       pass     hold the queue; for each portion of chosen messages, in order:
@@ -34,76 +34,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import chain, takewhile
-from typing import NamedTuple, Protocol, TypeAlias
 
-from redrive.deadletters.dead_letter import Summary, read_summary
-from redrive.errors import Closed, ConnectionLost, Hopeless, RedriveError, Unresolved
-from redrive.protocol.content import Delivery
+from redrive.deadletters.dead_letter import read_summary
+from redrive.errors import Closed, ConnectionLost, RedriveError
 from redrive.runtime.clock import Clock
-from redrive.runtime.dlq.canary import Settled, StepClock, steps, too_many
-from redrive.runtime.dlq.choosing import Choice, Chooser, Route, Verdict
-from redrive.runtime.dlq.operation import Item, Operation, Outcome, Ramp, State
+from redrive.runtime.dlq.canary import steps
+from redrive.runtime.dlq.choosing import Chooser, Route
+from redrive.runtime.dlq.guard import CanaryGuard
+from redrive.runtime.dlq.operation import Operation, State
+from redrive.runtime.dlq.outcomes import Act, OutcomeRecorder
+from redrive.runtime.dlq.pipeline import QUIET, Pipeline, most_in_flight
 from redrive.runtime.dlq.ports import Held, Moves, Remembers
 from redrive.runtime.dlq.reconciliation import Reconciliation, key_of
-from redrive.runtime.dlq.returns import Counted, Returns, Sight
+from redrive.runtime.dlq.returns import Returns, Sight
 from redrive.runtime.dlq.steering import Changed, Steering
 from redrive.topology.dead_ends import Feeders
 
 log = logging.getLogger("redrive.dlq")
 
-PORTION = 250
-PORTIONS = 3  # in flight
-UNDER_WAY = 4  # messages in flight, each a portion, with a rate
-WINDOW = 1000  # messages that an operation may leave possibly duplicated
-MOST_FAILURES = 1000  # in a row
-DEFAULT_WAIT = 30.0  # seconds that a canary waits for failures, where nothing else is known
-
-_QUIET = 2.0  # seconds without a message after which a queue that should have more is taken at its word
 _LONGEST_PASS = timedelta(minutes=10).total_seconds()
 _BROKER_PATIENCE = 120.0
 _RECOVERY = 10.0  # seconds within which a queue has its messages back after a loss
 _EVERYTHING = 2**31
 _MOST_IN_VAIN = 3  # passes, where each may have found only what came since it began
-
-
-class Taken(NamedTuple):
-    """A chosen message, with what it tells and where it goes."""
-
-    delivery: Delivery
-    letter: Summary
-    choice: Choice
-
-
-class Skipped(str):
-    """Why a message was left where it is on purpose: no failure."""
-
-    __slots__ = ()
-
-
-class Unconfirmed(str):
-    """Why a message that was sent has no confirm. It may be at its destination."""
-
-    __slots__ = ()
-
-
-class Unsent(str):
-    """Why a message was not sent. It is not at its destination."""
-
-    __slots__ = ()
-
-
-Problems: TypeAlias = "Sequence[str | None]"  # for each message, why it was not done
-
-
-class Act(Protocol):
-    """What is done with chosen messages. Raises if it is not known what became of them."""
-
-    async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Problems: ...
 
 
 class Mover:
@@ -124,25 +81,27 @@ class Mover:
     ) -> None:
         """`keeps_order`: does the queue put what it gets back where it was? `prefers_urgent`: does what comes later
         stand before the rest if it has a higher priority? `sight`: what is known of the broker's queues, for a canary.
-        `changed` hears of every progress.
+        `changed` is called after every progress.
         """
+        order = operation.order
         self.steering = Steering(operation, memory, clock, changed)
-        self.queue = operation.order.queue
+        self.queue = order.queue
         self._broker = broker
         self._memory = memory
-        self._act = act
         self._clock = clock
         self._retries = retries or {}
         self._feeders = feeders
         self._keeps_order = keeps_order
         self._prefers_urgent = prefers_urgent
         self._goes_on = operation.started_at is not None  # with what another process has begun
-        self._returns = Returns(operation, broker, sight) if operation.order.ramp is not None else None
+        returns = Returns(operation, broker, sight) if order.ramp is not None else None
+        self._recorder = OutcomeRecorder(self.steering, clock, returns)
+        self._pipeline = Pipeline(self.steering, broker, act, self._recorder, clock)
+        self._guard: CanaryGuard | None = None
+        if order.ramp is not None and returns is not None:
+            self._guard = CanaryGuard(order.ramp, returns, self.steering, broker, clock)
         self._passes = 0
-        self._told: set[int] = set()  # hashes of the ids of messages that were skipped, or failed
-        self._failures = 0  # in a row
         self._in_vain = 0  # passes in a row that found nothing to move
-        self._acked = 0  # in this pass
         self._lost_acks = self._goes_on  # perhaps: the queue may have messages that were moved
 
     @property
@@ -152,16 +111,15 @@ class Mover:
     # The whole of it ----------------------------------------------------------------------------------
 
     async def run(self) -> Operation:
-        """To its end, whatever that is. Raises only if it cannot begin, or if its memory fails."""
-        await self._broker.lock(self.queue)
-        try:
-            await self._begin()
-            async with self.steering.alive():
-                state, note = await self._work()
-            await self.steering.become(replace(self.operation, state=state, ended_at=self._clock.now(), note=note))
-            return self.operation
-        finally:
-            await self._broker.unlock(self.queue)
+        """Run to the end, whatever that is. The caller holds the lock of the queue.
+
+        Raises only if the operation cannot begin, or if its memory fails.
+        """
+        await self._begin()
+        async with self.steering.alive():
+            state, note = await self._work()
+        await self.steering.become(replace(self.operation, state=state, ended_at=self._clock.now(), note=note))
+        return self.operation
 
     async def _begin(self) -> None:
         scope = self.operation.scope
@@ -171,8 +129,9 @@ class Mover:
         state = State.RUNNING if self.operation.state is State.PENDING else self.operation.state
         counts = self.operation.counts
         if self._goes_on:
-            in_flight = min(self._in_flight, max(0, scope - counts.moved))
+            in_flight = min(most_in_flight(self.steering), max(0, scope - counts.moved))
             counts = replace(counts, possibly_duplicated=counts.possibly_duplicated + in_flight)
+        self.steering.has_begun = True
         await self.steering.become(replace(self.operation, state=state, scope=scope, started_at=began, counts=counts))
         await self.steering.hear()  # before anything is moved: somebody may have wanted it to end while nobody listened
 
@@ -186,15 +145,14 @@ class Mover:
             return State.FAILED, f"{error}. Nothing is lost: what was not moved is in the queue"
 
     async def _steps(self) -> tuple[State, str]:
-        ramp = self.operation.order.ramp
         # What became of a step that another process took nobody has asked yet.
-        if self.operation.counts.moved and (why := await self._objection(ramp)):
+        if self.operation.counts.moved and (why := await self._objection()):
             return self._stopped(why, ended=self._room(None) == 0)
-        for number, size in steps(ramp, self.operation.counts.moved):
+        for number, size in steps(self.operation.order.ramp, self.operation.counts.moved):
             await self.steering.become(replace(self.operation, step=number))
             before = self.operation.counts.moved
             ended = await self._step(size)
-            if self.operation.counts.moved > before and (why := await self._objection(ramp)):
+            if self.operation.counts.moved > before and (why := await self._objection()):
                 return self._stopped(why, ended=ended)
             if self.steering.is_cancelled:
                 return State.CANCELLED, "what was moved stays moved"
@@ -304,13 +262,13 @@ class Mover:
     async def _read(self, held: Held, reconciliation: Reconciliation) -> None:
         """Read the queue until nothing comes that was there when the operation began."""
         position, quiet_since = 0, self._clock.monotonic()
-        while came := await held.next(_QUIET):
+        while came := await held.next(QUIET):
             for delivery in came:
                 position += 1
                 letter = read_summary(delivery.raw_properties, delivery.body, self.queue, position)
                 if reconciliation.add(delivery, letter):
                     quiet_since = self._clock.monotonic()
-            if self._clock.monotonic() - quiet_since > _QUIET:
+            if self._clock.monotonic() - quiet_since > QUIET:
                 break
 
     # A pass -------------------------------------------------------------------------------------------
@@ -325,26 +283,23 @@ class Mover:
         if not at_most:
             return True
         self._passes += 1
-        self._acked = 0
+        self._recorder.acked = 0
         held = await self._broker.hold(self.queue, at_most)
         if mixed:  # not every message tells when it died: in no case more than were there
             room = left if room is None else min(room, left)
-        flow = _Flow(self, held, self._chooser(mixed), at_most, room)
+        until = self._clock.monotonic() + _LONGEST_PASS
         try:
-            ended = await flow.run(until=self._clock.monotonic() + _LONGEST_PASS)
+            ended = await self._pipeline.run(held, self._chooser(mixed), at_most=at_most, room=room, until=until)
         finally:
-            try:
-                await flow.drain()
-            finally:
-                await held.release()
+            await held.release()
         self._broker.check()
-        return ended and not (self._prefers_urgent and await self._is_more_behind(at_most, flow.chosen))
+        return ended and not (self._prefers_urgent and await self._is_more_behind(at_most))
 
-    async def _is_more_behind(self, seen: int, chosen: int) -> bool:
+    async def _is_more_behind(self, seen: int) -> bool:
         """What is urgent and came since the pass began stood before the rest, of which so many were not reached."""
-        self._in_vain = 0 if chosen else self._in_vain + 1
+        self._in_vain = 0 if self._pipeline.chosen else self._in_vain + 1
         there = await self._broker.depth(self.queue)
-        return there > seen - self._acked and self._in_vain < _MOST_IN_VAIN
+        return there > seen - self._recorder.acked and self._in_vain < _MOST_IN_VAIN
 
     @property
     def _is_mixed(self) -> bool:
@@ -378,242 +333,16 @@ class Mover:
         planned = self.operation.order.selection.now if self._prefers_urgent else None
         return min(began, planned) if planned is not None else began
 
-    def _choose(self, chooser: Chooser, delivery: Delivery, position: int) -> Taken | None:
-        letter = read_summary(delivery.raw_properties, delivery.body, self.queue, position)
-        choice = chooser.choose(letter, delivery.body, delivery.raw_properties)
-        if choice.verdict is Verdict.PASS or (self._told and hash(letter.id) in self._told):
-            return None
-        if choice.verdict is Verdict.TAKE:
-            return Taken(delivery, letter.with_source(choice.origin or letter.source), choice)
-        self._told.add(hash(letter.id))
-        self.steering.add([Item(letter.id, Outcome.SKIPPED, self._clock.now(), letter.message_id, choice.why)])
-        return None
-
-    async def _done(self, held: Held, settled: Sequence[tuple[Taken, str | None]]) -> None:
-        """Write down what became of these, each with the problem it had, and ack what is done."""
-        now, done, items, last, unresolved = self._clock.now(), [], [], "", ""
-        for taken, problem in settled:
-            letter, outcome = taken.letter, _outcome(problem)
-            match outcome:
-                case Outcome.MOVED:
-                    self._failures = 0
-                    done.append(taken.delivery)
-                case Outcome.FAILED:
-                    self._failures += 1
-                    last = str(problem)
-                case Outcome.POSSIBLY_DUPLICATED | None:
-                    unresolved = str(problem)
-            if outcome in _LEFT_THERE:
-                self._told.add(hash(letter.id))
-            if outcome is not None:
-                items.append(Item(letter.id, outcome, now, letter.message_id, str(problem or ""), _place(taken.choice)))
-            if self._returns is not None and outcome is Outcome.MOVED:
-                self._returns.sent(taken.choice.exchange, taken.choice.routing_key, letter.source)
-        self.steering.add(items)
-        await self.steering.write_down()
-        if held.ack(done):
-            self._acked += len(done)
-        if unresolved:
-            raise Unresolved(f"the connection was lost: {unresolved}")
-        if self._failures >= MOST_FAILURES:
-            raise Hopeless(f"{self._failures} messages in a row could not be moved, the last because {last}")
-
-    @property
-    def portion(self) -> int:
-        """How many messages are sent together."""
-        return 1 if self.steering.has_rate else min(PORTION, max(1, self._in_flight // PORTIONS))
-
-    @property
-    def _in_flight(self) -> int:
-        return UNDER_WAY if self.steering.has_rate else in_flight(self.operation.counts.possibly_duplicated)
-
     # Canary -------------------------------------------------------------------------------------------
 
-    async def _objection(self, ramp: Ramp | None) -> str:
-        """Give what was moved its time. Return why the canary must not go on; nothing if it may."""
-        if ramp is None or self._returns is None:
-            return ""
-        while True:
+    async def _objection(self) -> str:
+        """Return why the canary must not go on; nothing if it may."""
+        while self._guard is not None:
             try:
-                return await self._watch(ramp, self._returns)
+                return await self._guard.objection()
             except RedriveError as error:
                 await self._survive(error)
-
-    async def _watch(self, ramp: Ramp, returns: Returns) -> str:
-        wait = ramp.wait if ramp.wait is not None else DEFAULT_WAIT
-        clock, known = StepClock(wait, self._clock.monotonic()), await returns.depths()
-        settled = Settled.NOT_YET
-        while settled is Settled.NOT_YET and not self.steering.is_cancelled:
-            self._broker.check()
-            depths = await returns.depths()
-            if any(depth > known[queue] for queue, depth in depths.items()) and (why := await self._too_many(ramp)):
-                return why
-            known = depths
-            settled = clock.see(await returns.look(), self._clock.monotonic())
-            if settled is Settled.NOT_YET:
-                await self.steering.idle(min(max(wait / 10, 0.05), 1.0))
-            if self.operation.state is State.PAUSED:
-                await self.steering.while_paused()
-                clock = StepClock(wait, self._clock.monotonic())
-        return await self._verdict(ramp, settled, wait)
-
-    async def _verdict(self, ramp: Ramp, settled: Settled, wait: float) -> str:
-        counted = await self._count()
-        if (why := self._share(ramp)) or self.steering.is_cancelled:
-            return why
-        unsure = f"undecided: {self.operation.counts.returned} of {self.operation.counts.moved} came back, and "
-        if counted.unseen:
-            return f"{unsure}there may be more: {counted.unseen}"
-        if settled is Settled.UNDECIDED:
-            return f"{unsure}the others may not have been handled: {self._returns} made no progress for {wait:g} s"
         return ""
-
-    async def _too_many(self, ramp: Ramp) -> str:
-        await self._count()
-        return self._share(ramp)
-
-    async def _count(self) -> Counted:
-        assert self._returns is not None
-        counted = await self._returns.count()
-        counts = replace(self.operation.counts, returned=counted.returned)
-        await self.steering.become(replace(self.operation, counts=counts))
-        return counted
-
-    def _share(self, ramp: Ramp) -> str:
-        counts = self.operation.counts
-        if not too_many(ramp, counts.moved, counts.returned):
-            return ""
-        return f"{counts.returned} of {counts.moved} came back, more than {ramp.returned_pct:g} %"
 
     def __repr__(self) -> str:
         return f"<Mover of {self.queue} {self.operation.id} {self.operation.state}>"
-
-
-class _Flow:
-    """The messages of one pass: chosen one by one, acted on in portions, some of which are under way at a time.
-
-    Three things go on at once. More is chosen; portions are acted on, each by a task; and one task settles them, in
-    the order in which they were chosen: it writes down and acks as many as are done. Until then they are under way.
-    """
-
-    def __init__(self, mover: Mover, held: Held, chooser: Chooser, at_most: int, room: int | None) -> None:
-        self._mover = mover
-        self._steering = mover.steering
-        self._held = held
-        self._chooser = chooser
-        self._at_most = at_most
-        self._room = room
-        self.chosen = 0
-        self._portion: list[Taken] = []
-        self._under_way: deque[tuple[asyncio.Task[Problems], list[Taken]]] = deque()
-        self._settling: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()  # some of it, or it failed
-
-    async def run(self, until: float) -> bool:
-        """Whether the end was reached."""
-        position = 0
-        while position < self._at_most and not self._steering.wish.is_set():
-            came = await self._held.next(_QUIET)
-            for delivery in came:
-                position += 1
-                taken = self._mover._choose(self._chooser, delivery, position)
-                if taken is None:
-                    continue
-                if self._steering.has_rate:
-                    await self._steering.in_time()
-                self.chosen += 1
-                self._portion.append(taken)
-                if len(self._portion) >= self._mover.portion:
-                    await self._send()
-                    if self._mover._clock.monotonic() > until:
-                        return False
-                if self.chosen == self._room or self._steering.wish.is_set():
-                    return False
-            self._mover._broker.check()
-            if not came:
-                break
-        return not self._steering.wish.is_set()
-
-    async def _send(self) -> None:
-        """Have what was chosen acted on, and return when there is room for another portion."""
-        self._act()
-        await asyncio.sleep(0)  # it begins before more is chosen
-        self._keep_settling()
-        while len(self._under_way) >= (UNDER_WAY if self._steering.has_rate else PORTIONS):
-            self._settled.clear()
-            await self._settled.wait()
-            self._keep_settling()
-
-    def _act(self) -> None:
-        portion, self._portion = self._portion, []
-        if portion:
-            self._under_way.append((asyncio.create_task(self._acting(portion)), portion))
-
-    async def _acting(self, portion: list[Taken]) -> Problems:
-        return await self._mover._act(self._mover.operation, portion)
-
-    async def drain(self) -> None:
-        """Finish what was chosen, also if something went wrong meanwhile: what is confirmed should be acked."""
-        self._act()
-        problem: RedriveError | None = None
-        while self._under_way or self._settling is not None:
-            try:
-                self._keep_settling()
-            except RedriveError as error:
-                problem = problem or error
-            if self._settling is not None:
-                await asyncio.wait([self._settling])
-        if problem is not None:
-            raise problem
-
-    def _keep_settling(self) -> None:
-        """Begin with it if there is something to settle. Raises what ended it."""
-        if self._settling is not None and self._settling.done():
-            ended, self._settling = self._settling, None
-            ended.result()
-        if self._settling is None and self._under_way:
-            self._settling = asyncio.create_task(self._settle())
-
-    async def _settle(self) -> None:
-        while self._under_way:
-            await asyncio.wait([self._under_way[0][0]])
-            done = list(takewhile(_succeeded, self._under_way)) or [self._under_way[0]]
-            try:
-                pairs = (zip(portion, acting.result(), strict=True) for acting, portion in done)
-                await self._mover._done(self._held, list(chain.from_iterable(pairs)))
-            finally:
-                for _ in done:
-                    self._under_way.popleft()
-                self._settled.set()
-
-
-def _succeeded(under_way: tuple[asyncio.Task[Problems], list[Taken]]) -> bool:
-    acting, _ = under_way
-    return acting.done() and not acting.cancelled() and acting.exception() is None
-
-
-def in_flight(possibly_duplicated: int) -> int:
-    """Return how many messages may be without a confirm at a time: three quarters of what is left of the window."""
-    return max(UNDER_WAY, (WINDOW - possibly_duplicated) * 3 // 4)
-
-
-_LEFT_THERE = (Outcome.SKIPPED, Outcome.FAILED)
-
-
-def _outcome(problem: str | None) -> Outcome | None:
-    """Return the outcome of a message, or None if nothing happened to it."""
-    match problem:
-        case None:
-            return Outcome.MOVED
-        case Skipped():
-            return Outcome.SKIPPED
-        case Unconfirmed():
-            return Outcome.POSSIBLY_DUPLICATED
-        case Unsent():
-            return None
-        case _:
-            return Outcome.FAILED
-
-
-def _place(choice: Choice) -> str:
-    return f"{choice.exchange}:{choice.routing_key}" if choice.exchange else choice.routing_key

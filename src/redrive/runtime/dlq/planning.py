@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from redrive.deadletters.dead_letter import Summary
 from redrive.protocol.content import Delivery
 from redrive.recovery.durations import brief, roughly
-from redrive.runtime.dlq.choosing import Chooser, Route, Verdict
+from redrive.runtime.dlq.choosing import Chooser, Ignored, Route, Skipped
 from redrive.runtime.dlq.looking import visit
 from redrive.runtime.dlq.operation import Kind, Order, Way
 from redrive.runtime.dlq.origins import shown_name
@@ -82,10 +82,10 @@ async def tally(broker: Looks, order: Order, chooser: Chooser) -> Tally:
     def see(delivery: Delivery, letter: Summary) -> bool:
         nonlocal oldest
         choice = chooser.choose(letter, delivery.body, delivery.raw_properties)
-        if choice.verdict is Verdict.PASS:
+        if isinstance(choice, Ignored):
             return False
-        if choice.verdict is Verdict.SKIP:
-            ineligible[choice.why] += 1
+        if isinstance(choice, Skipped):
+            ineligible[str(choice)] += 1
             return False
         route = choice.exchange, choice.routing_key
         routes[route if len(routes) < MOST_TARGETS or route in routes else ("", "(others)")] += 1

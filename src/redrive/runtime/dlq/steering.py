@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from operator import attrgetter
@@ -23,16 +23,39 @@ from redrive.runtime.dlq.ports import Remembers
 
 log = logging.getLogger("redrive.dlq")
 
-Changed = Callable[[Operation], None]
+Changed = Callable[["Steering"], None]
 
 _BEAT = 1.0  # seconds
 _outcome = attrgetter("outcome")
+
+
+@asynccontextmanager
+async def beating(
+    beat: Callable[[], Awaitable[None]], over: asyncio.Event, every: Callable[[], float]
+) -> AsyncIterator[None]:
+    """Call `beat` again and again until `over` is set, or the block ends."""
+
+    async def run() -> None:
+        while not over.is_set():
+            try:
+                async with asyncio.timeout(every()):
+                    await over.wait()
+            except TimeoutError:
+                await beat()
+
+    task = asyncio.create_task(run(), name="redrive-heartbeat")
+    try:
+        yield
+    finally:
+        over.set()  # not cancelled: what it is writing must not come after what is written next
+        await task
 
 
 class Steering:
     def __init__(self, operation: Operation, memory: Remembers, clock: Clock, changed: Changed) -> None:
         self.operation = operation
         self.wish = asyncio.Event()  # somebody wants something else
+        self.has_begun = False  # its queue is locked and its beginning recorded
         self.rests = False  # it is paused, and has nothing in hand
         self._memory = memory
         self._clock = clock
@@ -64,26 +87,14 @@ class Steering:
             except Exception:  # the database is away: whoever writes next takes them along
                 self._items[:0] = items
                 raise
-        self._changed(self.operation)
+        self._changed(self)
 
     # Alive --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def alive(self) -> AsyncIterator[None]:
-        beating = asyncio.create_task(self._beat(), name=f"redrive-operation-{self.operation.id}")
-        try:
+        async with beating(self._beat_once, self._over, lambda: _BEAT):
             yield
-        finally:
-            self._over.set()  # not cancelled: what it is writing must not come after what is written next
-            await beating
-
-    async def _beat(self) -> None:
-        while not self._over.is_set():
-            try:
-                async with asyncio.timeout(_BEAT):
-                    await self._over.wait()
-            except TimeoutError:
-                await self._beat_once()
 
     async def _beat_once(self) -> None:
         try:

@@ -13,9 +13,9 @@ from redrive.deadletters.dead_letter import read_summary
 from redrive.protocol.content import Delivery
 from redrive.runtime.dlq.acts import Discarding
 from redrive.runtime.dlq.archive import Archive, read_archive
-from redrive.runtime.dlq.choosing import Choice, Verdict
-from redrive.runtime.dlq.moving import Taken
+from redrive.runtime.dlq.choosing import Selected
 from redrive.runtime.dlq.operation import Kind, Operation, Order
+from redrive.runtime.dlq.outcomes import Taken
 from redrive.wire.methods.basic import BasicGetOk
 from redrive.wire.properties import Properties
 
@@ -25,7 +25,7 @@ OPERATION = Operation("op_1", Order(Kind.DISCARD, "q.dlq", by="ada"), datetime(2
 
 def taken(body: bytes) -> Taken:
     delivery = Delivery.from_get(1, BasicGetOk(delivery_tag=1, exchange="dlx", routing_key="q"), RAW, body)
-    return Taken(delivery, read_summary(RAW, body, "q.dlq", 0), Choice(Verdict.TAKE))
+    return Taken(delivery, read_summary(RAW, body, "q.dlq", 0), Selected())
 
 
 class LastFirst(ThreadPoolExecutor):

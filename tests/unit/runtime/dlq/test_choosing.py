@@ -4,7 +4,18 @@ from typing import Any
 import pytest
 
 from redrive.deadletters.dead_letter import Summary, read_summary
-from redrive.runtime.dlq.choosing import NO_ORIGIN, NO_RETRY, NO_ROOM, NO_SOURCE, Chooser, Verdict, route_of
+from redrive.runtime.dlq.choosing import (
+    IGNORED,
+    NO_ORIGIN,
+    NO_RETRY,
+    NO_ROOM,
+    NO_SOURCE,
+    Chooser,
+    Ignored,
+    Selected,
+    Skipped,
+    route_of,
+)
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
 from redrive.wire.properties import Properties
 
@@ -52,7 +63,7 @@ def choose(raw: bytes | None = None, *, budget: int = 100_000, mixed: bool = Fal
     ],
 )
 def test_what_is_selected_is_taken(selection: Selection) -> None:
-    assert choose(selection=selection) == (Verdict.TAKE, "", "", "orders", "orders")
+    assert choose(selection=selection) == Selected("", "orders", "orders")
 
 
 @pytest.mark.parametrize(
@@ -66,47 +77,47 @@ def test_what_is_selected_is_taken(selection: Selection) -> None:
     ],
 )
 def test_what_is_not_selected_is_passed_over(selection: Selection) -> None:
-    assert choose(selection=selection).verdict is Verdict.PASS
+    assert choose(selection=selection) is IGNORED
 
 
 def test_its_own_id_selects_a_message() -> None:
-    assert choose(selection=Selection(ids=(letter().id,))).verdict is Verdict.TAKE
+    assert isinstance(choose(selection=Selection(ids=(letter().id,))), Selected)
 
 
 def test_what_came_back_from_this_operation_is_passed_over() -> None:
-    assert choose(properties(**{"x-redriven-op": "op_1", "x-redriven-count": 1})).verdict is Verdict.PASS
-    assert choose(properties(**{"x-redriven-op": "op_0", "x-redriven-count": 1})).verdict is Verdict.TAKE
+    assert choose(properties(**{"x-redriven-op": "op_1", "x-redriven-count": 1})) is IGNORED
+    assert isinstance(choose(properties(**{"x-redriven-op": "op_0", "x-redriven-count": 1})), Selected)
 
 
 @pytest.mark.parametrize(
     ("mixed", "began", "wanted"),
     [
-        (False, NOW - timedelta(hours=1), Verdict.TAKE),  # never reached if it is newer: it stands behind
-        (True, NOW - timedelta(hours=1), Verdict.PASS),
-        (True, NOW, Verdict.TAKE),
-        (True, NOW + timedelta(hours=1), Verdict.TAKE),
+        (False, NOW - timedelta(hours=1), Selected),  # never reached if it is newer: it stands behind
+        (True, NOW - timedelta(hours=1), Ignored),
+        (True, NOW, Selected),
+        (True, NOW + timedelta(hours=1), Selected),
     ],
 )
-def test_in_a_queue_that_mixes_the_time_of_death_decides(mixed: bool, began: datetime, wanted: Verdict) -> None:
-    assert choose(mixed=mixed, began=began).verdict is wanted
+def test_in_a_queue_that_mixes_the_time_of_death_decides(mixed: bool, began: datetime, wanted: type) -> None:
+    assert type(choose(mixed=mixed, began=began)) is wanted
 
 
 def test_who_was_re_driven_too_often_is_skipped() -> None:
     often = properties(**{"x-redriven-count": 3})
-    assert choose(often) == (Verdict.SKIP, "re-driven 3 times already", "", "", "")
-    assert choose(properties(**{"x-redriven-count": 1}), most_redrives=1).why == "re-driven once already"
-    assert choose(often, most_redrives=None).verdict is Verdict.TAKE
-    assert choose(often, kind=Kind.DISCARD).verdict is Verdict.TAKE  # that is no re-drive
+    assert choose(often) == Skipped("re-driven 3 times already")
+    assert choose(properties(**{"x-redriven-count": 1}), most_redrives=1) == Skipped("re-driven once already")
+    assert isinstance(choose(often, most_redrives=None), Selected)
+    assert isinstance(choose(often, kind=Kind.DISCARD), Selected)  # that is no re-drive
 
 
 def test_without_room_for_the_mark_it_is_skipped() -> None:
-    assert choose(budget=100) == (Verdict.SKIP, NO_ROOM, "", "", "")
+    assert choose(budget=100) == Skipped(NO_ROOM)
 
 
 def test_a_discard_needs_no_destination() -> None:
     nowhere = properties(**{"x-redrive-queue": None})
-    assert choose(nowhere).why == NO_SOURCE
-    assert choose(nowhere, kind=Kind.DISCARD).verdict is Verdict.TAKE
+    assert choose(nowhere) == Skipped(NO_SOURCE)
+    assert isinstance(choose(nowhere, kind=Kind.DISCARD), Selected)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +132,7 @@ def test_a_discard_needs_no_destination() -> None:
 )
 def test_where_to(to: str, wanted: tuple[str, str]) -> None:
     choice = choose(to=Destination.parse(to), retries={"orders": ("orders.retry", "retry")})
+    assert isinstance(choice, Selected)
     assert (choice.exchange, choice.routing_key) == wanted
 
 
@@ -131,10 +143,4 @@ def test_a_message_without_a_story_has_no_way_of_its_own(to: str, why: str) -> N
 
 
 def test_the_way_to_retry_must_be_known() -> None:
-    assert choose(to=Destination.parse("retry"), retries={"payments": ("r", "k")}) == (
-        Verdict.SKIP,
-        NO_RETRY,
-        "",
-        "",
-        "",
-    )
+    assert choose(to=Destination.parse("retry"), retries={"payments": ("r", "k")}) == Skipped(NO_RETRY)

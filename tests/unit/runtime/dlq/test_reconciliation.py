@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from redrive.deadletters.dead_letter import Summary, read_summary
 from redrive.protocol.content import Delivery
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.dlq.moving import UNDER_WAY, WINDOW, in_flight
+from redrive.runtime.dlq.pipeline import UNDER_WAY, WINDOW, in_flight
 from redrive.runtime.dlq.reconciliation import Reconciliation, key_of
 from redrive.wire.methods.basic import BasicGetOk
 from redrive.wire.properties import Properties

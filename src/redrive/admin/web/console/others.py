@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from redrive.admin.desk import TopologyView
+from redrive.admin.authorized_queries import TopologyView
 from redrive.admin.web.console.links import links_of
 from redrive.admin.web.console.pages import page, seen, theme_of
 from redrive.admin.web.console.words import counted

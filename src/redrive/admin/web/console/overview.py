@@ -14,7 +14,8 @@ from datetime import datetime
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from redrive.admin.desk import Desk, OutboxView
+from redrive.admin.authorized_queries import OutboxView
+from redrive.admin.desk import Desk
 from redrive.admin.service import QueueView
 from redrive.admin.snapshots import Seen
 from redrive.admin.web.console.drawing import Trend, trend_of

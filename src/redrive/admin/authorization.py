@@ -1,0 +1,115 @@
+"""What one principal may do, and what the audit says about a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, NoReturn, assert_never
+
+from redrive.admin.access.roles import Act, Principal
+from redrive.admin.office import Office
+from redrive.errors import AuditUnavailable, NoOutbox, NotAllowed, QueueNotAccepted
+from redrive.runtime.dlq.audit import AuditEntry
+from redrive.runtime.dlq.operation import Destination, Kind, Order, Way
+from redrive.runtime.dlq.spending import Risk
+
+
+class Authorization:
+    def __init__(self, office: Office, who: Principal) -> None:
+        self.office = office
+        self.who = who
+        self.service = office.service.acting(who.name, reveals=who.role >= Act.REVEAL.needs)
+
+    def may(self, act: Act, queue: str | None = None) -> bool:
+        return self.who.may(act, queue)
+
+    async def need(self, act: Act, queue: str | None = None) -> None:
+        """Raise what is against it: a permission that is missing, or a queue that this server does not accept."""
+        await self._need_permission(act, queue)
+        if queue is not None and not self._accepts(queue):
+            accepted = sorted(filter(self.sees, self.office.accepted or ()))
+            raise QueueNotAccepted(queue, self.office.target.describe_queue(queue), self.office.name, accepted)
+
+    async def _need_permission(self, act: Act, queue: str | None) -> None:
+        if not self.may(act, queue):
+            await self._refuse(self.who.not_allowed(act, queue), queue or "")
+
+    def _accepts(self, queue: str) -> bool:
+        return self.office.accepted is None or queue in self.office.accepted
+
+    def sees(self, queue: str) -> bool:
+        """Return whether what concerns this dead-letter queue is shown."""
+        return self.who.sees(queue) and self._accepts(queue)
+
+    async def _refuse(self, refused: NotAllowed, queue: str) -> NoReturn:
+        entry = AuditEntry(
+            self.office.clock.now(), self.who.name, str(refused.act), queue, allowed=False, detail=str(refused)
+        )
+        try:
+            await asyncio.to_thread(self.service.audit.write, entry)
+        except AuditUnavailable as error:
+            raise refused from error
+        raise refused
+
+    async def _need_all(self, act: Act) -> None:
+        """What names everybody's queues is for those who see all of them."""
+        await self.need(act)
+        if not self.who.is_unrestricted:
+            raise self.who.not_allowed(act, "*")
+
+    async def _restricted(self, act: Act, order: Order) -> Order:
+        """Return the order with the queues that this principal may send to: where each message goes is decided later,
+        perhaps by another server. A destination that is named is checked now, before the broker is asked, which would
+        tell what is there. What goes to an exchange gets wherever that is bound to: only an unrestricted principal may.
+        """
+        match order.to.way:
+            case Way.QUEUE:
+                await self._need_permission(act, order.to.name)
+            case Way.EXCHANGE | Way.ORIGINAL:
+                if not self.who.is_unrestricted:
+                    await self._refuse(self.who.not_allowed(act, "*"), order.queue)
+            case Way.OWN | Way.RETRY:
+                pass
+            case other:
+                assert_never(other)
+        await self._need_risk(order.queue, Risk(order.spend_deliveries, order.any_queue))
+        hidden = not self.may(Act.REVEAL, order.queue)
+        return replace(order, allowed=self.who.queues, selection=replace(order.selection, redacted=hidden))
+
+    async def _need_risk(self, queue: str, risk: Risk) -> None:
+        if risk.spend:
+            await self.need(Act.SPEND, queue)
+        if risk.any_queue:
+            await self.need(Act.ANY_QUEUE, queue)
+
+    async def _need_reach(self, order: Order) -> None:
+        """To resume an operation is to send its messages: only where this principal may send them."""
+        if self.who.is_unrestricted or order.kind is Kind.DISCARD or set(order.allowed) <= set(self.who.queues):
+            return
+        if order.to.way is Way.QUEUE:
+            await self._need_permission(Act.STEER, order.to.name)
+        else:
+            await self._refuse(self.who.not_allowed(Act.STEER, "*"), order.queue)
+
+    def redrive_to(self, queue: str) -> Destination:
+        """Return where a re-drive of a dead-letter queue goes by default: as its topology says, or `own` if this
+        principal may not send there.
+        """
+        to = self.office.target.redrive_to(queue)
+        return to if self._may_send_to(to) else Destination()
+
+    def _may_send_to(self, to: Destination) -> bool:
+        match to.way:
+            case Way.QUEUE:
+                return self.who.sees(to.name)
+            case Way.EXCHANGE | Way.ORIGINAL:
+                return self.who.is_unrestricted
+            case Way.OWN | Way.RETRY:
+                return True  # decided for each message
+            case other:
+                assert_never(other)
+
+    def _claims(self) -> Any:
+        if self.office.outbox is None:
+            raise NoOutbox
+        return self.office.outbox

@@ -1,0 +1,490 @@
+"""Read dead-letter queues: list, peek, group, find, plan, preview, export. Nothing here moves a message.
+
+Queries and operations exclude each other on a queue, by the same lock in the broker, because whoever holds a queue's
+messages hides them from others. A query waits a moment for the lock; a running operation refuses everybody else.
+
+Queries are recorded in the audit. Those that show no secrets and cost nothing take place also when that fails.
+
+Results contain no secrets unless the caller asks for them (`reveal`), which is recorded: so no interface can forget to
+hide them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Self
+
+from redrive.admin.cached_target import CachedTarget
+from redrive.admin.target import BrokerTarget, ConnectedTarget
+from redrive.deadletters.dead_letter import Summary, read_dead_letter
+from redrive.deadletters.edits import Content, EditPreview, diff
+from redrive.deadletters.hiding import hide_summary
+from redrive.deadletters.redaction import REDACTION, redact_text
+from redrive.deadletters.search import Query, parse
+from redrive.errors import (
+    AuditUnavailable,
+    ConfigurationError,
+    EncodingError,
+    LetterNotFound,
+    NotFound,
+    OperationConflict,
+    OperationNotFound,
+    RedriveError,
+    TransformFailed,
+)
+from redrive.protocol.content import Delivery
+from redrive.runtime.clock import Clock, SystemClock
+from redrive.runtime.dlq import looking, planning
+from redrive.runtime.dlq.audit import AuditEntry
+from redrive.runtime.dlq.choosing import Chooser, Selected
+from redrive.runtime.dlq.guard import DEFAULT_WAIT
+from redrive.runtime.dlq.letters import encode_letter
+from redrive.runtime.dlq.looking import By, Found, Grouping, Page
+from redrive.runtime.dlq.operation import Kind, Operation, Order, State, Way
+from redrive.runtime.dlq.planning import Plan, Tally, Target
+from redrive.runtime.dlq.spending import NO_RISK, Allowance, Risk
+from redrive.runtime.dlq.transforming import Transform, transformed
+from redrive.store.audit import Audit
+from redrive.store.operations import OperationsStore
+from redrive.topology.dead_ends import is_named_after
+from redrive.topology.migration import Names, migrated_queue
+from redrive.topology.peeking import PeekSafety
+
+log = logging.getLogger("redrive.admin")
+
+STALE = timedelta(seconds=30)  # an operation without a heartbeat for so long has lost its process
+SPENT = "deliveries spent"  # in the audit, where a refusal is called otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    name: str
+    depth: int
+    consumers: int
+    type: str
+    source: str | None
+    peek_safety: PeekSafety
+    peek_note: str
+    oldest: datetime | None  # when the first in the queue died; None if it was not looked at, or does not tell
+    operation: Operation | None  # that runs on it
+    redrive_to: str = "own"  # where a re-drive goes by default
+
+
+class Queries:
+    def __init__(
+        self,
+        target: BrokerTarget | CachedTarget,
+        store: OperationsStore,
+        audit: Audit,
+        *,
+        by: str,
+        clock: Clock | None = None,
+        named: bool = True,
+    ) -> None:
+        """`by`: who is acting, for the audit and the messages' lineage. `named`: queues of which nothing is known are
+        taken for dead-letter queues, because a person named them.
+        """
+        self.named = named
+        self.reveals = True  # queries see secrets
+        self.target = target
+        self.store = store
+        self.audit = audit
+        self.by = by
+        self.clock = clock or SystemClock()
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+
+    def acting(self, by: str, *, reveals: bool = True) -> Self:
+        """Return the same service for another principal. Without `reveals`, queries see what redaction shows."""
+        another = copy(self)
+        another.by = by
+        another.reveals = reveals
+        return another
+
+    # Looking ------------------------------------------------------------------------------------------
+
+    async def queues(self, names: Sequence[str] = (), *, oldest: bool = True) -> list[QueueView]:
+        """Those that are named, or all dead-letter queues that can be found."""
+        running = {each.order.queue: each for each in await asyncio.to_thread(self.store.running)}
+        async with self.target.looking(*names) as view:
+            found = list(names) or view.dead_letter_queues()
+            return [await self._queue(view, name, running.get(name), oldest) for name in found]
+
+    async def depths(
+        self, names: Sequence[str] = (), last: Mapping[str, int] = MappingProxyType({})
+    ) -> tuple[dict[str, int], frozenset[str]]:
+        """Return the depths of dead-letter queues; and the queues that are being migrated, whose depths say nothing.
+
+        A migration moves all messages out of a queue and back. Only a queue with fewer messages than at the last look
+        (`last`), or without one, is asked for a migration: each such question leaves a line in the log of RabbitMQ.
+        """
+        async with self.target.looking(*names) as view:
+            found = [name for name in names or view.dead_letter_queues() if not await _serves_a_migration(view, name)]
+            depths: dict[str, int] = {}
+            migrated = set()
+            for name in found:
+                depth = await _depth(view, name)
+                if depth is None or depth < last.get(name, depth + 1):
+                    if await _is_migrated(view, name):
+                        migrated.add(name)
+                        continue
+                    depth = (await view.connection.queue_info(name)).messages  # a migration may have ended just now
+                depths[name] = depth
+        return depths, frozenset(migrated)
+
+    async def _queue(self, view: ConnectedTarget, name: str, running: Operation | None, oldest: bool) -> QueueView:
+        cost = await view.peeking(name)
+        info = await view.connection.queue_info(name)
+        died = None
+        is_dead = view.is_dead_letter_queue(name)
+        may_look = cost.is_free and not info.consumers and (self.named if is_dead is None else is_dead)
+        if oldest and may_look and info.messages and running is None:
+            try:
+                async with self._held(view, name):
+                    first = await looking.peek(view.broker, name, limit=1)
+                died = first.letters[0].dead_at if first.letters else None
+            except OperationConflict:
+                pass  # somebody else looks, or works on it: what is left can be told all the same
+        return QueueView(
+            name,
+            info.messages,
+            info.consumers,
+            (await view.definition(name)).type,
+            view.source(name),
+            cost.safety,
+            cost.why,
+            died,
+            running,
+            str(self.target.redrive_to(name)),
+        )
+
+    async def peek(
+        self,
+        queue: str,
+        text: str = "",
+        *,
+        limit: int = 20,
+        start: int = 1,
+        risk: Risk = NO_RISK,
+        recorded: bool = False,
+    ) -> Page:
+        """Return some of the messages. `recorded`: the caller has written it into the audit."""
+        query = self._query(text)
+        await self._record_peek(queue, text, risk, recorded)
+        async with self._look(queue, risk) as view:
+            return looking.without_secrets(
+                await looking.peek(view.broker, queue, query=query, limit=limit, start=start)
+            )
+
+    async def groups(
+        self, queue: str, by: By = By.FINGERPRINT, text: str = "", *, risk: Risk = NO_RISK, recorded: bool = False
+    ) -> Grouping:
+        query = self._query(text)
+        await self._record_peek(queue, text, risk, recorded)
+        async with self._look(queue, risk) as view:
+            return looking.grouped_without_secrets(await looking.group(view.broker, queue, by, query))
+
+    async def message(
+        self, queue: str, id: str, *, reveal: bool = False, risk: Risk = NO_RISK, recorded: bool = False
+    ) -> Found:
+        """Return one message. With `reveal` it has its secrets, and the audit says so, whatever is `recorded`."""
+        if reveal:
+            await self.record("reveal", queue, filter=f"id:{id}", reason=risk.reason)
+        else:
+            await self._record_peek(queue, f"id:{id}", risk, recorded)
+        async with self._look(queue, risk) as view:
+            found = await looking.find(view.broker, queue, id)
+        if found is None:
+            raise LetterNotFound(queue, id)
+        return found if reveal else looking.found_without_secrets(found)
+
+    async def _record_peek(self, queue: str, filter: str, risk: Risk, recorded: bool) -> None:
+        if not recorded:
+            await self.record_look("peek", queue, risk, filter=filter, detail=str(risk))
+
+    async def record_look(self, action: str, queue: str, risk: Risk, **told: Any) -> None:
+        """Record a look that shows no secrets and changes nothing. Without a risk it takes place also if the audit
+        cannot be written: while the database is unavailable, dead letters are what operators need to see.
+        """
+        try:
+            await self.record(action, queue, reason=risk.reason, **told)
+        except AuditUnavailable as error:
+            if risk.spend or risk.any_queue:
+                raise
+            log.warning("not in the audit: %s of %s by %s: %s", action, queue, self.by, error)
+
+    def _query(self, text: str) -> Query | None:
+        return parse(text, self.clock.now(), None if self.reveals else REDACTION) if text else None
+
+    @asynccontextmanager
+    async def _look(self, queue: str, risk: Risk) -> AsyncIterator[ConnectedTarget]:
+        async with self.target.looking(queue) as view:
+            await self._check_look(view, queue, risk)
+            async with self._held(view, queue), self._used(view, queue, risk):
+                yield view
+
+    async def _check_look(self, view: ConnectedTarget, queue: str, risk: Risk) -> None:
+        await view.definition(queue)  # if there is none, that is the answer
+        if not risk.any_queue:
+            view.check_dead(queue, named=self.named)
+        await view.check_look(queue, spend=risk.spend)
+
+    @asynccontextmanager
+    async def _used(self, view: ConnectedTarget, queue: str, risk: Risk) -> AsyncIterator[None]:
+        """Take messages out of a queue that is locked. Where that costs deliveries, they are counted in the audit."""
+        if not risk.any_queue:
+            await view.check_unused(queue)
+        cost = await view.peeking(queue)
+        if cost.is_free:
+            yield
+            return
+        allowance = Allowance(queue, cost.limit, await self._deliveries(view, queue))
+        allowance.check()
+        view.broker.allowances[queue] = allowance
+        await self._record_spent(allowance, allowance.spent + 1, risk)
+        try:
+            yield
+        finally:
+            await self._record_spent(allowance, allowance.spent, risk)
+
+    async def _deliveries(self, view: ConnectedTarget, queue: str) -> int:
+        """Return how often the messages of a queue were given back, as far as looks of Redrive have measured it."""
+        last = await asyncio.to_thread(self.audit.listed, queue, None, SPENT, 1)
+        if not last or not await view.broker.depth(queue):
+            return 0
+        return last[0][1].counts.get("deliveries") or 0
+
+    async def _record_spent(self, allowance: Allowance, spent: int, risk: Risk) -> None:
+        counts = {"deliveries": spent, "limit": allowance.limit}
+        await self.record(SPENT, allowance.queue, counts=counts, reason=risk.reason)
+
+    @asynccontextmanager
+    async def _held(self, view: ConnectedTarget, queue: str) -> AsyncIterator[None]:
+        try:
+            await view.broker.lock(queue)
+        except OperationConflict as error:
+            raise await self._named(error) from None
+        try:
+            yield
+        finally:
+            await view.broker.unlock(queue)
+
+    async def _named(self, conflict: OperationConflict) -> OperationConflict:
+        """With the operation that is in the way, if it is known here."""
+        running = [
+            each
+            for each in await asyncio.to_thread(self.store.running)
+            if each.order.queue == conflict.queue and each.state is not State.PENDING and self._lives(each)
+        ]
+        return OperationConflict(conflict.queue, f"operation {running[0].id}") if running else conflict
+
+    # Planning -----------------------------------------------------------------------------------------
+
+    async def plan(self, order: Order) -> Plan:
+        order = self._signed(order)
+        await self.record_look("plan", order.queue, risk_of(order), filter=filter_of(order), detail=str(risk_of(order)))
+        async with self._look(order.queue, risk_of(order)) as view:
+            view.check_move(order)
+            order = _patient(order, view)
+            chooser = await self._chooser(view, order, "")
+            found = await planning.tally(view.broker, order, chooser)
+            targets = tuple([await self._target(view, route, count) for route, count in found.routes.most_common()])
+            also = planning.also_receiving(found, order, view.snapshot)
+            consumers = (await view.connection.queue_info(order.queue)).consumers
+            unseen, unproven = _unseen(found, order, view), _unproven(found, order, view)
+            into_dead = view.is_dead_letter_queue(order.to.name) if order.to.way is Way.QUEUE else False
+        now = self.clock.now()
+        told = planning.warnings(
+            found,
+            order,
+            targets=targets if order.kind is not Kind.DISCARD else (),
+            also=also,
+            consumers=consumers,
+            inbox_windows=dict(self.target.inbox_windows),
+            now=now,
+            unseen=unseen,
+            into_dead=into_dead,
+            unproven=unproven,
+        )
+        return Plan(
+            order,
+            now,
+            found.depth,
+            found.scanned,
+            found.matched,
+            found.eligible,
+            tuple(found.ineligible.most_common()),
+            targets,
+            also,
+            tuple(map(hide_summary, found.sample)),
+            told,
+        )
+
+    async def _target(self, view: ConnectedTarget, route: tuple[str, str], count: int) -> Target:
+        exchange, key = route
+        try:
+            if exchange:
+                return Target(exchange, key, count, await view.connection.exchange_exists(exchange))
+            info = await view.connection.queue_info(key)
+        except (NotFound, EncodingError):  # or it is no name: messages say what they like about where they came from
+            return Target(exchange, key, count, False)
+        except RedriveError:
+            return Target(exchange, key, count)
+        return Target(exchange, key, count, True, info.consumers)
+
+    async def _chooser(self, view: ConnectedTarget, order: Order, operation: str) -> Chooser:
+        return Chooser(
+            order,
+            operation=operation,
+            began=self.clock.now(),
+            retries=await self._retries(view, order),
+            feeders=view.feeders(),
+            budget=view.broker.budget,
+        )
+
+    async def _retries(self, view: ConnectedTarget, order: Order) -> dict[str, tuple[str, str]]:
+        if order.to.way is not Way.RETRY:
+            return {}
+        source = view.source(order.queue)
+        return await view.retries([source] if source is not None else [])
+
+    def _signed(self, order: Order) -> Order:
+        """With who asks, and the moment for which its query is meant."""
+        selection = order.selection
+        self._query(selection.query)  # a mistake in it is found now
+        return replace(
+            order,
+            by=order.by or self.by,
+            reason=redact_text(order.reason),
+            selection=replace(selection, now=selection.now or self.clock.now()),
+        )
+
+    async def samples(self, order: Order, transform: Transform, *, force: bool = False) -> list[EditPreview]:
+        """Return what a transform would make of some of the messages."""
+        await self.record_look("plan", order.queue, risk_of(order), filter=filter_of(order), detail=str(transform))
+        async with self._look(order.queue, risk_of(order)) as view:
+            chooser = await self._chooser(view, self._signed(order), "")
+            chosen: list[EditPreview] = []
+            enough = min(order.selection.limit or planning.MOST_SAMPLES, planning.MOST_SAMPLES)
+
+            def see(delivery: Delivery, letter: Summary) -> bool:
+                if isinstance(chooser.choose(letter, delivery.body, delivery.raw_properties), Selected):
+                    chosen.append(_sample(transform, delivery, letter, force))
+                return len(chosen) >= enough
+
+            await looking.visit(view.broker, order.queue, see)
+        return chosen
+
+    async def export(
+        self, queue: str, text: str = "", *, reveal: bool = False, risk: Risk = NO_RISK
+    ) -> AsyncGenerator[bytes, None]:
+        """Lines of JSON, one for each message. They stay where they are."""
+        query = self._query(text)
+        redaction = None if reveal else REDACTION
+        await self.record("export", queue, filter=text, detail="with secrets" if reveal else "redacted")
+        async with self._look(queue, risk) as view:
+            depth = await view.broker.depth(queue)
+            async with aclosing(looking.stream(view.broker, queue, depth)) as letters:
+                async for delivery, letter in letters:
+                    if query is None or query.matches(letter, delivery.body, delivery.raw_properties):
+                        yield encode_letter(delivery, letter, redaction=redaction)
+
+    # Operations and audit -----------------------------------------------------------------------------
+
+    async def operation(self, id: str) -> Operation:
+        """By its id, or by the beginning of it if that is enough."""
+        found = await asyncio.to_thread(self.store.find, id)
+        if not found:
+            raise OperationNotFound(id)
+        if len(found) > 1:
+            raise ConfigurationError(f"{id} is the beginning of {len(found)} operations: say more of it")
+        return found[0]
+
+    def _lives(self, operation: Operation) -> bool:
+        return operation.beat_at is not None and self.clock.now() - operation.beat_at < STALE
+
+    def is_interrupted(self, operation: Operation) -> bool:
+        """Not over, and nobody works on it any more."""
+        return not operation.state.is_over and not self._lives(operation)
+
+    async def record(self, action: str, queue: str, **told: Any) -> None:
+        await asyncio.to_thread(self.audit.write, self._entry(action, queue, **told))
+
+    def _entry(self, action: str, queue: str, **told: Any) -> AuditEntry:
+        return AuditEntry(self.clock.now(), self.by, str(action), queue, allowed=True, **told)
+
+
+async def _depth(view: ConnectedTarget, queue: str) -> int | None:
+    """Return how many messages are ready; None: there is no such queue."""
+    try:
+        return (await view.connection.queue_info(queue)).messages
+    except NotFound:
+        return None
+
+
+async def _is_migrated(view: ConnectedTarget, queue: str) -> bool:
+    return await _depth(view, Names(queue).journal) is not None
+
+
+async def _serves_a_migration(view: ConnectedTarget, queue: str) -> bool:
+    migrated = migrated_queue(queue)
+    return migrated is not None and await _is_migrated(view, migrated)
+
+
+def _patient(order: Order, view: ConnectedTarget) -> Order:
+    """With a canary that waits for as long as the queue tries a message."""
+    if order.ramp is None or order.ramp.wait is not None:
+        return order
+    tried = view.retry_time(order)
+    wait = tried.total_seconds() if tried is not None else DEFAULT_WAIT
+    return replace(order, ramp=replace(order.ramp, wait=wait))
+
+
+def _unseen(found: Tally, order: Order, view: ConnectedTarget) -> tuple[str, ...]:
+    """Return the destinations whose dead-letter queues are not known."""
+    if order.to.way in (Way.OWN, Way.RETRY):
+        return ()
+    reached = {str(Target(*route, 0)): view.reached(*route) if route[0] else (route[1],) for route in found.routes}
+    return tuple(
+        name
+        for name, queues in reached.items()
+        if queues is None or not all(queue in found.sources or view.dead_letter_queues_of(queue) for queue in queues)
+    )
+
+
+def _unproven(found: Tally, order: Order, view: ConnectedTarget) -> tuple[str, ...]:
+    """Return the destinations that only the messages name."""
+    if order.kind is Kind.DISCARD or order.to.way not in (Way.OWN, Way.RETRY) or view.feeders().of(order.queue):
+        return ()
+    return tuple(sorted(source for source in found.sources if not is_named_after(order.queue, source)))
+
+
+def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> EditPreview:
+    whole = read_dead_letter(delivery.raw_properties, delivery.body, queue=letter.queue, position=letter.position)
+    try:
+        content = transformed(transform, delivery, whole, force=force)
+    except TransformFailed as error:
+        return EditPreview(letter.id, problem=redact_text(str(error)))
+    if content is None:
+        return EditPreview(letter.id)
+    return EditPreview(letter.id, diff(Content(delivery.raw_properties, delivery.body), content))
+
+
+def risk_of(order: Order) -> Risk:
+    return Risk(order.spend_deliveries, order.any_queue, order.reason)
+
+
+def filter_of(order: Order) -> str:
+    selection = order.selection
+    parts = [selection.query, f"group:{selection.group}" if selection.group else ""]
+    parts += [f"id:{id}" for id in selection.ids[:20]]
+    parts += [f"limit {selection.limit}" if selection.limit is not None else ""]
+    return " ".join(filter(None, parts))

@@ -1,0 +1,52 @@
+"""The child process of an admin server, which is killed before its Nth side effect; the next one lives.
+
+    DIE_BEFORE=N DIED=FILE python -c "from crashes.programs.executing import main; main()"
+
+Side effects are what others can see: the claim, the lock, what is recorded, what is published, acks, the audit. The
+file says that one has died.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from redrive.admin.executor import subprocess
+from redrive.client.dead_letters import DeadLetterBroker
+from redrive.client.holding import Hold
+from redrive.store.audit import Audit
+from redrive.store.operations import OperationsStore
+
+EFFECTS: tuple[tuple[type, str], ...] = (
+    (OperationsStore, "take_over"),
+    (OperationsStore, "save"),
+    (DeadLetterBroker, "lock"),
+    (DeadLetterBroker, "hold"),
+    (DeadLetterBroker, "publish_many"),
+    (Hold, "ack"),
+    (Hold, "release"),
+    (Audit, "write"),
+)
+
+
+def main() -> None:
+    died = Path(os.environ["DIED"])
+    if not died.exists():
+        left = [int(os.environ["DIE_BEFORE"])]
+
+        def mortal(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*args: Any, **options: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    died.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*args, **options)
+
+            return wrapped
+
+        for owner, name in EFFECTS:
+            setattr(owner, name, mortal(getattr(owner, name)))
+    subprocess.main()
