@@ -7,15 +7,16 @@ import msgspec
 import pytest
 
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
-from redrive.admin.service import Service
+from redrive.admin.service import Change, Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
 from redrive.errors import ArchiveError, ConfigurationError, LetterNotFound
-from redrive.runtime.dlq import outcomes
+from redrive.runtime.dlq import pipeline
 from redrive.runtime.dlq.archive import read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
-from redrive.runtime.dlq.operation import Kind, Order, Outcome, Selection, State
-from redrive.runtime.dlq.transforming import from_function, from_patch
+from redrive.runtime.dlq.operation import Kind, Operation, Order, Outcome, Selection, State
+from redrive.runtime.dlq.planning import Plan
+from redrive.runtime.dlq.transforming import Transform, from_function, from_patch
 from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
@@ -35,6 +36,16 @@ async def exported(service: Service, **options: object) -> list[bytes]:
     return [line async for line in service.export(DLQ, **options)]  # type: ignore[arg-type]
 
 
+async def discard(service: Service, plan: Plan, folder: Path) -> tuple[Operation, Path]:
+    operation = await service.begin_discard(plan, folder, confirm=DLQ)
+    return await service.run(operation), Path(operation.order.archive)
+
+
+async def edit(service: Service, plan: Plan, transform: Transform, folder: Path) -> tuple[Operation, Path]:
+    operation = await service.begin_edit(plan, transform, folder)
+    return await service.run(operation, Change(transform)), Path(operation.order.archive)
+
+
 async def test_what_is_discarded_is_in_the_archive_and_can_be_restored(
     connection: Connection, service: Service, tmp_path: Path
 ) -> None:
@@ -42,7 +53,7 @@ async def test_what_is_discarded_is_in_the_archive_and_can_be_restored(
     before = await exported(service, reveal=True)
     plan = await service.plan(Order(Kind.DISCARD, DLQ, Selection(query="body.order:<3"), reason="old"))
 
-    over, path = await service.discard(plan, tmp_path, confirm=DLQ)
+    over, path = await discard(service, plan, tmp_path)
 
     assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
     assert [letter.body for _, letter in read_archive(path)] == orders(0, 1, 2)
@@ -67,7 +78,7 @@ async def test_nothing_is_discarded_without_the_name_of_the_queue(
     plan = await service.plan(Order(Kind.DISCARD, DLQ))
 
     with pytest.raises(ConfigurationError, match="once more"):
-        await service.discard(plan, tmp_path, confirm="yes")
+        await service.begin_discard(plan, tmp_path, confirm="yes")
 
     assert await bodies(connection, DLQ) == orders(0, 1)
 
@@ -75,8 +86,8 @@ async def test_nothing_is_discarded_without_the_name_of_the_queue(
 @pytest.mark.parametrize(
     "begin",
     [
-        lambda service, plan, folder: service.discard(plan, folder, confirm=DLQ),
-        lambda service, plan, folder: service.redrive_changed(plan, from_patch("[]"), folder),
+        discard,
+        lambda service, plan, folder: edit(service, plan, from_patch("[]"), folder),
     ],
     ids=["discard", "change"],
 )
@@ -107,7 +118,7 @@ async def test_many_are_changed_and_their_originals_archived(
     assert len(samples) == 3
     assert '"currency": "EUR"' in samples[0][1]
 
-    over, path = await service.redrive_changed(plan, patch, tmp_path)
+    over, path = await edit(service, plan, patch, tmp_path)
 
     assert (over.state, over.order.kind, over.counts.moved) == (State.SUCCEEDED, Kind.EDIT, 3)
     changed = [msgspec.json.decode(body) for body in await bodies(connection, SOURCE)]
@@ -119,14 +130,14 @@ async def test_many_are_changed_and_their_originals_archived(
 async def test_messages_that_a_transform_skips_stay_and_are_no_failures(
     connection: Connection, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcomes, "MOST_FAILURES", 2)
+    monkeypatch.setattr(pipeline, "MOST_FAILURES", 2)
     await prepare(connection, 5)
 
     def fix(body: bytes, headers: object, letter: object) -> bytes | None:  # noqa: ARG001
         return b'{"fixed": true}' if b"4" in body else None
 
     plan = await service.plan(Order(Kind.REDRIVE, DLQ))
-    over, path = await service.redrive_changed(plan, from_function(fix), tmp_path)
+    over, path = await edit(service, plan, from_function(fix), tmp_path)
 
     assert over.state is State.SUCCEEDED
     assert (over.counts.moved, over.counts.skipped, over.counts.failed) == (1, 4, 0)
@@ -148,7 +159,7 @@ async def test_a_message_whose_change_fails_stays(connection: Connection, servic
         return b'{"fixed": true}' if b"2" in body else None
 
     plan = await service.plan(Order(Kind.REDRIVE, DLQ))
-    over, _ = await service.redrive_changed(plan, from_function(fix), tmp_path)
+    over, _ = await edit(service, plan, from_function(fix), tmp_path)
 
     assert over.state is State.PARTIAL
     assert (over.counts.moved, over.counts.skipped, over.counts.failed) == (1, 1, 1)

@@ -32,7 +32,7 @@ from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.holding import Hold
 from redrive.client.publisher import AnyPublish, Publish
 from redrive.errors import ConnectionLost, NotPublished, OperationConflict, PublishErrors, PublishUnknown
-from redrive.runtime.dlq import outcomes, pipeline
+from redrive.runtime.dlq import pipeline
 from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import (
     Counts,
@@ -157,7 +157,7 @@ async def test_what_cannot_be_routed_stays_and_is_told_of(connection: Connection
 async def test_an_operation_that_only_fails_ends_early(
     connection: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcomes, "MOST_FAILURES", 3)
+    monkeypatch.setattr(pipeline, "MOST_FAILURES", 3)
     monkeypatch.setattr(pipeline, "PORTION", 3)
     await prepare(connection, 30)
 

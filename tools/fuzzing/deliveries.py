@@ -40,7 +40,7 @@ from fuzzing import hostile
 from fuzzing.mutation import Mutator
 from fuzzing.targets import Broken, Target
 from redrive import App, Batch, Message, Retry
-from redrive.admin.service import Service
+from redrive.admin.service import Change, Service
 from redrive.cli import main
 from redrive.cli.exits import NOT_FOUND
 from redrive.client import Connection, Properties
@@ -412,7 +412,8 @@ class DeliveryTarget(Target):
         await service.peek(dlq, "error:ValueError -redriven:>5 x")
         one = await service.plan(Order(Kind.REDRIVE, dlq, Selection(limit=1)))
         edit = ByHand(Edit(None, {"fixed": "1"}, ()))
-        await service.redrive_changed(one, edit, self._folder / "archive", force=True)
+        edited = await service.begin_edit(one, edit, self._folder / "archive")
+        await service.run(edited, Change(edit, force=True))
         plan = await service.plan(Order(Kind.REDRIVE, dlq, Selection()))
         operation = await service.run(await service.begin(plan.order, planned=plan.eligible))
         if operation.state is not State.SUCCEEDED and not operation.counts.failed:

@@ -135,7 +135,7 @@ class Desk(AuthorizedQueries):
             raise ConfigurationError(f"to discard messages of {queue}, say its name once more as `confirm`")
         order = await self._restricted(Act.DISCARD, replace(order, kind=Kind.DISCARD))
         plan = await self.service.plan(order)
-        operation = await self.service.begin(plan.order, planned=plan.eligible, archives=self.office.archives)
+        operation = await self.service.begin_discard(plan, self.office.archives, confirm=confirm)
         return await self.office.executor.start(operation.id)
 
     async def edit(

@@ -36,8 +36,7 @@ from redrive.runtime.dlq.archive import Archive, archive_path
 from redrive.runtime.dlq.letters import Exported
 from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Counts, Item, Kind, Operation, Order, Outcome, State, Wish
-from redrive.runtime.dlq.outcomes import Act
-from redrive.runtime.dlq.pipeline import PORTION
+from redrive.runtime.dlq.pipeline import PORTION, Act
 from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.ports import Moves
 from redrive.runtime.dlq.steering import Changed, Steering, beating
@@ -81,6 +80,20 @@ class Service(Queries):
         )
         await asyncio.to_thread(self.audit.write, entry, lambda connection: self.store.insert(connection, operation))
         return operation
+
+    async def begin_discard(self, plan: Plan, archives: Path, *, confirm: str) -> Operation:
+        """Record that messages are archived and removed from the queue. `confirm`: the name of the queue once more."""
+        queue = plan.order.queue
+        if confirm != queue:
+            raise ConfigurationError(
+                f"to discard messages of {queue}, its name must be said once more, not {confirm!r}"
+            )
+        return await self.begin(plan.order, planned=plan.eligible, archives=archives)
+
+    async def begin_edit(self, plan: Plan, transform: Transform, archives: Path) -> Operation:
+        """Record a re-drive that changes messages and archives the originals. `run` needs the change as well."""
+        order = replace(plan.order, kind=Kind.EDIT, transform=str(transform))
+        return await self.begin(order, planned=plan.eligible, archives=archives)
 
     async def run(
         self, operation: Operation, change: Change | None = None, *, changed: Changed = lambda _: None
@@ -274,32 +287,7 @@ class Service(Queries):
             f"{over.order.kind} ended", over.order.queue, operation=over.id, counts=over.counts.as_dict(), detail=note
         )
 
-    # Out of a queue and into it --------------------------------------------------------------------------
-
-    async def discard(
-        self, plan: Plan, folder: Path, *, confirm: str, changed: Changed = lambda _: None
-    ) -> tuple[Operation, Path]:
-        """Write messages to an archive and remove them from the queue. `confirm`: the name of the queue once more."""
-        queue = plan.order.queue
-        if confirm != queue:
-            raise ConfigurationError(
-                f"to discard messages of {queue}, its name must be said once more, not {confirm!r}"
-            )
-        operation = await self.begin(plan.order, planned=plan.eligible, archives=folder)
-        return await self.run(operation, changed=changed), Path(operation.order.archive)
-
-    async def redrive_changed(
-        self, plan: Plan, transform: Transform, folder: Path, *, force: bool = False, changed: Changed = lambda _: None
-    ) -> tuple[Operation, Path]:
-        """Re-drive messages, each changed; the originals are written to an archive first."""
-        operation = await self.begin_edit(plan, transform, folder)
-        over = await self.run(operation, Change(transform, force), changed=changed)
-        return over, Path(operation.order.archive)
-
-    async def begin_edit(self, plan: Plan, transform: Transform, folder: Path) -> Operation:
-        """Record a re-drive that changes messages. `run` needs the transform as well."""
-        order = replace(plan.order, kind=Kind.EDIT, transform=str(transform))
-        return await self.begin(order, planned=plan.eligible, archives=folder)
+    # Import --------------------------------------------------------------------------
 
     async def restore(
         self,

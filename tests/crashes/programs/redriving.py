@@ -27,7 +27,7 @@ from redrive.runtime.dlq.acts import Discarding, Redriving
 from redrive.runtime.dlq.archive import Archive
 from redrive.runtime.dlq.moving import Mover
 from redrive.runtime.dlq.operation import Item, Kind, Operation, Order
-from redrive.runtime.dlq.outcomes import Act
+from redrive.runtime.dlq.pipeline import Act
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import click
 
-from redrive.admin.service import Service
+from redrive.admin.service import Change, Service
 from redrive.cli.dlq.options import F, json_option, query_option, risk_options
 from redrive.cli.dlq.redriving import (
+    carry_out,
     confirm,
     finish,
     make_order,
@@ -23,7 +24,6 @@ from redrive.cli.dlq.redriving import (
     print_plan,
     redrive_options,
     selection_options,
-    watched,
     with_risk,
 )
 from redrive.cli.exits import NOT_FOUND
@@ -34,10 +34,9 @@ from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError
 from redrive.runtime.dlq.archive import lines_of, read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
-from redrive.runtime.dlq.operation import Kind, Operation, Order
+from redrive.runtime.dlq.operation import Kind, Order
 from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.spending import Risk
-from redrive.runtime.dlq.steering import Changed
 from redrive.runtime.dlq.transforming import ByHand, Transform, from_function, from_patch
 from redrive.text import one_line
 
@@ -78,20 +77,11 @@ def discard(
             show_default=False,
             err=True,
         )
-    over, path = run(_discarded, service, made, target.archives, name)
+    operation = run(service.begin_discard, made, target.archives, confirm=name)
+    over = run(carry_out, service, operation)
+    path = operation.order.archive
     note(f"archived in {path}; to restore: redrive dlq import {queue} {path}")
     finish(over, json)
-
-
-async def _discarded(service: Service, made: Plan, folder: Path, name: str) -> tuple[Operation, Path]:
-    paths: list[Path] = []
-
-    async def runs(changed: Changed) -> Operation:
-        over, path = await service.discard(made, folder, confirm=name, changed=changed)
-        paths.append(path)
-        return over
-
-    return await watched(runs), paths[0]
 
 
 def _planned(service: Service, order: Order) -> Plan:
@@ -229,22 +219,10 @@ def _changed(target: CommandTarget, service: Service, order: Order, how: Transfo
     if manner.dry_run:
         return
     confirm(f"Change {counted(made.eligible, 'message')} and send them back to work?", manner.yes, manner.no_input)
-    over, path = run(_transformed, service, made, how, target.archives, manner.force)
-    note(f"the originals are in {path}")
+    operation = run(service.begin_edit, made, how, target.archives)
+    over = run(carry_out, service, operation, Change(how, manner.force))
+    note(f"the originals are in {operation.order.archive}")
     finish(over, manner.json)
-
-
-async def _transformed(
-    service: Service, made: Plan, how: Transform, folder: Path, force: bool
-) -> tuple[Operation, Path]:
-    paths: list[Path] = []
-
-    async def runs(changed: Changed) -> Operation:
-        over, path = await service.redrive_changed(made, how, folder, force=force, changed=changed)
-        paths.append(path)
-        return over
-
-    return await watched(runs), paths[0]
 
 
 # Export and import ------------------------------------------------------------------------------------

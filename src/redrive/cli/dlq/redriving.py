@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import click
 
-from redrive.admin.service import Service
+from redrive.admin.service import Change, Service
 from redrive.cli.dlq.options import F, json_option, query_option, risk_options
 from redrive.cli.exits import GUARDED, NOT_FOUND, PARTIAL, USAGE, stop_on_signals
 from redrive.cli.places import CommandTarget, target_options
@@ -168,7 +168,8 @@ def redrive(
     made = _planned(service, make_order(service, queue, **said), "re-drive", dry_run=dry_run, json=json)
     where_to = one_line(str(made.targets[0])) if len(made.targets) == 1 else f"{len(made.targets)} destinations"
     confirm(f"Re-drive {counted(made.eligible, 'message')} to {where_to}?", yes, no_input)
-    finish(run(carry_out, service, made), json)
+    operation = run(service.begin, made.order, planned=made.eligible)
+    finish(run(carry_out, service, operation), json)
 
 
 @click.command(short_help="Move messages to another dead-letter queue, with their failure records.")
@@ -204,7 +205,8 @@ def move(target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: 
     )
     made = _planned(service, with_risk(order, said["risk"]), "move", dry_run=dry_run, json=json)
     confirm(f"Move {counted(made.eligible, 'message')} to {one_line(order.to.name)}?", yes, no_input)
-    finish(run(carry_out, service, made), json)
+    operation = run(service.begin, made.order, planned=made.eligible)
+    finish(run(carry_out, service, operation), json)
 
 
 def _planned(service: Service, order: Order, verb: str, *, dry_run: bool, json: bool) -> Plan:
@@ -233,9 +235,8 @@ def confirm(question: str, yes: bool, no_input: bool, option: str = "--yes") -> 
         sys.exit(USAGE)
 
 
-async def carry_out(service: Service, made: Plan) -> Operation:
-    operation = await service.begin(made.order, planned=made.eligible)
-    return await watched(lambda changed: service.run(operation, changed=changed))
+async def carry_out(service: Service, operation: Operation, change: Change | None = None) -> Operation:
+    return await watched(lambda changed: service.run(operation, change, changed=changed))
 
 
 async def watched(runs: Callable[[Changed], Awaitable[Operation]]) -> Operation:

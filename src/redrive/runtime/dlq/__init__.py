@@ -10,7 +10,6 @@
 | `planning`     | what an operation would do                                                                   |
 | `moving`       | run an operation: its steps and passes, lost connections, messages moved already             |
 | `pipeline`     | one pass: choose, publish, record and ack, in portions                                       |
-| `outcomes`     | record what became of each message, and ack those that were moved                            |
 | `guard`        | watch a step of a canary, and stop it                                                        |
 | `steering`     | an operation while it runs: its counts, and what others want of it                           |
 | `acts`         | what becomes of chosen messages: re-driven, moved, changed, discarded                        |

@@ -22,11 +22,11 @@ from redrive.runtime.dlq.archive import Archive
 from redrive.runtime.dlq.choosing import Skipped
 from redrive.runtime.dlq.letters import encode_letter
 from redrive.runtime.dlq.operation import Operation
-from redrive.runtime.dlq.outcomes import Taken
+from redrive.runtime.dlq.pipeline import Taken
 from redrive.runtime.dlq.ports import Message, Moves
 from redrive.runtime.dlq.transforming import Transform, transformed
 
-Decided: TypeAlias = "Sequence[Message | str | None]"  # as `redrive.runtime.dlq.outcomes.Act` returns it
+Decided: TypeAlias = "Sequence[Message | str | None]"  # as `redrive.runtime.dlq.pipeline.Act` returns it
 
 
 class Redriving:

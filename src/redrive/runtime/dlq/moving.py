@@ -46,8 +46,7 @@ from redrive.runtime.dlq.canary import steps
 from redrive.runtime.dlq.choosing import Chooser, Route
 from redrive.runtime.dlq.guard import CanaryGuard
 from redrive.runtime.dlq.operation import Operation, State
-from redrive.runtime.dlq.outcomes import Act, OutcomeRecorder
-from redrive.runtime.dlq.pipeline import QUIET, Pipeline, most_in_flight
+from redrive.runtime.dlq.pipeline import QUIET, Act, Pipeline, most_in_flight
 from redrive.runtime.dlq.ports import Held, Moves, Remembers
 from redrive.runtime.dlq.reconciliation import Reconciliation, key_of
 from redrive.runtime.dlq.returns import Returns, Sight
@@ -95,8 +94,7 @@ class Mover:
         self._prefers_urgent = prefers_urgent
         self._goes_on = operation.started_at is not None  # with what another process has begun
         returns = Returns(operation, broker, sight) if order.ramp is not None else None
-        self._recorder = OutcomeRecorder(self.steering, clock, returns)
-        self._pipeline = Pipeline(self.steering, broker, act, self._recorder, clock)
+        self._pipeline = Pipeline(self.steering, broker, act, clock, returns)
         self._guard: CanaryGuard | None = None
         if order.ramp is not None and returns is not None:
             self._guard = CanaryGuard(order.ramp, returns, self.steering, broker, clock)
@@ -283,7 +281,6 @@ class Mover:
         if not at_most:
             return True
         self._passes += 1
-        self._recorder.acked = 0
         held = await self._broker.hold(self.queue, at_most)
         if mixed:  # not every message tells when it died: in no case more than were there
             room = left if room is None else min(room, left)
@@ -299,7 +296,7 @@ class Mover:
         """What is urgent and came since the pass began stood before the rest, of which so many were not reached."""
         self._in_vain = 0 if self._pipeline.chosen else self._in_vain + 1
         there = await self._broker.depth(self.queue)
-        return there > seen - self._recorder.acked and self._in_vain < _MOST_IN_VAIN
+        return there > seen - self._pipeline.acked and self._in_vain < _MOST_IN_VAIN
 
     @property
     def _is_mixed(self) -> bool:

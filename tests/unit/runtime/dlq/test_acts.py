@@ -15,7 +15,7 @@ from redrive.runtime.dlq.acts import Discarding
 from redrive.runtime.dlq.archive import Archive, read_archive
 from redrive.runtime.dlq.choosing import Selected
 from redrive.runtime.dlq.operation import Kind, Operation, Order
-from redrive.runtime.dlq.outcomes import Taken
+from redrive.runtime.dlq.pipeline import Taken
 from redrive.wire.methods.basic import BasicGetOk
 from redrive.wire.properties import Properties
 
