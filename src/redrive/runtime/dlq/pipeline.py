@@ -16,7 +16,7 @@ from itertools import chain, takewhile
 from typing import NamedTuple, Protocol, TypeAlias
 
 from redrive.deadletters.dead_letter import Summary, read_summary
-from redrive.errors import NotPublished, PublishError, PublishErrors, PublishUnknown, RedriveError
+from redrive.errors import Hopeless, NotPublished, PublishError, PublishErrors, PublishUnknown, RedriveError, Unresolved
 from redrive.protocol.content import Delivery
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.choosing import Chooser, Ignored, Selected, Skipped
@@ -74,30 +74,6 @@ class Act(Protocol):
     """
 
     async def __call__(self, operation: Operation, taken: Sequence[Taken]) -> Sequence[Message | str | None]: ...
-
-
-class Unresolved(RedriveError):
-    """The connection was lost before some messages were confirmed. They are still in the dead-letter queue.
-
-    Whose: nobody's.
-
-    Do: nothing, if the operation continues by itself; else begin another. A message that was sent already may arrive
-    twice, with the same id, so that an inbox recognises it. The operation counts it as possibly duplicated. Nothing is
-    lost.
-    """
-
-
-class Hopeless(RedriveError):
-    """Nothing is accepted at the destination any more.
-
-    Whose: the destination's.
-
-    Why: it refuses one message after the other: it is full, gone, or not routable any more. So the operation ended
-    itself, as FAILED.
-
-    Do: mend the destination, then begin another operation: everything that was not moved is still in the dead-letter
-    queue.
-    """
 
 
 class Pipeline:
