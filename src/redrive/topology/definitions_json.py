@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -197,31 +197,6 @@ def _arguments(row: _Row, who: str) -> dict[str, Any]:
 
 
 def _row(definition: Definition, vhost: str, known: _Row) -> _Row:
-    """A row as RabbitMQ writes it; fields of a known one that mean nothing to us stay."""
-    row: _Row
-    match definition:
-        case ExchangeDefinition():
-            row = {
-                "name": definition.name,
-                "vhost": vhost,
-                "type": definition.type,
-                "durable": definition.durable,
-                "auto_delete": definition.auto_delete,
-                "internal": definition.internal,
-            }
-        case QueueDefinition():
-            row = {
-                "name": definition.name,
-                "vhost": vhost,
-                "durable": definition.durable,
-                "auto_delete": definition.auto_delete,
-            }
-        case BindingDefinition():
-            row = {
-                "source": definition.source,
-                "vhost": vhost,
-                "destination": definition.destination,
-                "destination_type": definition.destination_type,
-                "routing_key": definition.routing_key,
-            }
-    return known | row | {"arguments": dict(definition.arguments)}
+    """Return a row as RabbitMQ writes it; the other fields of a known row stay."""
+    row = {field.name: getattr(definition, field.name) for field in fields(definition)}
+    return known | {"vhost": vhost} | row | {"arguments": dict(definition.arguments)}

@@ -7,12 +7,13 @@ arguments of the main queue, which RabbitMQ refuses for one that exists: `redriv
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
 from redrive.topology.declared import Bind, Exchange, Queue, Topology, queue_type
-from redrive.topology.definitions import Definitions, QueueDefinition
+from redrive.topology.definitions import Arguments, Definitions, QueueDefinition
 from redrive.topology.expansion import expand
 from redrive.topology.naming import Naming
 from redrive.topology.routing import dead_letter_targets
@@ -22,7 +23,7 @@ from redrive.topology.snapshot import Server
 def equip(
     definitions: Definitions, retry: Retry | None, server: Server, naming: Naming, patterns: Iterable[str] = ("*",)
 ) -> Definitions:
-    """The definitions with a retry and a dead-letter queue for each queue that matches and has none."""
+    """Return the definitions with a retry and a dead-letter queue for each queue that matches and has none."""
     chosen = [queue for queue in lacking(definitions) if any(fnmatchcase(queue.name, pattern) for pattern in patterns)]
     if not chosen:
         raise ConfigurationError(f"no queue that lacks a dead-letter exchange matches {', '.join(patterns)}")
@@ -32,11 +33,13 @@ def equip(
         tuple(queue for queue in definitions.queues if queue.name not in names),
         definitions.bindings,
     )
-    return expand(Topology(queues=[_said(queue, retry) for queue in chosen], naming=naming, others=others), server)
+    return expand(
+        Topology(queues=[_with_retry(queue, retry) for queue in chosen], naming=naming, others=others), server
+    )
 
 
 def lacking(definitions: Definitions) -> list[QueueDefinition]:
-    """Queues for work without a dead-letter exchange: not those in which dead letters end already."""
+    """Return the queues without a dead-letter exchange, except those in which dead letters end already."""
     ends = set[str]().union(*(dead_letter_targets(definitions, queue) for queue in definitions.queues))
     return [
         queue
@@ -45,42 +48,46 @@ def lacking(definitions: Definitions) -> list[QueueDefinition]:
     ]
 
 
-def _said(queue: QueueDefinition, retry: Retry | None) -> Queue:
-    arguments = {name: value for name, value in queue.arguments.items() if name != "x-queue-type"}
+def _with_retry(queue: QueueDefinition, retry: Retry | None) -> Queue:
+    arguments = dict(queue.arguments)
     limit = arguments.pop("x-delivery-limit", None)
-    return Queue(
-        queue.name,
+    evicts = arguments.get("x-overflow", "reject-publish") != "reject-publish"
+    return replace(
+        _declaration(queue, arguments),
         retry=retry,
         dlq=True,
+        delivery_limit=limit,
+        dead_lettering="at-most-once" if evicts else None,
+    )
+
+
+def _declaration(queue: QueueDefinition, arguments: Arguments) -> Queue:
+    """Return the queue as an application would declare it, without a dead-letter queue."""
+    return Queue(
+        queue.name,
+        dlq=False,
         type=queue_type(queue.type, str(queue)),
         durable=queue.durable,
         auto_delete=queue.auto_delete,
-        arguments=arguments,
-        delivery_limit=limit,
-        dead_lettering="at-most-once" if arguments.get("x-overflow", "reject-publish") != "reject-publish" else None,
+        arguments={name: value for name, value in arguments.items() if name != "x-queue-type"},
     )
 
 
 def as_topology(definitions: Definitions) -> Topology:
-    """Definitions as somebody would have said them: each queue with its bindings, nothing added."""
+    """Return the definitions as an application would declare them: each queue with its bindings, nothing added."""
     return Topology(
         exchanges=[
             Exchange(one.name, one.type, one.durable, one.auto_delete, one.internal, one.arguments)
             for one in definitions.exchanges
             if not one.name.startswith("amq.")
         ],
-        queues=[_plainly(queue, definitions) for queue in definitions.queues],
+        queues=[
+            replace(_declaration(queue, queue.arguments), bind=_binds(queue.name, definitions))
+            for queue in definitions.queues
+        ],
         bindings=[one for one in definitions.bindings if one.destination_type == "exchange"],
     )
 
 
-def _plainly(queue: QueueDefinition, definitions: Definitions) -> Queue:
-    return Queue(
-        queue.name,
-        [Bind(bind.source, bind.routing_key, bind.arguments) for bind in definitions.bindings_to(queue.name)],
-        dlq=False,
-        type=queue_type(queue.type, str(queue)),
-        durable=queue.durable,
-        auto_delete=queue.auto_delete,
-        arguments={name: value for name, value in queue.arguments.items() if name != "x-queue-type"},
-    )
+def _binds(queue: str, definitions: Definitions) -> list[Bind]:
+    return [Bind(bind.source, bind.routing_key, bind.arguments) for bind in definitions.bindings_to(queue)]

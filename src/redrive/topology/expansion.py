@@ -19,10 +19,10 @@ from functools import cached_property
 from hashlib import sha256
 
 from redrive.errors import TopologyError
-from redrive.recovery.durations import brief, milliseconds
+from redrive.recovery.durations import milliseconds
 from redrive.recovery.retry import Retry, Route, Rung
 from redrive.topology import ladder
-from redrive.topology.declared import Exchange, Queue, QueueType, Topology
+from redrive.topology.declared import Queue, QueueType, Topology
 from redrive.topology.definitions import (
     DEFAULT_EXCHANGE,
     BindingDefinition,
@@ -46,7 +46,7 @@ def expand(topology: Topology, server: Server) -> Definitions:
     """All it takes on that server. Raises `TopologyError` with every problem there is."""
     collected = _Collection()
     for exchange in topology.exchanges:
-        collected.exchange(exchange)
+        collected.add(exchange.definition, by=f"exchange {exchange.name}")
     for queue in topology.queues:
         collected.problems += problems_of_queue(queue, topology.type_of(queue), server)
         for definition in Expanded(topology, queue, server).definitions():
@@ -76,9 +76,6 @@ class _Collection:
 
     problems: list[str] = field(default_factory=list)
     _found: dict[object, tuple[Definition, str]] = field(default_factory=dict)
-
-    def exchange(self, exchange: Exchange) -> None:
-        self.add(exchange.definition, by=f"exchange {exchange.name}")
 
     def add(self, definition: Definition, *, by: str) -> None:
         key = definition.key if isinstance(definition, BindingDefinition) else (type(definition), definition.name)
@@ -320,8 +317,3 @@ class Expanded:
         yield BindingDefinition(self.dlq_exchange, self.dlq_queue, self.dlq_key)
         for name in self.queue.dead_ends:
             yield BindingDefinition(self.dlq_exchange, name, name)
-
-
-def summary(retry: Retry) -> str:
-    """A policy in a few words, for pictures and plans: "3 attempts, 15s"."""
-    return f"{retry.attempts} attempts, {', '.join(brief(rung.delay) for rung in retry.rungs)}"

@@ -23,6 +23,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
+from functools import partial
 from math import isfinite
 from typing import Any, TypeAlias, TypeVar
 
@@ -159,20 +160,11 @@ class _Reader:
             Topology,
             raw,
             "topology",
-            exchanges=lambda rows: self._each(rows, "exchanges", self._exchange),
+            exchanges=lambda rows: self._each(rows, "exchanges", partial(self._make, Exchange)),
             queues=lambda rows: self._each(rows, "queues", self._queue),
-            bindings=lambda rows: self._each(rows, "bindings", self._binding),
-            naming=lambda row: self._naming(row, "naming") or Naming(),
+            bindings=lambda rows: self._each(rows, "bindings", partial(self._make, BindingDefinition)),
+            naming=lambda row: self._make(Naming, row, "naming") or Naming(),
         )
-
-    def _exchange(self, raw: object, where: str) -> Exchange | None:
-        return self._make(Exchange, raw, where)
-
-    def _binding(self, raw: object, where: str) -> BindingDefinition | None:
-        return self._make(BindingDefinition, raw, where)
-
-    def _naming(self, raw: object, where: str) -> Naming | None:
-        return self._make(Naming, raw, where)
 
     def _queue(self, raw: object, where: str) -> Queue | None:
         if isinstance(raw, Mapping) and isinstance(raw.get("name"), str):
@@ -183,7 +175,7 @@ class _Reader:
             where,
             bind=lambda rows: self._binds(rows, f"{where}: bind"),
             retry=lambda row: self._retry(row, f"{where}: retry"),
-            naming=lambda row: self._naming(row, f"{where}: naming"),
+            naming=lambda row: self._make(Naming, row, f"{where}: naming"),
         )
 
     def _retry(self, raw: object, where: str) -> Retry | None:
@@ -196,7 +188,7 @@ class _Reader:
         if isinstance(raw, Mapping):
             keys = ((exchange, [key] if isinstance(key, str) else key) for exchange, key in raw.items())
             return [Bind(exchange, key) for exchange, many in keys for key in self._texts(many, where)]
-        return self._each(raw, where, lambda row, at: self._make(Bind, row, at))
+        return self._each(raw, where, partial(self._make, Bind))
 
     def _texts(self, raw: object, where: str) -> list[str]:
         if isinstance(raw, list) and all(isinstance(one, str) for one in raw):

@@ -22,23 +22,11 @@ _OURS = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 KNOWN_ARGUMENTS = {
     *WHOLE_NUMBERS,
     *TEXTS,
-    "x-single-active-consumer",
-    "x-quorum-initial-group-size",
-    "x-queue-leader-locator",
-    "x-queue-mode",
-    "x-queue-version",
-    "x-queue-master-locator",
-    "x-max-age",
-    "x-stream-max-segment-size-bytes",
-    "x-stream-filter-size-bytes",
-    "x-initial-cluster-size",
-    "x-max-in-memory-length",
-    "x-max-in-memory-bytes",
-    "x-delayed-retry-type",
-    "x-delayed-retry-min",
-    "x-delayed-retry-max",
-    "x-consumer-timeout",
-    "x-consumer-disconnected-timeout",
+    *("x-single-active-consumer", "x-quorum-initial-group-size", "x-queue-leader-locator", "x-initial-cluster-size"),
+    *("x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-max-in-memory-length", "x-max-in-memory-bytes"),
+    *("x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"),
+    *("x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"),
+    *("x-consumer-timeout", "x-consumer-disconnected-timeout"),
 }
 
 
@@ -147,9 +135,8 @@ def problems_of_redrive(
 
 def _unreached(exchange: str, key: str, who: str, definitions: Definitions) -> Iterator[str]:
     if definitions.exchange(exchange) is None:
-        yield f"{who}: there is no exchange {exchange!r}" + _did_you_mean(
-            exchange, {one.name for one in definitions.exchanges}
-        )
+        known = {one.name for one in definitions.exchanges}
+        yield f"{who}: there is no exchange {exchange!r}" + _did_you_mean(exchange, known)
     elif targets(definitions, exchange, key):
         return
     elif not key:
@@ -228,9 +215,8 @@ def _dangling(definitions: Definitions) -> Iterator[str]:
             yield f"{binding}: there is no exchange {binding.source!r}" + _did_you_mean(binding.source, exchanges)
         known = queues if binding.destination_type == "queue" else exchanges
         if binding.destination not in known:
-            yield f"{binding}: there is no {binding.destination_type} {binding.destination!r}" + _did_you_mean(
-                binding.destination, known
-            )
+            hint = _did_you_mean(binding.destination, known)
+            yield f"{binding}: there is no {binding.destination_type} {binding.destination!r}{hint}"
 
 
 def _did_you_mean(name: str, known: set[str]) -> str:
