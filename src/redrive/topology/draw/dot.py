@@ -53,8 +53,8 @@ def _node(node: Node) -> str:
 
 
 def _look(kind: NodeKind) -> str:
-    shape = _BOX.get(kind, "filled")
-    return f'style="{shape}", fillcolor="{style.FILLS[kind][0]}", color="{style.BORDERS[kind][0]}"'
+    fill, border = style.BOXES[kind][0]
+    return f'style="{_BOX.get(kind, "filled")}", fillcolor="{fill}", color="{border}"'
 
 
 def _edge(edge: Edge, tone: Tone) -> str:

@@ -255,7 +255,7 @@ class Layout:
     def _place_row(self, row: int, group: Group | None, top: float) -> float:
         """Place a queue with its parts, and the nodes of other columns next to them, and return where they end."""
         needed = self._place_parts(group, 0.0) if group is not None else 0.0
-        stacks = [[self.nodes[id] for id in stack] for stack in self._grid.stacks(row)]
+        stacks = [[self.nodes[id] for id in stack] for stack in self._grid.stacks[row].values()]
         heights = [sum(node.box.height + _BETWEEN_NODES for node in stack) - _BETWEEN_NODES for stack in stacks]
         tallest = max(heights, default=0.0)
         for stack, height in zip(stacks, heights, strict=True):
@@ -415,19 +415,15 @@ class _Grid:
             self._ties[edge.target].append(edge.source)
         self.rows = self._groups(kinds)
         self.row = {id: row for row, group in enumerate(self.rows.values()) for id in group.members}
-        self._parts = set(self.row) - set(self.rows)
+        parts = self.row.keys() - self.rows.keys()
         for id in (*sorted(depths, key=lambda id: depths[id]), *kinds):
             if id not in self.row:  # in the middle of the rows that it is connected to, as far as they are known
                 known = [self.row[other] for other in self._ties[id] if other in self.row]
                 self.row[id] = median_low(known) if known else max(len(self.rows) - 1, 0)
-
-    def stacks(self, row: int) -> Iterable[list[str]]:
-        """Return the nodes of a row that stand below each other, but for the parts of its queue."""
-        stacks: dict[int, list[str]] = defaultdict(list)
-        for id, column in self.column.items():
-            if self.row[id] == row and id not in self._parts:
-                stacks[column].append(id)
-        return stacks.values()
+        # The nodes of a row that stand below each other, by row and column, except for the parts of its queue.
+        self.stacks: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for id in (id for id in self.column if id not in parts):
+            self.stacks[self.row[id]][self.column[id]].append(id)
 
     def is_inside_group(self, edge: Edge) -> bool:
         """Does it connect a queue with one of its own parts?"""

@@ -68,7 +68,8 @@ def _looks(picture: Picture) -> Iterator[str]:
 def _look(kind: NodeKind) -> str:
     """Dark letters on light boxes in either theme, since it is not known which."""
     dashes = ",stroke-dasharray:4 3" if kind is NodeKind.MISSING else ""
-    return f"fill:{style.FILLS[kind][0]},stroke:{style.BORDERS[kind][0]},color:{style.INK[0]}{dashes}"
+    fill, border = style.BOXES[kind][0]
+    return f"fill:{fill},stroke:{border},color:{style.INK[0]}{dashes}"
 
 
 def _label(lines: Iterable[str]) -> str:

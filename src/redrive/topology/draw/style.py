@@ -92,21 +92,12 @@ MUTED = ("#59636e", "#9aa4af")
 GROUP_FILL = ("#f6f8fa", "#151b23")
 GROUP_BORDER = ("#d5dbe1", "#303843")
 TONES = {"flow": ("#6b7683", "#8b96a3"), "retry": ("#9a6200", "#e0a93b"), "dead": ("#b3261e", "#ff7b72")}
-FILLS = {
-    "exchange": ("#eaf1fd", "#13233d"),
-    "delays": ("#f2ecfb", "#251c3a"),
-    "main": ("#ffffff", "#0f1a17"),
-    "plain": ("#ffffff", "#0d1117"),
-    "waiting": ("#fff5dc", "#2b2210"),
-    "dead": ("#fdecea", "#33181a"),
-    "missing": ("#ffffff", "#0d1117"),
-}
-BORDERS = {
-    "exchange": ("#3b6fd1", "#5b8def"),
-    "delays": ("#7a55c7", "#a582ee"),
-    "main": ("#2f855a", "#4cb782"),
-    "plain": ("#6b7683", "#8b96a3"),
-    "waiting": ("#c08a1e", "#d29922"),
-    "dead": ("#c9413a", "#f0645c"),
-    "missing": ("#c9413a", "#f0645c"),
+BOXES = {  # fill and border
+    "exchange": (("#eaf1fd", "#3b6fd1"), ("#13233d", "#5b8def")),
+    "delays": (("#f2ecfb", "#7a55c7"), ("#251c3a", "#a582ee")),
+    "main": (("#ffffff", "#2f855a"), ("#0f1a17", "#4cb782")),
+    "plain": (("#ffffff", "#6b7683"), ("#0d1117", "#8b96a3")),
+    "waiting": (("#fff5dc", "#c08a1e"), ("#2b2210", "#d29922")),
+    "dead": (("#fdecea", "#c9413a"), ("#33181a", "#f0645c")),
+    "missing": (("#ffffff", "#c9413a"), ("#0d1117", "#f0645c")),
 }

@@ -209,8 +209,8 @@ def _colours(paper: int) -> Iterator[str]:
         yield _rule(f".edge.{tone}", f"stroke: {style.TONES[tone][paper]}")
         yield _rule(f".head.{tone}, .label.{tone} .reason", f"fill: {style.TONES[tone][paper]}")
     for kind in NodeKind:
-        border = style.BORDERS[kind][paper]
-        yield _rule(f".node.{kind} .body", f"fill: {style.FILLS[kind][paper]}; stroke: {border}")
+        fill, border = style.BOXES[kind][paper]
+        yield _rule(f".node.{kind} .body", f"fill: {fill}; stroke: {border}")
         yield _rule(f".node.{kind} .bar", f"fill: {border}")
         yield _rule(f".node.{kind} .clock", f"stroke: {border}")
 
