@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from redrive.errors import MigrationRefused
-from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition
+from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition, effective
 from redrive.topology.migration import Names, Record, Step, explain, helpers, waiting_arguments
 from redrive.topology.plan import Difference, differences_between
 from redrive.topology.rules import LONGEST_NAME
@@ -103,31 +102,24 @@ def _needs(want: QueueDefinition, wanted: Definitions, have: Definitions) -> Def
 
 def _feeders(queue: str, snapshot: BrokerSnapshot) -> Iterator[str]:
     """Queues whose messages go, when they have waited, to the queue by its name: into nothing while it is gone."""
+    for other in _others(queue, snapshot):
+        waits = other.ttl is not None and not snapshot.state(other.name).consumers
+        if waits and other.dead_letter_exchange == DEFAULT_EXCHANGE and other.dead_letter_key in (queue, None):
+            yield other.name  # without a key, it is the message's own: any key
+
+
+def _others(queue: str, snapshot: BrokerSnapshot) -> Iterator[QueueDefinition]:
     for other in snapshot.definitions.queues:
-        state = snapshot.state(other.name)
-        if other.name != queue and _waits(other, state) and not state.consumers and _leads_to(queue, other, state):
-            yield other.name
-
-
-def _waits(queue: QueueDefinition, state: QueueState) -> bool:
-    return _effective(queue, state, "message-ttl") is not None
-
-
-def _leads_to(queue: str, other: QueueDefinition, state: QueueState) -> bool:
-    if _effective(other, state, "dead-letter-exchange") != DEFAULT_EXCHANGE:
-        return False
-    return _effective(other, state, "dead-letter-routing-key") in (queue, None)  # None: the message's own, any key
-
-
-def _effective(queue: QueueDefinition, state: QueueState, key: str) -> Any:
-    return queue.arguments.get(f"x-{key}", state.effective_policy.get(key))
+        if other.name != queue:
+            yield effective(other, snapshot.state(other.name).effective_policy)
 
 
 def _hidden(have: QueueDefinition, state: QueueState) -> int:
     """How long RabbitMQ's own delayed retry keeps a message where neither count nor consumer sees it."""
-    if _effective(have, state, "delayed-retry-type") in (None, "disabled"):
+    arguments = effective(have, state.effective_policy).arguments
+    if arguments.get("x-delayed-retry-type") in (None, "disabled"):
         return 0
-    longest = _effective(have, state, "delayed-retry-max") or _effective(have, state, "delayed-retry-min")
+    longest = arguments.get("x-delayed-retry-max") or arguments.get("x-delayed-retry-min")
     return longest if isinstance(longest, int) else 0
 
 
@@ -201,16 +193,12 @@ def _warnings(record: Record, wanted: Definitions, snapshot: BrokerSnapshot) -> 
     )
     if record.feeders:
         yield f"the waits of what is in {', '.join(record.feeders)} begin anew"
-    for other in snapshot.definitions.queues:
-        state = snapshot.state(other.name)
-        if other.name not in (queue, *record.feeders) and _leads_to_only(queue, other, state):
+    for other in _others(queue, snapshot):
+        leads_here = (other.dead_letter_exchange, other.dead_letter_key) == (DEFAULT_EXCHANGE, queue)
+        if leads_here and other.name not in record.feeders:
             yield f"queue {other.name} dead-letters to {queue} by its name: what dies there meanwhile may be lost"
     exchange = want.dead_letter_exchange
     if exchange and not any(known.exchange(exchange) for known in (wanted, snapshot.definitions)):
         yield f"its dead-letter exchange {exchange} does not exist: what dies in the queue will be lost"
     if want.arguments.get("x-max-length-bytes") is not None:
         yield "it is wanted with x-max-length-bytes: see that what is in it now fits"
-
-
-def _leads_to_only(queue: str, other: QueueDefinition, state: QueueState) -> bool:
-    return _leads_to(queue, other, state) and _effective(other, state, "dead-letter-routing-key") == queue
