@@ -1,7 +1,7 @@
-"""What was published, and what became of it, message by message: nothing may be missing at the end.
+"""The account of every message: what was published and what became of it.
 
-A message that is published is owed to every queue that it reaches. It is paid when that queue's consumer has handled
-it; what is neither paid nor in a dead-letter queue when all work is done would be lost.
+A published message is owed to every queue that it reaches, until that queue's consumer has handled it. A message that
+is still owed when all work is done, and is not in a dead-letter queue, is lost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Books(Observer):
         self.owed: set[Debt] = set()
 
     def owe(self, message_id: str, exchange: str, key: str, queues: Iterable[Queue]) -> None:
-        """Before it is published: it may be handled before its publisher hears of the confirm."""
+        """Call it before publishing: a message may be handled before its publisher receives the confirm."""
         self.sent += 1
         self.owed |= {(queue.name, message_id) for queue in queues if _reaches(exchange, key.split("."), queue)}
 
     def take_back(self, message_id: str) -> None:
-        """It was not published after all."""
+        """Remove a message whose publish failed."""
         self.sent -= 1
         self.owed = {debt for debt in self.owed if debt[1] != message_id}
 
@@ -47,7 +47,7 @@ class Books(Observer):
         self.owed.discard((message.queue, message.message_id))
 
     def lost(self, dead: Iterable[Debt]) -> set[Debt]:
-        """What is owed to a queue, and not among its dead letters; asked when nothing is under way any more."""
+        """Return what is still owed to a queue and is not among its dead letters. Call it when all work is done."""
         return self.owed - set(dead)
 
     # As an observer -----------------------------------------------------------------------------------

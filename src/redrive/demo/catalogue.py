@@ -1,4 +1,4 @@
-"""A service that the pipeline depends on: pictures are entered there, over a socket. Sometimes it is away."""
+"""A service that the pipeline depends on, over a socket. Sometimes it is unavailable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOST = "127.0.0.1"
 
 
 class Catalogue:
-    """A server that can be taken down, and put up again where it was."""
+    """A server that can be stopped, and started again on the same port."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -26,7 +26,7 @@ class Catalogue:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def down(self) -> None:
-        """Whoever comes now is refused by the system, as on any machine on which nothing listens."""
+        """Stop listening: connections are refused by the operating system."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -41,7 +41,7 @@ class Catalogue:
 
 
 async def enter(port: int, entry: dict[str, Any]) -> None:
-    """As a client does: connect, say it, and wait for the answer."""
+    """Connect, send an entry, and wait for the answer."""
     async with asyncio.timeout(2):
         reader, writer = await asyncio.open_connection(HOST, port)
         try:

@@ -43,7 +43,7 @@ class Unsupported(ValueError):
 
 
 class File(Struct):
-    """What all messages are about."""
+    """The body of every message."""
 
     file: str
     name: str = ""

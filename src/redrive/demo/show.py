@@ -65,7 +65,7 @@ class Show:
     # Until it is stopped ------------------------------------------------------------------------------
 
     async def go_on(self, stop: asyncio.Event, rate: float, below: Callable[[], RenderableType]) -> None:
-        """Traffic and outages, on a screen that follows them."""
+        """Run traffic and outages, with live counters on the screen, until `stop` is set."""
         jobs = [asyncio.create_task(self._traffic(rate)), asyncio.create_task(self._outages())]
         stopping = asyncio.create_task(stop.wait())
         with Live(self.picture(below), console=self._screen, auto_refresh=False) as live:
@@ -180,7 +180,7 @@ class Show:
     # The account --------------------------------------------------------------------------------------
 
     async def settle(self) -> int:
-        """Wait until nothing is under way, and print what became of everything. How many messages are lost."""
+        """Wait until all work is done, print the summary, and return how many messages are lost."""
         await self._quiet()
         dead: set[tuple[str, str | None]] = set()
         for queue, depth in self._depths.items():
@@ -201,7 +201,7 @@ class Show:
         return lost
 
     async def _quiet(self) -> None:
-        """Until every message is processed or dead."""
+        """Wait until every message is processed or parked."""
         until = monotonic() + _PATIENCE
         while True:
             await self._look()

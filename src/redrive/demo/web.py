@@ -32,7 +32,7 @@ class Website:
 
     @property
     def link(self) -> str:
-        """By which to sign in, once."""
+        """Return a link that signs in once."""
         if monotonic() - self._invited >= _FRESH:
             self._invited = monotonic()
             token = self._office.gate.sessions.invite(Principal("demo", Role.ADMIN))

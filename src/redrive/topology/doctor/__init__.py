@@ -41,7 +41,7 @@ def examine(
     consumer_timeout: timedelta = timedelta(minutes=30),
     vhost: str = "/",
 ) -> tuple[Finding, ...]:
-    """Everything that is wrong, worst first.
+    """Return everything that is wrong, worst first.
 
     `handler_limits`: how long a handler may take, by queue. `consumer_timeout`: the broker's, where the snapshot has
     none. `vhost` is for the commands in fixes. Raises `TopologyError` if `wanted` is impossible on this server.

@@ -1,6 +1,6 @@
-"""Dead letters that come back to where they died.
+"""Dead letters that come back to the queue in which they died.
 
-RabbitMQ drops a message that comes back to a queue in which it died before, unless somebody rejected it on the way:
+RabbitMQ drops a message that comes back to a queue in which it died before, unless a consumer rejected it on the way:
 "a cycle". So rejecting is the only way to enter a loop. Whatever else kills a message there (its TTL, the queue's
 length, a delivery limit) loses it.
 """
@@ -90,8 +90,8 @@ def reject_classic(context: RuleContext) -> Iterator[Occurrence]:
 
 
 def _rejecting(context: RuleContext) -> Iterator[tuple[QueueDefinition, tuple[str, ...]]]:
-    """The queues from which a loop is entered, with the way back. Those with a TTL belong to the waiting, or have
-    findings of their own.
+    """Yield the queues from which a loop is entered, with the way back. A queue with a TTL is a waiting queue, or has
+    findings of its own.
     """
     for name, way in sorted(context.loops.items()):
         if context.queues[name].ttl is None:
@@ -99,7 +99,7 @@ def _rejecting(context: RuleContext) -> Iterator[tuple[QueueDefinition, tuple[st
 
 
 def retry_shared(context: RuleContext) -> Iterator[Occurrence]:
-    """A retry is for the queue that failed. Through an exchange that others listen to, everybody gets it again."""
+    """A retry is for the queue that failed. Through an exchange with other queues, these receive it again."""
     for queue in context.definitions.queues:
         exchange = queue.dead_letter_exchange
         if exchange is None or context.flows.kind(exchange) not in _ROUTING or not context.waits(queue):

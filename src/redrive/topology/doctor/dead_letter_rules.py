@@ -1,4 +1,4 @@
-"""Dead letters that arrive nowhere, or not surely."""
+"""Dead letters that arrive nowhere, or not reliably."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def at_least_once_ineffective(context: RuleContext) -> Iterator[Occurrence]:
 
 
 def _hands_over(context: RuleContext, queue: QueueDefinition) -> bool:
-    """Has it a choice of how to? The embedded broker moves every dead letter in one transaction."""
+    """Can it lose dead letters in transit? The embedded broker moves each of them in one transaction."""
     return queue.type == "quorum" and queue.dead_letter_exchange is not None and not context.server.embedded

@@ -1,4 +1,4 @@
-"""Dead-letter queues in which messages do not stay: looking deletes them, or time or length does."""
+"""Dead-letter queues in which messages do not stay: a peek, a TTL or a length limit deletes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues with a TTL: messages wait in them, or vanish from them."""
+"""Queues with a TTL: messages wait in them, or are deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ttl_consumed(context: RuleContext) -> Iterator[Occurrence]:
 
 
 def _is_also_expiring(context: RuleContext, queue: QueueDefinition) -> bool:
-    """Of a loop in which every queue has a TTL, one cannot tell which is the one to consume from."""
+    """Is every queue of its loop one with a TTL? Then it is unknown which one should have consumers."""
     way = context.loops.get(queue.name)
     return way is not None and all(context.queues[name].ttl is not None for name in way)
 

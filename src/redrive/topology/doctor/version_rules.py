@@ -1,4 +1,4 @@
-"""What depends on the broker: its version, its plugins, its patience."""
+"""What depends on the broker: its version, its plugins, its timeouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLUGIN = "rabbitmq_delayed_message_exchange"
 
 
 def consumer_timeout(context: RuleContext) -> Iterator[Occurrence]:
-    if context.server.embedded:  # it waits for ever
+    if context.server.embedded:  # it waits indefinitely
         return
     for name, limit in sorted(context.handler_limits.items()):
         patience = _patience(context, name)
@@ -26,7 +26,7 @@ def consumer_timeout(context: RuleContext) -> Iterator[Occurrence]:
 
 
 def _patience(context: RuleContext, name: str) -> timedelta | None:
-    """How long the broker waits for the ack of a delivery; None: for ever, as classic queues do from 4.3 on."""
+    """Return how long the broker waits for an ack; None: indefinitely, as for classic queues from 4.3 on."""
     queue = context.queues.get(name) or context.asked.queue(name)
     if context.server.version < (4, 3) or queue is None:
         return context.consumer_timeout

@@ -1,12 +1,12 @@
-"""What each queue is for, told from the definitions alone, whoever made them.
+"""The role of each queue, found from the definitions alone.
 
-    waiting   has a TTL and a dead-letter exchange: what it holds goes on when its time has come
+    waiting   has a TTL and a dead-letter exchange: messages leave it when their TTL is over
     dead      is where dead letters end (see `dead_ends`)
-    main      has somewhere for its failures to go
-    plain     has not
+    main      has a dead-letter exchange, or a waiting or dead-letter queue of its own
+    plain     has neither
 
-Where the broker moves no message, because a worker publishes its retries or parks its failures itself, nothing but the
-name says whose queue it is: `orders_dlq` belongs to `orders`, `q.orders` or `OrdersQueue`.
+If the broker moves no message, because a worker publishes its retries or parks its failures itself, only the name shows
+to which queue a part belongs: `orders_dlq` belongs to `orders`, `q.orders` or `OrdersQueue`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Where what dies in a queue goes. `certain`: to all these queues, and not to some of them by a key of its own."""
+    """Where dead letters of a queue go. `certain`: to all these queues, and not by its own key to some of them."""
 
     exchange: str
     key: str | None
@@ -88,17 +88,17 @@ def _dead_letters(flows: Flows, queue: QueueDefinition) -> DeadLetters | None:
 
 
 def _waits(queue: QueueDefinition, letters: DeadLetters | None, dead: frozenset[str]) -> bool:
-    """A queue for work may have a time limit too: what it lets go of is then dead."""
+    """Is it a waiting queue? A main queue may have a TTL too: then expired messages go to its dead-letter queue."""
     if letters is None or queue.ttl is None:
         return False
     return not letters.targets or not dead.issuperset(letters.targets)
 
 
-# Whose part a queue is ----------------------------------------------------------------------------
+# The main queue of each part ----------------------------------------------------------------------------
 
 
 def _owners_of_dead(dead: Iterable[str], sources: Mapping[str, list[str]], workers: Iterable[str]) -> dict[str, str]:
-    """The only queue that rejects into it; or, if the broker brings it nothing, the one it is called after."""
+    """The only queue that dead-letters to it; or, if none does, the queue that it is named after."""
     working = set(workers)
     senders = {name: [one for one in sources.get(name, ()) if one in working] for name in dead}
     owners = _owners_by_name([name for name, of in senders.items() if not of], workers)
@@ -106,7 +106,7 @@ def _owners_of_dead(dead: Iterable[str], sources: Mapping[str, list[str]], worke
 
 
 def _owners_of_waiting(waiting: Iterable[str], leaving: Mapping[str, DeadLetters], parts: Set[str]) -> dict[str, str]:
-    """The one queue that it makes a loop with; or the only one it leads to; or the one it is called after."""
+    """The one queue with which it makes a loop; or the only one it leads to; or the queue that it is named after."""
     owners = {}
     for name in waiting:
         back = [target for target in leaving[name].targets if target not in parts]
