@@ -113,15 +113,15 @@ async def test_an_application_starts_while_the_broker_changes_hands(
 ) -> None:
     """A program that hosts the broker ends while a worker that started after it declares its topology."""
     host = await SharedBroker(tmp_path).__aenter__()
-    snapshot, ends = redrive.app.snapshot, [host]
+    inspect_broker, ends = redrive.app.inspect_broker, [host]
 
-    async def survey_while_the_host_ends(*arguments: Any) -> Any:
+    async def inspect_while_the_host_ends(*arguments: Any) -> Any:
         if not ends:
-            return await snapshot(*arguments)
-        _, found = await asyncio.gather(ends.pop().__aexit__(None, None, None), snapshot(*arguments))
+            return await inspect_broker(*arguments)
+        _, found = await asyncio.gather(ends.pop().__aexit__(None, None, None), inspect_broker(*arguments))
         return found
 
-    monkeypatch.setattr(redrive.app, "snapshot", survey_while_the_host_ends)
+    monkeypatch.setattr(redrive.app, "inspect_broker", inspect_while_the_host_ends)
     app = App("shop", data=tmp_path)
     app.queue("orders")
     async with app:
