@@ -7,36 +7,10 @@ The broker knows `journal` and chooses `memory` or `sqlite`; the rest is theirs:
     sqlite     the journal that keeps everything: group commit by one background thread
     datafile   the SQLite file: how it is made, checked, written and read back
     directory  the data directory: made to last, and one process's alone
-    errors     what can be wrong with a data directory, and what to do about it
 """
 
 from redrive.broker.storage.journal import Definition, Journal, Recovered, StoredMessage
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.storage.sqlite import SQLiteJournal
-from redrive.errors import (
-    CorruptFile,
-    DirectoryInUse,
-    DiskFull,
-    ForeignFile,
-    NewerFile,
-    NotWritable,
-    StorageError,
-    StorageFailed,
-)
 
-__all__ = [
-    "CorruptFile",
-    "Definition",
-    "DirectoryInUse",
-    "DiskFull",
-    "ForeignFile",
-    "Journal",
-    "MemoryJournal",
-    "NewerFile",
-    "NotWritable",
-    "Recovered",
-    "SQLiteJournal",
-    "StorageError",
-    "StorageFailed",
-    "StoredMessage",
-]
+__all__ = ["Definition", "Journal", "MemoryJournal", "Recovered", "SQLiteJournal", "StoredMessage"]
