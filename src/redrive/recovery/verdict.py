@@ -85,7 +85,7 @@ class Disconnected:
     alone: bool
 
 
-Outcome: TypeAlias = "Classified | Ending | Crashed | Disconnected"
+HandlerOutcome: TypeAlias = "Classified | Ending | Crashed | Disconnected"
 
 # Verdicts -------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ Verdict: TypeAlias = "RetryVerdict | ParkVerdict | DiscardVerdict | ReleaseVerdi
 
 
 def decide(
-    outcome: Outcome,
+    outcome: HandlerOutcome,
     history: History,
     policy: RecoveryPolicy,
     now: datetime,

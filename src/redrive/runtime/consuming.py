@@ -27,7 +27,16 @@ from redrive.recovery.fingerprint import type_name
 from redrive.recovery.history import HeaderNames, History, read_history
 from redrive.recovery.rate import RateLimit
 from redrive.recovery.retry import Route
-from redrive.recovery.verdict import Crashed, CrashGuard, Ending, Outcome, ParkVerdict, RecoveryPolicy, Verdict, decide
+from redrive.recovery.verdict import (
+    Crashed,
+    CrashGuard,
+    Ending,
+    HandlerOutcome,
+    ParkVerdict,
+    RecoveryPolicy,
+    Verdict,
+    decide,
+)
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.cancellation import ends_task
 from redrive.runtime.clock import Clock
@@ -188,7 +197,7 @@ class Walk:
         failure = describe(error, now, stack=isinstance(verdict, ParkVerdict))
         self.settlement.settle(Case(delivery, history, failure, error, seconds), verdict)
 
-    def _decide(self, outcome: Outcome, delivery: Delivery, history: History, now: datetime) -> Verdict:
+    def _decide(self, outcome: HandlerOutcome, delivery: Delivery, history: History, now: datetime) -> Verdict:
         return decide(
             outcome,
             history,
@@ -199,7 +208,7 @@ class Walk:
             broker_counts=self._via is Route.REJECT and self.settlement.broker_counts(delivery),
         )
 
-    def _outcome(self, delivery: Delivery, error: BaseException, now: datetime) -> Outcome:
+    def _outcome(self, delivery: Delivery, error: BaseException, now: datetime) -> HandlerOutcome:
         if isinstance(error, HandlerDied) and self._policy.crash_guard is not CrashGuard.NONE:
             return Crashed(self.settlement.is_handled_alone(delivery), "process")
         if isinstance(error, NoMessageId):

@@ -27,7 +27,7 @@ from redrive.protocol.content import Delivery
 from redrive.recovery.admission import Mark, successor
 from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.verdict import Crashed, Disconnected, Ending, Outcome, RecoveryPolicy, decide
+from redrive.recovery.verdict import Crashed, Disconnected, Ending, HandlerOutcome, RecoveryPolicy, decide
 from redrive.runtime.clock import Clock
 from redrive.runtime.ports import Consuming, WorkerBroker
 from redrive.runtime.settling import Case, Settlement, mark_of
@@ -290,7 +290,7 @@ class Quarantine:
         finally:
             self._lock.leave()
 
-    def _settle(self, case: Case, outcome: Outcome) -> None:
+    def _settle(self, case: Case, outcome: HandlerOutcome) -> None:
         self._settlement.settle(case, decide(outcome, case.history, self._policy, self._clock.now(), 0.0))
 
     async def _is_alive(self, worker: str) -> bool:

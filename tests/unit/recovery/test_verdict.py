@@ -22,7 +22,7 @@ from redrive.recovery.verdict import (
     DiscardVerdict,
     Disconnected,
     Ending,
-    Outcome,
+    HandlerOutcome,
     ParkVerdict,
     RecoveryPolicy,
     ReleaseVerdict,
@@ -36,7 +36,7 @@ from redrive.recovery.verdict import (
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def verdict(outcome: Outcome = TRANSIENT, history: History = NO_HISTORY, **policy: Any) -> Verdict:
+def verdict(outcome: HandlerOutcome = TRANSIENT, history: History = NO_HISTORY, **policy: Any) -> Verdict:
     return decide(outcome, history, RecoveryPolicy(Retry(**policy)), NOW, 0.0)
 
 
@@ -60,7 +60,7 @@ AS_DEAD_LETTER = ReleaseVerdict("failed as a dead letter", pause=True)
 UNCOUNTABLE = ParkVerdict(ParkReason.UNCOUNTABLE)
 NO_ROOM, COUNTED = {"has_room": False}, {"broker_counts": True}
 
-TABLE: dict[str, tuple[Outcome, History, RecoveryPolicy, dict[str, bool], Verdict]] = {
+TABLE: dict[str, tuple[HandlerOutcome, History, RecoveryPolicy, dict[str, bool], Verdict]] = {
     # Failures
     "what may pass is retried": (TRANSIENT, ONCE, REPUBLISH, {}, RetryVerdict(RUNG)),
     "until the last attempt": (TRANSIENT, TWICE, REPUBLISH, {}, ParkVerdict(ParkReason.EXHAUSTED)),
@@ -133,7 +133,7 @@ TABLE: dict[str, tuple[Outcome, History, RecoveryPolicy, dict[str, bool], Verdic
 
 @pytest.mark.parametrize(("outcome", "history", "policy", "facts", "expected"), TABLE.values(), ids=TABLE)
 def test_verdict(
-    outcome: Outcome, history: History, policy: RecoveryPolicy, facts: dict[str, bool], expected: Verdict
+    outcome: HandlerOutcome, history: History, policy: RecoveryPolicy, facts: dict[str, bool], expected: Verdict
 ) -> None:
     assert decide(outcome, history, policy, NOW, 0.0, **facts) == expected
 
@@ -144,14 +144,14 @@ def members(union: object) -> set[type]:
 
 def test_the_table_has_every_outcome_and_every_verdict() -> None:
     outcomes = [row[0] for row in TABLE.values()]
-    assert {type(outcome) for outcome in outcomes} == members(Outcome)
+    assert {type(outcome) for outcome in outcomes} == members(HandlerOutcome)
     assert {type(row[-1]) for row in TABLE.values()} == members(Verdict)
     assert {outcome for outcome in outcomes if isinstance(outcome, Ending)} == set(Ending)
     assert {outcome.kind for outcome in outcomes if isinstance(outcome, Classified)} == set(Kind)
 
 
 def test_every_outcome_has_a_verdict() -> None:
-    outcomes: list[Outcome] = [
+    outcomes: list[HandlerOutcome] = [
         *Ending,
         *(Classified(kind, after) for kind, after in product(Kind, (None, timedelta(0), timedelta.max))),
         *(Crashed(alone) for alone in (False, True)),
