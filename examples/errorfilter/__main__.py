@@ -33,7 +33,7 @@ def main(context: click.Context) -> None:
 
 
 def work() -> None:
-    from redrive.cli.signals import stop_on_signals
+    from redrive.cli.exits import stop_on_signals
 
     from examples.errorfilter.app import app
 

@@ -23,6 +23,7 @@ from redrive.admin.access.roles import Act
 from redrive.admin.desk import Desk
 from redrive.admin.snapshots import Seen
 from redrive.admin.web import models as m
+from redrive.admin.web import request_schemas as r
 from redrive.admin.web.cursors import read_cursor, write_cursor
 from redrive.admin.web.identity import At, is_valid_still
 from redrive.admin.web.once import OnceRoute
@@ -85,7 +86,7 @@ ACTS: Mapping[str, Act] = {
 
 # Paths come as they were sent: a name's own / is not one of the path's.
 Named = Annotated[str, Path(max_length=2000, description="Percent-encoded."), AfterValidator(unquote)]
-Limit = Annotated[int, Query(ge=1, le=m.MOST, description="At most so many on a page.")]
+Limit = Annotated[int, Query(ge=1, le=r.MOST, description="At most so many on a page.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
 Words = Annotated[str, Query(max_length=10_000, description="Which messages: `error:Timeout since:2h`.")]
 GroupedBy = Annotated[By, Query(description="What makes a group.")]
@@ -138,7 +139,7 @@ async def messages(
     operation_id="peek_messages",
     tags=["dead letters"],
 )
-async def peek_messages(at: At, queue: Named, asked: m.PeekIn) -> m.LettersOut:
+async def peek_messages(at: At, queue: Named, asked: r.PeekIn) -> m.LettersOut:
     await at.need(Act.SPEND, queue)
     start = _start(asked.cursor)
     return _letters(await at.messages(queue, asked.q, limit=asked.limit, start=start, fresh=True, risk=asked.risk()))
@@ -151,7 +152,7 @@ def _start(cursor: str | None) -> int:
 def _letters(seen: Seen[Page]) -> m.LettersOut:
     page = seen.value
     return m.LettersOut(
-        items=[m.LetterOut.of(letter) for letter in page.letters],
+        items=[m.LetterOut.mirror(letter) for letter in page.letters],
         next_cursor=write_cursor("messages", page.next) if page.next is not None else None,
         depth=page.depth,
         scanned=page.scanned,
@@ -173,7 +174,7 @@ async def message(at: At, queue: Named, id: Named, reveal: Reveal = False, fresh
     operation_id="peek_message",
     tags=["dead letters"],
 )
-async def peek_message(at: At, queue: Named, id: Named, asked: m.RiskIn) -> m.MessageOut:
+async def peek_message(at: At, queue: Named, id: Named, asked: r.RiskIn) -> m.MessageOut:
     await at.need(Act.SPEND, queue)
     return m.MessageOut.whole(await at.message(queue, id, fresh=True, risk=asked.risk()))
 
@@ -201,7 +202,7 @@ async def groups(
     operation_id="peek_groups",
     tags=["dead letters"],
 )
-async def peek_groups(at: At, queue: Named, asked: m.PeekGroupsIn) -> m.GroupsOut:
+async def peek_groups(at: At, queue: Named, asked: r.PeekGroupsIn) -> m.GroupsOut:
     await at.need(Act.SPEND, queue)
     return m.GroupsOut.of(await at.groups(queue, asked.by, asked.q, fresh=True, risk=asked.risk()))
 
@@ -297,7 +298,7 @@ def decoded(file: IO[bytes]) -> Iterator[tuple[int, Exported]]:
     operation_id="plan",
     tags=["dead letters"],
 )
-async def plan(at: At, queue: Named, asked: m.OrderIn) -> m.PlanOut:
+async def plan(at: At, queue: Named, asked: r.OrderIn) -> m.PlanOut:
     return m.PlanOut.of(await at.plan(asked.order(queue, at.redrive_to(queue))))
 
 
@@ -315,7 +316,7 @@ async def redrive(
     at: At,
     request: Request,
     queue: Named,
-    asked: m.RedriveIn,
+    asked: r.RedriveIn,
     prefer: Prefer = None,
 ) -> Response:
     if asked.dry_run:
@@ -348,7 +349,7 @@ async def redrive(
     response_model=m.OperationOut,
     responses={200: {"model": m.OperationOut | m.PlanOut, "description": "It is over; or, for a dry run, the plan."}},
 )
-async def move(at: At, request: Request, queue: Named, asked: m.MoveIn, prefer: Prefer = None) -> Response:
+async def move(at: At, request: Request, queue: Named, asked: r.MoveIn, prefer: Prefer = None) -> Response:
     if asked.dry_run:
         return _json(m.PlanOut.of_plan((await at.plan(asked.order(queue))).plan))
     return await _accepted(at, request, await at.move(asked.order(queue)), prefer)
@@ -368,7 +369,7 @@ async def discard(
     at: At,
     request: Request,
     queue: Named,
-    asked: m.DiscardIn,
+    asked: r.DiscardIn,
     prefer: Prefer = None,
 ) -> Response:
     return await _accepted(at, request, await at.discard(queue, asked.order(queue), asked.confirm), prefer)
@@ -389,7 +390,7 @@ async def edit(
     request: Request,
     queue: Named,
     id: Named,
-    asked: m.EditIn,
+    asked: r.EditIn,
     prefer: Prefer = None,
 ) -> Response:
     await at.need_editing(queue)
@@ -408,7 +409,7 @@ async def edit(
     return await _accepted(at, request, await at.edit(order, transform, force=asked.force), prefer)
 
 
-def _transform(asked: m.EditIn) -> Transform:
+def _transform(asked: r.EditIn) -> Transform:
     if asked.patch is not None:
         if asked.body is not None or asked.set_headers or asked.remove_headers:
             raise ConfigurationError("a patch changes the body, and goes with nothing else")
@@ -499,7 +500,7 @@ async def items(at: At, id: Named, outcome: Became = None, limit: Limit = 100, c
     after = int(read_cursor("items", cursor)) if cursor is not None else None
     found = await at.items(id, outcome, limit=limit, after=after)
     return m.ItemsOut(
-        items=[m.ItemOut.of(item) for item in found.items],
+        items=[m.ItemOut.mirror(item) for item in found.items],
         next_cursor=write_cursor("items", found.next) if found.next is not None else None,
     )
 
@@ -566,7 +567,7 @@ async def cancel(at: At, id: Named) -> m.OperationOut:
 
 
 @router.patch("/operations/{id}", summary="Faster, or slower", operation_id="steer", tags=["operations"])
-async def steer(at: At, id: Named, asked: m.SteerIn) -> m.OperationOut:
+async def steer(at: At, id: Named, asked: r.SteerIn) -> m.OperationOut:
     return _told(at, await at.steer(id, Wish(rate=asked.rate)))
 
 
@@ -616,7 +617,7 @@ async def topology(at: At) -> m.TopologyOut:
 
 @router.get("/doctor", summary="What is wrong with the broker", operation_id="doctor", tags=["broker"])
 async def doctor(at: At) -> m.DoctorOut:
-    return m.DoctorOut(items=[m.FindingOut.of(one) for one in await at.doctor()])
+    return m.DoctorOut(items=[m.FindingOut.mirror(one) for one in await at.doctor()])
 
 
 @router.get("/audit", summary="Who did what, newest first", operation_id="audit", tags=["audit"])

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from redrive.admin.access.roles import Act
 from redrive.admin.desk import Desk
-from redrive.admin.web import models as m
+from redrive.admin.web import request_schemas as r
 from redrive.admin.web.console.forms import Mistakes, form_of, text_of
 from redrive.admin.web.console.links import links_of
 from redrive.admin.web.console.pages import page, seen
@@ -120,7 +120,7 @@ async def steer(request: Request, at: At, id: Named, wish: str) -> Response:
             raise ConfigurationError(f"{wish}: an operation is paused, resumed, cancelled, or gets another rate")
         wanted = _WISHES.get(wish, Wish())
         if wish == "rate" or rate != text_of(typed, "shown_rate"):
-            wanted = replace(wanted, rate=m.SteerIn.model_validate({"rate": rate}).rate)
+            wanted = replace(wanted, rate=r.SteerIn.model_validate({"rate": rate}).rate)
         await at.steer(id, wanted)
     except (ValidationError, ConfigurationError) as error:
         mistakes.add(error)

@@ -15,6 +15,7 @@ from redrive.admin.access.roles import Act
 from redrive.admin.desk import Desk
 from redrive.admin.snapshots import Seen
 from redrive.admin.web import models as m
+from redrive.admin.web import request_schemas as r
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
 from redrive.admin.web.console.links import links_of
 from redrive.admin.web.console.pages import page, seen
@@ -152,7 +153,7 @@ async def messages(
     at: At,
     queue: Named,
     q: Words = "",
-    limit: Annotated[int, Query(ge=1, le=m.MOST)] = _PAGE,
+    limit: Annotated[int, Query(ge=1, le=r.MOST)] = _PAGE,
     cursor: Cursor = None,
     fresh: Fresh = False,
 ) -> Response:

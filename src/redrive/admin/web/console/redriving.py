@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from redrive.admin.access.roles import Act
 from redrive.admin.desk import Desk, Planned
-from redrive.admin.web import models as m
+from redrive.admin.web import request_schemas as r
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, or_none, text_of
 from redrive.admin.web.console.links import links_of
 from redrive.admin.web.console.pages import NOTICES, page, seen
@@ -76,15 +76,15 @@ class Form:
     def order(self, queue: str) -> Order | None:
         """None: it cannot be meant so."""
         try:
-            return m.OrderIn.model_validate(self._asked()).order(queue, Destination())
+            return r.OrderIn.model_validate(self._asked()).order(queue, Destination())
         except (ValidationError, ConfigurationError) as error:
             self.mistakes.add(error, _NAMES)
             return None
 
     def discarding(self, queue: str) -> Order | None:
         try:
-            asked = {name: value for name, value in self._asked().items() if name in m.SelectionIn.model_fields}
-            return m.DiscardIn.model_validate(asked | {"confirm": queue}).order(queue)
+            asked = {name: value for name, value in self._asked().items() if name in r.SelectionIn.model_fields}
+            return r.DiscardIn.model_validate(asked | {"confirm": queue}).order(queue)
         except (ValidationError, ConfigurationError) as error:
             self.mistakes.add(error, _NAMES)
             return None
@@ -96,8 +96,8 @@ class Form:
                 self.mistakes.fields["to"] = "Enter the name of another dead-letter queue."
             return None
         try:
-            asked = {name: value for name, value in self._asked().items() if name in m.MoveIn.model_fields}
-            return m.MoveIn.model_validate(asked).order(queue)
+            asked = {name: value for name, value in self._asked().items() if name in r.MoveIn.model_fields}
+            return r.MoveIn.model_validate(asked).order(queue)
         except (ValidationError, ConfigurationError) as error:
             self.mistakes.add(error, _NAMES)
             return None
