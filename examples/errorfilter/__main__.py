@@ -33,9 +33,8 @@ def main(context: click.Context) -> None:
 
 
 def work() -> None:
-    from redrive.cli.exits import stop_on_signals
-
     from examples.errorfilter.app import app
+    from redrive.cli.exits import stop_on_signals
 
     configure_logging(logger="")
     app.observers.append(LogObserver(app.name))

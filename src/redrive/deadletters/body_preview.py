@@ -105,7 +105,7 @@ class _Media(NamedTuple):
 
     @property
     def is_json(self) -> bool:
-        return self.name in ("application/json", "text/json") or self.name.endswith("+json")
+        return is_json(self.name)
 
     @property
     def is_msgpack(self) -> bool:
@@ -118,6 +118,12 @@ class _Media(NamedTuple):
     @property
     def says_nothing(self) -> bool:
         return self.name in ("", "application/octet-stream", "application/data")
+
+
+def is_json(content_type: str | None) -> bool:
+    """Return whether a content type means JSON."""
+    name = (content_type or "").partition(";")[0].strip().lower()
+    return name in ("application/json", "text/json") or name.endswith("+json")
 
 
 class _Window(NamedTuple):

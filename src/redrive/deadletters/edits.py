@@ -26,7 +26,7 @@ from datetime import datetime
 from difflib import SequenceMatcher
 from typing import NamedTuple, TypeAlias
 
-from redrive.deadletters.body_preview import Kind, show
+from redrive.deadletters.body_preview import Kind, is_json, show
 from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact
 from redrive.errors import EditRefused, EncodingError, NotJson, RemoteProtocolError
 from redrive.recovery.json_patch import read_json
@@ -187,12 +187,6 @@ def _check_body(raw: bytes, body: bytes) -> None:
             f"the body is called {printable(properties.content_type or '')}, and it is not: {error}. "
             "Change the content type, or force it"
         ) from None
-
-
-def is_json(content_type: str | None) -> bool:
-    """Does a content type say JSON?"""
-    name = (content_type or "").partition(";")[0].strip().lower()
-    return name in ("application/json", "text/json") or name.endswith("+json")
 
 
 # Showing it -------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.deadletters.body_preview import is_json
 from redrive.deadletters.edits import LIMIT, Content, Edit, diff, edited, is_json
 from redrive.deadletters.redaction import REDACTED
 from redrive.errors import EditRefused

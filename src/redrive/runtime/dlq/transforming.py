@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from redrive.deadletters.body_preview import is_json
 from redrive.deadletters.dead_letter import DeadLetter
 from redrive.deadletters.edits import Content, Edit, edited, is_json
 from redrive.errors import ConfigurationError, EditRefused, NotJson, PatchError, TransformFailed

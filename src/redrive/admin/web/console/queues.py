@@ -22,6 +22,7 @@ from redrive.admin.web.console.pages import page, seen
 from redrive.admin.web.cursors import read_cursor, write_cursor
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Cursor, Fresh, Named, Reveal, Words
+from redrive.deadletters.query_syntax import Term
 from redrive.deadletters.timeline import explain
 from redrive.errors import NotDeadLetterQueue, OperationConflict, PeekUnsafe, SearchError
 from redrive.runtime.dlq.looking import OTHERS, By, Found, Page
@@ -253,10 +254,9 @@ async def queue_at_a_risk(request: Request, at: At, queue: Named) -> Response:
 
 
 def _selecting(by: By, key: str) -> dict[str, str]:
-    """What chooses the messages of a group: its fingerprint, or a query. Nothing, if they have no more in common."""
+    """Return the fields that select the messages of a group: its fingerprint, or a query; none for the rest."""
     if not key or key == OTHERS:
         return {}
     if by is By.FINGERPRINT:
         return {"group": key}
-    quoted = '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return {"q": f"{by}:={quoted}"}
+    return {"q": str(Term(by, key, "="))}
