@@ -16,9 +16,9 @@ from msgspec import structs
 
 from redrive.deadletters.compression import MOST_READ, compress, decompress
 from redrive.deadletters.dead_letter import DeadLetter, Death, Redrive, Summary
+from redrive.deadletters.json_patch import Number, read_json, write_json
 from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact, redact_text
 from redrive.errors import NotJson
-from redrive.recovery.json_patch import Number, read_json, write_json
 
 S = TypeVar("S", bound=Summary)
 

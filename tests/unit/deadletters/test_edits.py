@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.deadletters.body_preview import is_json
-from redrive.deadletters.edits import LIMIT, Content, Edit, diff, edited, is_json
+from redrive.deadletters.edits import LIMIT, Content, Edit, diff, edited
 from redrive.deadletters.redaction import REDACTED
 from redrive.errors import EditRefused
 from redrive.text import printable

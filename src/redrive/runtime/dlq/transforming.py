@@ -23,10 +23,10 @@ from typing import Protocol
 
 from redrive.deadletters.body_preview import is_json
 from redrive.deadletters.dead_letter import DeadLetter
-from redrive.deadletters.edits import Content, Edit, edited, is_json
+from redrive.deadletters.edits import Content, Edit, edited
+from redrive.deadletters.json_patch import JsonPatch, write_json
 from redrive.errors import ConfigurationError, EditRefused, NotJson, PatchError, TransformFailed
 from redrive.recovery.fingerprint import type_name, words
-from redrive.recovery.json_patch import JsonPatch, write_json
 from redrive.runtime.dlq.letters import Delivered
 from redrive.wire.values import FieldValue, shown
 

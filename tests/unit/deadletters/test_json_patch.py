@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.deadletters.json_patch import Json, JsonPatch, Number, Step, parse_pointer, read_json, same, write_json
 from redrive.errors import NotJson, PatchError
-from redrive.recovery.json_patch import Json, JsonPatch, Number, Step, parse_pointer, read_json, same, write_json
 
 
 def patched(document: str, *steps: dict[str, Any]) -> str:
