@@ -88,13 +88,7 @@ class Router:
         them; what is not in the table goes to the queue's own.
         """
         _check_options(queue, options, _CONSUMER_OPTIONS)
-        declared, more = self._queue_of(queue, self._completed(queue, options))
-
-        def register(function: F) -> F:
-            self._add(ConsumerSpec(queue=declared, function=function, **more))
-            return function
-
-        return register
+        return self._consumer(queue, options)
 
     def batch_consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
         """Have a function handle many messages at once; its parameter is annotated as `list[T]` or `Batch[T]`.
@@ -104,11 +98,13 @@ class Router:
         `list[U]`. The time limit of a call, of either function, is `call_timeout`.
         """
         _check_options(queue, options, _CONSUMER_OPTIONS | _BATCH_OPTIONS | {"call_timeout"})
-        batch = _batch_of(options)
+        return self._consumer(queue, {"batch": _batch_of(options), **options})
+
+    def _consumer(self, queue: str | Queue, options: dict[str, Any]) -> Callable[[F], F]:
         declared, more = self._queue_of(queue, self._completed(queue, options))
 
         def register(function: F) -> F:
-            self._add(ConsumerSpec(queue=declared, function=function, batch=batch, **more))
+            self._add(ConsumerSpec(queue=declared, function=function, **more))
             return function
 
         return register

@@ -117,7 +117,7 @@ class Publisher:
         if self._open:
             self._send(exchange, routing_key, body, properties, mandatory, confirmed)
         else:
-            await self._send_in_turn(exchange, routing_key, body, properties, mandatory, confirmed)
+            await self._send_in_turn((exchange, routing_key, body, properties, mandatory), confirmed)
         await confirmed
 
     def publish_now(
@@ -141,7 +141,7 @@ class Publisher:
                     elif gave_up is not None:  # one message has waited in vain for all of them
                         place.set_exception(NotPublished(exchange, routing_key, gave_up.why))
                     else:
-                        await self._send_in_turn(exchange, routing_key, body, properties, mandatory, place)
+                        await self._send_in_turn(message, place)
                 except NotPublished as error:
                     gave_up = error
                     place.set_exception(error)
@@ -159,14 +159,9 @@ class Publisher:
         return pipeline.count
 
     async def _send_in_turn(
-        self,
-        exchange: str,
-        routing_key: str,
-        body: bytes,
-        properties: Properties | bytes | None,
-        mandatory: bool,
-        waiter: Waiter,
+        self, message: tuple[str, str, bytes, Properties | bytes | None, bool], waiter: Waiter
     ) -> None:
+        exchange, routing_key, body, properties, mandatory = message
         body = _as_bytes(body)
         await self._turn(exchange, routing_key, len(body))
         try:

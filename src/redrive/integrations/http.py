@@ -16,7 +16,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -122,7 +122,9 @@ class HealthServer:
         self.host = host
         self.port = port
         self._patience = patience.total_seconds()
-        self._pages = _pages(metrics, alive, ready)
+        self._metrics = metrics
+        self._alive = alive
+        self._ready = ready
         self._server: asyncio.Server | None = None
         self._conversations: set[asyncio.Task[None]] = set()
 
@@ -181,11 +183,12 @@ class HealthServer:
         return response(await self._page(request.path), with_body=request.method == "GET")
 
     async def _page(self, path: str) -> Page:
-        make = self._pages.get(path)
-        if make is None:
-            return refusal(HTTPStatus.NOT_FOUND)
         try:
-            return await make()
+            if path == "/metrics" and self._metrics is not None:
+                return Page(HTTPStatus.OK, await _now(self._metrics()), PROMETHEUS)
+            if path in ("/healthz", "/readyz"):
+                return health(await _now((self._alive if path == "/healthz" else self._ready)()))
+            return refusal(HTTPStatus.NOT_FOUND)
         except Exception:
             log.exception("the page %s cannot be made", path)
             return refusal(HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -193,23 +196,6 @@ class HealthServer:
     def __repr__(self) -> str:
         state = "closed" if self._server is None else f"conversations={len(self._conversations)}"
         return f"<HealthServer {self.url} {state}>"
-
-
-def _pages(
-    metrics: Callable[[], Maybe[bytes]] | None, alive: Check, ready: Check
-) -> Mapping[str, Callable[[], Awaitable[Page]]]:
-    async def metrics_page() -> Page:
-        if metrics is None:
-            return refusal(HTTPStatus.NOT_FOUND)
-        return Page(HTTPStatus.OK, await _now(metrics()), PROMETHEUS)
-
-    async def alive_page() -> Page:
-        return health(await _now(alive()))
-
-    async def ready_page() -> Page:
-        return health(await _now(ready()))
-
-    return {"/metrics": metrics_page, "/healthz": alive_page, "/readyz": ready_page}
 
 
 async def _now(value: Maybe[T]) -> T:

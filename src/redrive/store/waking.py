@@ -40,9 +40,6 @@ class Waker:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def wake(self) -> None:
-        self._woken.set()
-
     async def wait(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_WHILE_LISTENING if self._listening else POLL):
