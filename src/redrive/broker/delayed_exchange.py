@@ -1,8 +1,7 @@
 """The messages that an `x-delayed-message` exchange holds back, as RabbitMQ's plugin of that name does.
 
-A message with an `x-delay` header of so many milliseconds is kept until then and routed as if it had been
-published at that moment. Those that are persistent survive a restart if the exchange does, under its id in the
-journal.
+A message with an `x-delay` header is held for that number of milliseconds, and then routed as if it had been published
+at that moment. Persistent messages survive a restart if the exchange does, under its id in the journal.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class DelayedMessages:
         self._put(entry)
 
     def restore(self, entry: Entry) -> None:
-        """Put back what the journal kept."""
+        """Restore an entry from the journal."""
         entry.stored = True
         self._put(entry)
 
@@ -58,18 +57,18 @@ class DelayedMessages:
             while self._held and self._held[0][0] <= now:
                 _, _, entry = heappop(self._held)
                 self._route(entry)
-        finally:  # whatever went wrong with one, the next one's time will come
+        finally:  # even if routing one of them failed
             self._set_alarm()
 
     def _route(self, entry: Entry) -> None:
-        """It is in its queues before the journal forgets that it was here."""
+        """Route a message, and only then remove it from the journal."""
         self._vhost.memory.release(entry.message.weight)
         self._vhost.route(entry.message)
         if entry.stored:
             self._vhost.journal.forget(entry.id)
 
     def clear(self) -> None:
-        """The exchange is gone, and what it held with it."""
+        """Drop all messages: the exchange was deleted."""
         held, self._held = self._held, []
         self._set_alarm()
         if self._durable:

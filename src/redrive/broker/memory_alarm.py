@@ -1,10 +1,10 @@
-"""How much the queues and the exchanges that delay hold, and the alarm when it is too much.
+"""The memory used by queues and delayed exchanges, and the alarm when it exceeds the limit.
 
-As in RabbitMQ, an alarm stops publishers and nobody else: they are told (`connection.blocked`) and not read from until
+As in RabbitMQ, an alarm stops publishers only: they are notified (`connection.blocked`) and not read from until
 consumers have made room.
 
-An alarm begins at once and ends in the next turn of the event loop. Whoever was stopped goes on then with what it had
-said, and publishes: that must not happen amidst a purge or whatever else makes room.
+An alarm begins at once and ends in the next turn of the event loop: publishers then continue with what they had sent,
+and that must not happen in the middle of a purge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 DEFAULT_LIMIT = 1024 * 1024 * 1024
-_CLEAR_AT = 0.8  # of the limit: an alarm that came and went with every message would help nobody
+_CLEAR_AT = 0.8  # of the limit, so that the alarm does not come and go with every message
 _OVERHEAD = 512  # bytes that a message takes besides its properties and body, roughly
 
 
@@ -25,7 +25,7 @@ class MemoryAlarm:
         self.held = 0
         self.alarm: str | None = None
         self._on_change = on_change
-        self._ending = False  # will the loop look whether the alarm is over?
+        self._ending = False  # is the check for the end of the alarm scheduled?
 
     def take(self, size: int) -> None:
         self.held += size + _OVERHEAD

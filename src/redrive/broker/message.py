@@ -41,10 +41,10 @@ class Facts:
     priority: int | None = None
     expiration: int | None = None  # milliseconds, from the publisher
     user_id: str | None = None
-    cc: tuple[str, ...] = ()  # more routing keys, which everybody may see
-    bcc: tuple[str, ...] = ()  # and which nobody may
+    cc: tuple[str, ...] = ()  # more routing keys, visible to consumers
+    bcc: tuple[str, ...] = ()  # more routing keys, hidden from consumers
     delay: int = 0  # milliseconds, for an exchange that delays
-    deaths: tuple[Death, ...] = ()  # that the publisher claims, where the dialect believes it
+    deaths: tuple[Death, ...] = ()  # from the publisher's x-death header, where the dialect believes it
 
     def dead(self, *, by_key: bool) -> Facts:
         """Return the facts of the message as a dead letter: what killed it must not kill it again.
@@ -57,7 +57,7 @@ class Facts:
 
 
 def read_facts(raw: bytes, dialect: Dialect) -> Facts:
-    """Refuses properties that are malformed, or mean something impossible."""
+    """Read the properties. Refuses malformed and invalid ones."""
     check_properties(raw)
     mode, expiration = read_delivery_mode(raw), read_expiration(raw)
     if mode not in (None, TRANSIENT, PERSISTENT) and dialect.refuses_unknown_delivery_modes:
@@ -85,7 +85,7 @@ def _read_headers(facts: Facts, dialect: Dialect) -> Facts:
 
 
 def _read_copies(raw: bytes, name: bytes) -> tuple[str, ...]:
-    """The routing keys that a CC or BCC header adds. What is no text in it is passed over."""
+    """Return the routing keys that a CC or BCC header adds. Elements that are not text are ignored."""
     value = find_header(raw, name)
     if value is None:
         return ()
@@ -97,14 +97,14 @@ def _read_copies(raw: bytes, name: bytes) -> tuple[str, ...]:
 
 
 def _delay(raw: bytes) -> int:
-    """What `x-delay` says; 0 when it says nothing, or nonsense."""
+    """Return the `x-delay` header in milliseconds; 0 if it is absent or invalid."""
     value = find_header(raw, b"x-delay")
     delay = None if value is None else read_value(value, 0, len(value))[0]
     return min(delay, LONGEST_TTL) if isinstance(delay, int) and delay > 0 else 0
 
 
 def _milliseconds(expiration: str) -> int:
-    """As Erlang reads a number: what it can from the front, and then there must be nothing left."""
+    """Parse an expiration as Erlang does: a number, and nothing after it."""
     found = _NUMBER.match(expiration)
     if found is None:
         wrong = "no_integer"
@@ -151,11 +151,11 @@ class Message:
 
     @property
     def routing_keys(self) -> tuple[str, ...]:
-        """All keys by which it finds its queues."""
+        """Return all keys by which it is routed."""
         return (self.routing_key, *self.facts.cc, *self.facts.bcc)
 
     def history(self) -> bytes:
-        """For storage: what happened to it and its properties do not tell. Mostly nothing."""
+        """Return its dead-letter history for storage, and its copies if the properties do not contain them."""
         if not self.deaths and not self.facts.bcc:
             return b""
         copies = Copies(self.facts.cc, self.facts.bcc)

@@ -1,12 +1,12 @@
-"""What a quorum queue does otherwise than a classic one. It is a log here as there, with one copy instead of several.
+"""What a quorum queue does differently from a classic one. It has one copy of its log instead of several.
 
-It keeps every message, persistent or not, counts failed deliveries, and lets a message die that failed too often. What
-comes back is delivered before anything else; where a queue has no delivery limit and the dialect says so, what a client
-gives back goes to the end instead. After whatever happens to it, it does the same three things in the same order: let
-go of what has expired, hand out, drop what is too much. A life of zero is one of a millisecond. Where it has 32
-priorities, each of them has a head at which messages expire.
+It stores every message, persistent or not, counts failed deliveries, and dead-letters a message that failed too often.
+Requeued messages are delivered first; where a queue has no delivery limit and the dialect says so, messages that a
+client requeues go to the end instead. After every change it does the same three things in the same order: expire,
+dispatch, drop what exceeds its limits. A TTL of zero is one of a millisecond. Where it has 32 priorities, messages
+expire at the head of each of them.
 
-It refuses publishers otherwise than a classic queue, too, and that is told by `PublisherLimit`.
+It also refuses publishers differently: see `PublisherLimit`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LOW = 0.8  # of a limit
 
 
 class PublisherLimit:
-    """`reject-publish`: the queue tells its publishers when it is too full, and when it is empty enough again.
+    """`reject-publish`: channels are refused when the queue is too full, until it is empty enough again.
 
-    A message that makes it too full is still taken. From then on all channels that have ever published to it are
-    refused, until no more than 80 % of each limit is in use. A channel that comes in between is told at its first
-    publish how things are then; and one that commits a transaction hears nothing before all of that is published.
+    A message that makes it too full is still accepted. From then on all channels that have ever published to it are
+    refused, until no more than 80 % of each limit is in use. A channel that comes in between gets the state at its
+    first publish; and one that commits a transaction keeps the state that it had at the beginning of the commit.
     """
 
     def __init__(self, settings: QueueSettings) -> None:
@@ -53,7 +53,7 @@ class PublisherLimit:
         return not self._refused[channel]
 
     def update(self, messages: int, size: int) -> None:
-        """The queue holds something else than before."""
+        """Apply the number and size of the ready messages after a change."""
         was_low, self._low = self._low, self._within(_LOW, messages, size)
         if not self._within(1.0, messages, size):
             self._set_all(refused=True)
@@ -87,13 +87,13 @@ class QuorumQueue(Queue):
         return ReturnedFirstQueue(fresh, each_expires=each)
 
     def _size(self, message: Message) -> int:
-        """Of a dead letter, without the story of its death: that is written when it is delivered."""
+        """A dead letter counts without its x-death header, which RabbitMQ writes when it is delivered."""
         size = super()._size(message)
         return size + len(message.facts.raw) if self.vhost.dialect.counts_properties else size
 
     @property
     def consumers(self) -> int:
-        """Those that it serves, and everybody else who has something of it that is not settled."""
+        """Return the number of active consumers, and of others that have unacknowledged messages."""
         served = min(1, len(self._consumers)) if self.settings.single_active_consumer else len(self._consumers)
         self._leaving = tuple(consumer for consumer in self._leaving if consumer.unacked)
         return served + self.getting + len(self._leaving)
@@ -113,7 +113,7 @@ class QuorumQueue(Queue):
         return () if self._yielding else super()._active()
 
     def _elect(self) -> None:
-        """The single active consumer yields to a higher priority, when it has settled what it has.
+        """The single active consumer yields to a higher priority, when it has settled its deliveries.
 
         It gets nothing more before that, even if the other one has left again.
         """
@@ -128,7 +128,7 @@ class QuorumQueue(Queue):
             self._active_consumer, self._yielding = first, False
 
     def publish(self, message: Message, by: Channel | None = None) -> bool:
-        """Who moves a dead letter does not ask whether there is room."""
+        """Add a message, unless its channel is refused. Dead letters are never refused."""
         if (
             self._publisher_limit is not None
             and by is not None
@@ -157,7 +157,7 @@ class QuorumQueue(Queue):
             self._publisher_limit.update(len(self._ready), self._bytes)
 
     def get(self, *, no_ack: bool) -> Entry | None:
-        """What expires behind it is still counted when the client is told how many are left, unless it is settled."""
+        """Take one message. With `no_ack`, messages behind it expire before the rest is counted; else after it."""
         self.reset_idle_timer()
         if not self._ready:
             return None
@@ -183,11 +183,11 @@ class QuorumQueue(Queue):
 
     @property
     def _requeues_to_end(self) -> bool:
-        """Do messages that a client gives back go to the end?"""
+        """Return whether messages that a client requeues go to the end."""
         return self.settings.delivery_limit is None and not self.vhost.dialect.keeps_order_on_return
 
     def requeue(self, entries: Iterable[Entry], *, counts: bool, by_client: bool) -> None:
-        """Returned unsettled. `counts`: it failed. `by_client`: not because a channel ended."""
+        """Put messages back. `counts`: their deliveries count as failed. `by_client`: not because a channel ended."""
         for entry in entries:
             self.unacked -= 1
             if self.deleted:

@@ -1,14 +1,15 @@
 """One client's connection, as the broker sees it.
 
-What is said within one turn of the event loop leaves in one write, or in several when it is much. A client that does
-not read is not read from either, nor is what it said answered, so that what it is owed stays bounded; deliveries wait
-in their queues meanwhile. Replies about durable things leave when the journal has them (`hold`).
+What is sent within one turn of the event loop leaves in one write, or in several when it is much. The broker does not
+read from a client that does not read, nor does it handle what it has read from it, so that the output stays bounded;
+deliveries wait in their queues meanwhile. Replies about durable changes leave when the journal has them (`hold`).
 
-Whoever is not read from, be it for that or because of an alarm, seems to be silent. So before a client is given up as
-dead while that lasts, it is listened to for a moment (`_probe_client`): a heartbeat that waits in the socket saves it.
+A client that the broker does not read from, for that reason or because of an alarm, seems to be silent. So before it is
+disconnected for missed heartbeats, the broker reads from it for a moment (`_probe_client`): a heartbeat that waits in
+the socket keeps the connection.
 
 When a client has closed the connection, it closes the socket, too. The broker waits for that (`linger`), and reads and
-ignores what the client had still to write: some clients do not expect an error there.
+ignores what the client still writes: some clients do not expect an error there.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ log = logging.getLogger("redrive.broker")
 
 LINGER_WITHIN = 30  # seconds for a client to close the socket after connection.close; its heartbeat if that is shorter
 LINGER_AT_MOST = 16 * 1024 * 1024  # bytes that are read and ignored meanwhile
-HANDSHAKE_WITHIN = 10.0  # seconds; whoever connects and says nothing is shown out
+HANDSHAKE_WITHIN = 10.0  # seconds; then the connection is aborted
 WRITE_HIGH_WATER = 256 * 1024
-FRAMES = 128  # about what the frames of a message weigh, without its body
-PROBE_AT_MOST = 1024 * 1024  # bytes from a client that is not to be read from
-DISK_LAGS_AT = 20_000  # changes that are not on disk yet: whoever wants more waits for these
+FRAMES = 128  # approximate size of the frames of a message, without its body
+PROBE_AT_MOST = 1024 * 1024  # bytes that are read from a client while it is paused
+DISK_LAGS_AT = 20_000  # changes that are not on disk yet: a session that adds more waits for them
 
 
 class Session(asyncio.Protocol):
@@ -65,15 +66,15 @@ class Session(asyncio.Protocol):
         self._heartbeat = Heartbeat(0, 0)
         self._timer: asyncio.TimerHandle | None = None
         self._write_scheduled = False
-        self._waiting: list[Event] = []  # what the client said and nobody has looked at: it does not read its answers
-        self._unsent = 0  # bytes, about
+        self._waiting: list[Event] = []  # received, and not handled while the client does not read
+        self._unsent = 0  # approximate bytes
         self._socket_full = False  # the socket takes no more
-        self._held_too_much = False  # too much is held back
-        self._probing = False  # is it listened to only to learn whether it is alive?
+        self._held_too_much = False  # too much output waits for the journal
+        self._probing = False  # is it read from only to see whether it is alive?
         self._probed_bytes = 0  # bytes, since it was last read from
         self._holds = 0
         self._unconfirmed: dict[Channel, None] = {}
-        self._published = False  # has it ever? then an alarm concerns it
+        self._published = False  # has it ever? then an alarm pauses it
         self.notifies_blocked = False
         self._ignored: int | None = None  # bytes since the client closed the connection
         self._ended = False
@@ -135,8 +136,10 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._ended and self.conversation.state is not ConnectionState.CLOSED:
-            spoke = self.conversation.state is not ConnectionState.IDLE  # whoever only knocks is not worth a line
-            log.log(logging.INFO if spoke else logging.DEBUG, "%r went away: %s", self, exc or "closed by the client")
+            spoke = self.conversation.state is not ConnectionState.IDLE  # a port scan is not worth a warning
+            log.log(
+                logging.INFO if spoke else logging.DEBUG, "%r disconnected: %s", self, exc or "closed by the client"
+            )
         self._end()
 
     # Flow ---------------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class Session(asyncio.Protocol):
         self._pause_reading()
 
     def _resume(self) -> None:
-        """There is room again. Take up what was left, unless there is another reason not to."""
+        """Continue reading and delivering, unless there is another reason to pause."""
         if self._socket_full or self._held_too_much or self._ended:
             return
         self.writable = True
@@ -163,12 +166,12 @@ class Session(asyncio.Protocol):
         self._handle_all(waiting)
 
     def _probe_client(self) -> bool:
-        """Listen for a moment to a client that is not to be read from. What it says has to wait.
+        """Read for a moment from a client that is paused. What it sends is handled later.
 
-        False: it was listened to already, and said nothing.
+        Returns False if that was done already and nothing came.
         """
         assert self._transport is not None
-        if self._probed_bytes < PROBE_AT_MOST:  # or it has so much to say that only the kernel knows whether it lives
+        if self._probed_bytes < PROBE_AT_MOST:  # beyond that, TCP alone tells whether it is alive
             if self._transport.is_reading():
                 return False
             self._probing = True
@@ -185,7 +188,7 @@ class Session(asyncio.Protocol):
             self._transport.resume_reading()
 
     def alarm(self, reason: str | None) -> None:
-        """The broker's memory is full, or no longer: publishers are told and not read from."""
+        """Pause or resume a publisher when the memory alarm begins or ends, and notify the client."""
         if self.conversation.state is not ConnectionState.OPEN:
             return
         if self.notifies_blocked:
@@ -222,11 +225,11 @@ class Session(asyncio.Protocol):
         self._flush_if_large(len(frame))
 
     def _reraise_unless_closed(self, channel: int) -> None:
-        """One read can bring a question and the farewell after it: then there is nobody to answer any more."""
+        """Ignore a reply to a channel or connection that was closed within the same read; else raise the error again."""
         conversation = self.conversation
         listens = channel == 0 or conversation.channel_state(channel) is ChannelState.OPEN
         if listens and conversation.state is ConnectionState.OPEN:
-            raise  # noqa: PLE0704 - called where it was caught: a fault of the broker's own
+            raise  # noqa: PLE0704 - called from an except clause: a bug of the broker
 
     def _flush_if_large(self, size: int) -> None:
         self._unsent += size
@@ -256,7 +259,7 @@ class Session(asyncio.Protocol):
         self._transport.write(self.conversation.take())
 
     def hold(self) -> None:
-        """Say nothing more before what was just changed is on disk."""
+        """Send nothing more before what was just changed is on disk."""
         self._holds += 1
         self.broker.journal.after_commit(self._release)
 
@@ -282,7 +285,7 @@ class Session(asyncio.Protocol):
         if self.conversation.channel_state(channel) is ChannelState.OPEN:
             self.send(channel, m.BasicCancel(consumer_tag=consumer_tag, no_wait=True))
 
-    # What the client says -----------------------------------------------------------------------------
+    # Receiving ----------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
         method_id, channel = (60, 40), event.channel
@@ -296,7 +299,7 @@ class Session(asyncio.Protocol):
                 self._violation(cast(Violation, event))
         except AmqpError as refusal:
             self._close_with_error(channel, refusal, method_id)
-        except RemoteProtocolError as error:  # nonsense within properties or arguments, found when looked at
+        except RemoteProtocolError as error:  # malformed properties or arguments, found when they are decoded
             self._close_with_error(channel, AmqpError(error.code, error.text), method_id)
         except Exception:
             log.exception("%r: a fault of the broker's own", self)
@@ -366,7 +369,7 @@ class Session(asyncio.Protocol):
         self._schedule_heartbeat()
 
     def _send_heartbeat(self) -> None:
-        """It overtakes what waits for the disk, and may. Who does not read has enough to read already."""
+        """Send a heartbeat before the output that waits for the disk; not if the socket is full anyway."""
         if self._transport is not None and not self._transport.is_closing() and not self._socket_full:
             self._transport.write(HEARTBEAT_FRAME)
 
@@ -390,7 +393,7 @@ class Session(asyncio.Protocol):
             channel.flowing = False
 
     def close(self, code: ReplyCode, text: str, method_id: tuple[int, int] = (0, 0)) -> None:
-        """Say farewell; what the client has open goes back to its queues at once."""
+        """Send connection.close; unacknowledged messages are requeued at once."""
         self._drop_channels()
         if ">connection.close" in lifecycle.CONNECTION[self.conversation.state]:
             self.send(
@@ -409,10 +412,10 @@ class Session(asyncio.Protocol):
         self.finish()
 
     def linger(self) -> None:
-        """The client has closed the connection, and closes the socket next. Nothing of the connection waits for it."""
+        """Release everything of a connection that the client has closed, and wait for the end of the socket."""
         self._release_all()
         self._ignored = 0
-        self._published = False  # an alarm would stop the reading, and with it the end of the socket would go unseen
+        self._published = False  # or an alarm would stop the reading, and the end of the socket would go unnoticed
         self._write_now()
         within = min(self.conversation.tuning.heartbeat or LINGER_WITHIN, LINGER_WITHIN)
         self._set_timer(self._loop.call_later(within, self.abort))
@@ -424,7 +427,7 @@ class Session(asyncio.Protocol):
             self.abort()
 
     def finish(self) -> None:
-        """Everything is said: write it and close the socket."""
+        """Write what is left and close the socket."""
         self._drop_channels()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(self.conversation.take())
@@ -435,15 +438,15 @@ class Session(asyncio.Protocol):
             self._transport.abort()
 
     def _drop_channels(self) -> None:
-        """What goes wrong with one of them is no reason to keep what the others have.
+        """Close all channels. An error in one of them does not keep the others open.
 
-        What one gives back is not delivered to another that ends as well: it would be lost there without acks, and
+        What one requeues is not delivered to another that is closed as well: it would be lost there without acks, and
         count as a failed delivery with them.
         """
         flowing = {number: channel.flowing for number, channel in self.channels.items()}
         self.stop_delivering()
         for number in flowing:
-            self.channels[number].flowing = flowing[number]  # its own queues still serve it while it ends
+            self.channels[number].flowing = flowing[number]  # its own queues still serve it while it is closed
             try:
                 self._drop_channel(number)
             except Exception:
@@ -462,7 +465,7 @@ class Session(asyncio.Protocol):
             self.ended.set_result(None)
 
     def _release_all(self) -> None:
-        """Give back what the connection has: messages to their queues; its exclusive queues end."""
+        """Requeue the messages of the connection and delete its exclusive queues."""
         self._drop_channels()
         if self._vhost is not None:
             self._vhost.delete_exclusive_queues(self)

@@ -1,7 +1,7 @@
-"""What a virtual host holds, for whoever asks over AMQP: `basic.get` from the queue `amq.redrive.inventory`.
+"""The exchanges, queues and bindings of a virtual host, read by `basic.get` from the queue `amq.redrive.inventory`.
 
-RabbitMQ tells this over its management API, in the same rows. There is no such queue: the message is made when it is
-asked for, and it must be read with `no_ack`, since there is nothing to give back.
+RabbitMQ reports this over its management API, in the same rows. There is no such queue: the message is created when it
+is read, and it must be read with `no_ack`, since there is nothing to requeue.
 """
 
 from __future__ import annotations
