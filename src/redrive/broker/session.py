@@ -225,7 +225,7 @@ class Session(asyncio.Protocol):
         self._flush_if_large(len(frame))
 
     def _reraise_unless_closed(self, channel: int) -> None:
-        """Ignore a reply to a channel or connection that was closed within the same read; else raise the error again."""
+        """Ignore a reply to a channel or connection that was closed within the same read; else raise the error."""
         conversation = self.conversation
         listens = channel == 0 or conversation.channel_state(channel) is ChannelState.OPEN
         if listens and conversation.state is ConnectionState.OPEN:
