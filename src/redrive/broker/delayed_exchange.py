@@ -24,9 +24,6 @@ class DelayedMessages:
         self._held: list[tuple[float, int, Entry]] = []
         self._alarm: Alarm | None = None
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def hold(self, message: Message, delay: int) -> None:
         number = self._vhost.next_id()
         entry = Entry(number, message, number, self._vhost.now() + delay / 1000)

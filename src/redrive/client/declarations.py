@@ -31,9 +31,6 @@ class Declarations:
         yield from self._queues.values()
         yield from self._bindings.values()
 
-    def __len__(self) -> int:
-        return len(self._exchanges) + len(self._queues) + len(self._bindings)
-
     def of_queue(self, queue: str) -> list[Declaration]:
         """What it takes to make one queue again: itself, its exchanges, and the bindings between them."""
         bindings = [bind for bind in self._bindings.values() if isinstance(bind, QueueBind) and bind.queue == queue]

@@ -10,7 +10,6 @@ messages is stored and one is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import takewhile
 from typing import Generic, TypeVar
 
@@ -44,9 +43,6 @@ class ConfirmLedger(Generic[W]):
 
     def __len__(self) -> int:
         return len(self._pending)
-
-    def __iter__(self) -> Iterator[Pending[W]]:
-        return iter(self._pending.values())
 
     def add(self, pending: Pending[W]) -> int:
         self._last += 1

@@ -9,7 +9,6 @@ a character if one stands there.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
@@ -74,5 +73,4 @@ ShortStr = Annotated[str, Kind("shortstr", values.encode_name, values.read_short
 ForeignStr = Annotated[str, Kind("shortstr", values.encode_short_string, values.read_foreign_string)]
 Explanation = Annotated[str, Kind("shortstr", values.encode_explanation, values.read_explanation)]
 LongStr = Annotated[bytes, Kind("longstr", _write_long_string, _read_long_string)]
-Timestamp = Annotated[dt.datetime | int, Kind("timestamp", values.encode_timestamp, values.read_timestamp)]
 Arguments = Annotated[values.Table, Kind("table", values.encode_table, values.read_table)]

@@ -38,7 +38,7 @@ def test_exchanges_come_before_queues_and_bindings_come_last() -> None:
 
 
 def test_the_same_declared_twice_is_remembered_once() -> None:
-    assert len(recorded(EXCHANGE, QUEUE, BINDING, EXCHANGE, QUEUE, BINDING)) == 3
+    assert len(list(recorded(EXCHANGE, QUEUE, BINDING, EXCHANGE, QUEUE, BINDING))) == 3
 
 
 def test_the_last_declaration_of_a_name_counts() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any, get_args
 
 import pytest
@@ -20,7 +19,7 @@ def kind(annotation: object) -> Kind:
 
 OCTET, SHORT, LONG, LONGLONG = map(kind, (fields.Octet, fields.Short, fields.Long, fields.LongLong))
 SHORTSTR, FOREIGN, EXPLANATION = map(kind, (fields.ShortStr, fields.ForeignStr, fields.Explanation))
-LONGSTR, TIMESTAMP, TABLE = map(kind, (fields.LongStr, fields.Timestamp, fields.Arguments))
+LONGSTR, TABLE = map(kind, (fields.LongStr, fields.Arguments))
 
 EXAMPLES: dict[str, tuple[Kind, object, bytes]] = {
     "octet": (OCTET, 255, b"\xff"),
@@ -31,7 +30,6 @@ EXAMPLES: dict[str, tuple[Kind, object, bytes]] = {
     "foreign": (FOREIGN, "\udcff", b"\x01\xff"),
     "explanation": (EXPLANATION, "because", b"\x07because"),
     "longstr": (LONGSTR, b"\x00guest", b"\x00\x00\x00\x06\x00guest"),
-    "timestamp": (TIMESTAMP, dt.datetime(1970, 1, 1, tzinfo=dt.UTC), bytes(8)),
     "table": (TABLE, {"k": None}, b"\x00\x00\x00\x03\x01kV"),
 }
 
