@@ -32,8 +32,6 @@ from opentelemetry.util.types import AttributeValue
 from redrive.runtime.message import Message
 from redrive.runtime.publishing import Around
 
-TRACEPARENT = "traceparent"
-
 Headers = Mapping[str, Any]
 Attributes = dict[str, AttributeValue]
 

@@ -11,7 +11,6 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from redrive.integrations.tracing import (
-    TRACEPARENT,
     HeaderGetter,
     Tracing,
     destination,
@@ -20,6 +19,7 @@ from redrive.integrations.tracing import (
 )
 from unit.integrations.recorder import RecordedSpan, Recorder
 
+TRACEPARENT = "traceparent"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
