@@ -19,6 +19,7 @@
 | `link`         | one socket, from the first byte to the last                                     |
 | `channel`      | one channel of one link                                                         |
 | `settler`      | tells the broker about deliveries, in few frames                                |
+| `relay_lock`   | the right to be the only relay of an outbox                                     |
 
 Publish and consume on two connections: a broker in a memory or disk alarm stops reading a connection that
 publishes, and the acks on it with the publishes (`connection.blocked`).

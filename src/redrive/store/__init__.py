@@ -8,6 +8,7 @@ And what must outlive a process: operations on dead-letter queues, and who did w
 | `database`  | engines and sessions, synchronous and not, on SQLite and PostgreSQL                          |
 | `outbox`    | `outbox.add(session, ...)`: a message that is published if, and only if, you commit          |
 | `claims`    | rows that a relay has taken: claimed, published, put off, parked                             |
+| `outbox_relay`| publishes the rows of the outbox, and marks them when the broker has confirmed             |
 | `inbox`     | a message that was processed is not processed again                                          |
 | `operations`| operations on dead-letter queues: progress, wishes, what became of each message              |
 | `audit`     | who did what with dead letters; only ever added to                                           |
