@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Hashable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -166,10 +167,7 @@ class AuthorizedQueries(Authorization):
         self, queue: str, by: By = By.FINGERPRINT, query: str = "", *, fresh: bool = False, risk: Risk = NO_RISK
     ) -> Seen[Grouping]:
         await self.need(Act.LOOK, queue)
-
-        async def look() -> Grouping:
-            return await self.service.groups(queue, by, query, risk=risk, recorded=True)
-
+        look = partial(self.service.groups, queue, by, query, risk=risk, recorded=True)
         what = "groups", by, query, self._searching(query)
         return await self._looked(queue, what, look, filter=query, fresh=fresh, risk=risk)
 
@@ -187,10 +185,7 @@ class AuthorizedQueries(Authorization):
         risk: Risk = NO_RISK,
     ) -> Seen[Page]:
         await self.need(Act.LOOK, queue)
-
-        async def look() -> Page:
-            return await self.service.peek(queue, query, limit=limit, start=start, risk=risk, recorded=True)
-
+        look = partial(self.service.peek, queue, query, limit=limit, start=start, risk=risk, recorded=True)
         what = "messages", query, limit, start, self._searching(query)
         return await self._looked(queue, what, look, filter=query, fresh=fresh, risk=risk)
 
@@ -203,10 +198,7 @@ class AuthorizedQueries(Authorization):
             await self._need_risk(queue, risk)
             await self._check_busy(queue)
             return Seen(await self.service.message(queue, id, reveal=True, risk=risk), self.office.clock.now())
-
-        async def look() -> Found:
-            return await self.service.message(queue, id, risk=risk, recorded=True)
-
+        look = partial(self.service.message, queue, id, risk=risk, recorded=True)
         return await self._looked(queue, ("message", id), look, filter=f"id:{id}", fresh=fresh, risk=risk)
 
     async def export(self, queue: str, query: str = "", *, reveal: bool = False) -> AsyncGenerator[bytes, None]:

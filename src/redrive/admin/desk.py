@@ -59,7 +59,7 @@ class Desk(AuthorizedQueries):
     ) -> Operation:
         """A plan that was shown. `changes`: how fast, and why, may be said when saying yes."""
         await self.need(Act.REDRIVE, queue)
-        kept = await asyncio.to_thread(self.office.plans.take, token, queue, self.who.identity, self.office.clock.now())
+        kept = await self._take(queue, token)
         if kept is None or kept.order.kind is not Kind.REDRIVE:
             raise PlanExpired
         order = await self._restricted(Act.REDRIVE, changes(kept.order))  # its queues may have changed since
@@ -86,7 +86,7 @@ class Desk(AuthorizedQueries):
     async def _take_shown(self, queue: str, token: str, digest: str) -> Kept:
         if not is_plan_of(token, digest):
             raise PlanDiffers
-        kept = await asyncio.to_thread(self.office.plans.take, token, queue, self.who.identity, self.office.clock.now())
+        kept = await self._take(queue, token)
         if kept is None:
             raise PlanExpired(operation=await self.carried_out(queue, token))
         newest = await asyncio.to_thread(self.service.store.listed, queue, None, 1, None)
@@ -94,6 +94,9 @@ class Desk(AuthorizedQueries):
         if newest and shown_at is not None and newest[0].created_at > shown_at:
             raise PlanDiffers(queue_changed=True)
         return kept
+
+    async def _take(self, queue: str, token: str) -> Kept | None:
+        return await asyncio.to_thread(self.office.plans.take, token, queue, self.who.identity, self.office.clock.now())
 
     async def carried_out(self, queue: str, token: str) -> str:
         """Return the id of the operation that this plan became, or nothing."""

@@ -127,10 +127,11 @@ class Queries:
         (`last`), or without one, is asked for a migration: each such question leaves a line in the log of RabbitMQ.
         """
         async with self.target.looking(*names) as view:
-            found = [name for name in names or view.dead_letter_queues() if not await _serves_a_migration(view, name)]
             depths: dict[str, int] = {}
             migrated = set()
-            for name in found:
+            for name in names or view.dead_letter_queues():
+                if await _is_migrated(view, migrated_queue(name)):
+                    continue  # it is a queue of a migration
                 depth = await _depth(view, name)
                 if depth is None or depth < last.get(name, depth + 1):
                     if await _is_migrated(view, name):
@@ -290,8 +291,9 @@ class Queries:
 
     async def plan(self, order: Order) -> Plan:
         order = self._signed(order)
-        await self.record_look("plan", order.queue, risk_of(order), filter=filter_of(order), detail=str(risk_of(order)))
-        async with self._look(order.queue, risk_of(order)) as view:
+        risk = risk_of(order)
+        await self.record_look("plan", order.queue, risk, filter=str(order.selection), detail=str(risk))
+        async with self._look(order.queue, risk) as view:
             view.check_move(order)
             order = _patient(order, view)
             chooser = await self._chooser(view, order, "")
@@ -369,7 +371,7 @@ class Queries:
 
     async def samples(self, order: Order, transform: Transform, *, force: bool = False) -> list[EditPreview]:
         """Return what a transform would make of some of the messages."""
-        await self.record_look("plan", order.queue, risk_of(order), filter=filter_of(order), detail=str(transform))
+        await self.record_look("plan", order.queue, risk_of(order), filter=str(order.selection), detail=str(transform))
         async with self._look(order.queue, risk_of(order)) as view:
             chooser = await self._chooser(view, self._signed(order), "")
             chosen: list[EditPreview] = []
@@ -430,13 +432,8 @@ async def _depth(view: ConnectedTarget, queue: str) -> int | None:
         return None
 
 
-async def _is_migrated(view: ConnectedTarget, queue: str) -> bool:
-    return await _depth(view, Names(queue).journal) is not None
-
-
-async def _serves_a_migration(view: ConnectedTarget, queue: str) -> bool:
-    migrated = migrated_queue(queue)
-    return migrated is not None and await _is_migrated(view, migrated)
+async def _is_migrated(view: ConnectedTarget, queue: str | None) -> bool:
+    return queue is not None and await _depth(view, Names(queue).journal) is not None
 
 
 def _patient(order: Order, view: ConnectedTarget) -> Order:
@@ -480,11 +477,3 @@ def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bo
 
 def risk_of(order: Order) -> Risk:
     return Risk(order.spend_deliveries, order.any_queue, order.reason)
-
-
-def filter_of(order: Order) -> str:
-    selection = order.selection
-    parts = [selection.query, f"group:{selection.group}" if selection.group else ""]
-    parts += [f"id:{id}" for id in selection.ids[:20]]
-    parts += [f"limit {selection.limit}" if selection.limit is not None else ""]
-    return " ".join(filter(None, parts))

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import assert_never
 
 from redrive.admin.queries import STALE as STALE
-from redrive.admin.queries import Queries, filter_of, risk_of
+from redrive.admin.queries import Queries, risk_of
 from redrive.admin.queries import QueueView as QueueView
-from redrive.admin.target import ConnectedTarget
 from redrive.deadletters.redrive_headers import harmless, restamped
 from redrive.errors import ConfigurationError, NotFound, OperationConflict, OperationOver, RedriveError
 from redrive.recovery.story import NAMES
@@ -73,7 +72,7 @@ class Service(Queries):
             order.kind,
             order.queue,
             operation=id,
-            filter=filter_of(order),
+            filter=str(order.selection),
             counts={"planned": planned},
             reason=order.reason,
             detail=f"to {order.to}",
@@ -110,9 +109,8 @@ class Service(Queries):
             async with self._heartbeat(operation, begun), self._archive(operation) as archive:
                 over = await self._run(operation, self._action(operation.order, archive, change), progress)
         except RedriveError as error:
-            named = await self._named(error) if isinstance(error, OperationConflict) else error
-            await self.abandon(operation.id, named)
-            raise named from None
+            await self.abandon(operation.id, error)
+            raise
         if over is None:
             return await self.operation(operation.id)
         await self._record_end(over)
@@ -130,27 +128,21 @@ class Service(Queries):
                 if operation.state.is_over:
                     return None
                 async with self._used(view, order.queue, risk_of(order)):
-                    mover = await self._mover(view, operation, action, changed)
+                    mover = Mover(
+                        operation,
+                        view.broker,
+                        self.store,
+                        action(view.broker),
+                        clock=self.clock,
+                        retries=await self._retries(view, order),
+                        feeders=view.feeders(),
+                        keeps_order=await view.keeps_order(order.queue),
+                        prefers_urgent=await view.prefers_urgent(order.queue),
+                        sight=view,
+                        changed=changed,
+                    )
                     changed(mover.steering)
                     return await mover.run()
-
-    async def _mover(
-        self, view: ConnectedTarget, operation: Operation, action: Callable[[Moves], Act], changed: Changed
-    ) -> Mover:
-        order = operation.order
-        return Mover(
-            operation,
-            view.broker,
-            self.store,
-            action(view.broker),
-            clock=self.clock,
-            retries=await self._retries(view, order),
-            feeders=view.feeders(),
-            keeps_order=await view.keeps_order(order.queue),
-            prefers_urgent=await view.prefers_urgent(order.queue),
-            sight=view,
-            changed=changed,
-        )
 
     def _action(self, order: Order, archive: Archive | None, change: Change | None) -> Callable[[Moves], Act]:
         names = self.target.header_names

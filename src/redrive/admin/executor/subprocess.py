@@ -20,9 +20,10 @@ import os
 import pickle
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from redrive.admin.executor import Ended
 from redrive.admin.executor.local import LocalExecutor
@@ -189,10 +190,6 @@ def _encode(value: object) -> bytes:
 # In the child ---------------------------------------------------------------------------------------------
 
 
-class Report(Protocol):
-    def __call__(self, word: str, id: str = "", error: str = "") -> None: ...
-
-
 async def _serve(reader: asyncio.StreamReader, out: BinaryIO) -> None:
     config: WorkerConfig = pickle.loads(base64.b64decode(await reader.readline()))
 
@@ -219,7 +216,7 @@ async def _serve(reader: asyncio.StreamReader, out: BinaryIO) -> None:
         await database.close()
 
 
-async def _start(executor: LocalExecutor, service: Service, server: str, id: str, report: Report) -> None:
+async def _start(executor: LocalExecutor, service: Service, server: str, id: str, report: Callable[..., None]) -> None:
     try:
         await service.claim(id, server)
         await executor.start(id)

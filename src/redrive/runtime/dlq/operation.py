@@ -100,6 +100,11 @@ class Selection:
     def is_everything(self) -> bool:
         return not (self.query or self.ids or self.group)
 
+    def __str__(self) -> str:
+        """Return it as the audit shows it."""
+        parts = [self.query, f"group:{self.group}" if self.group else "", *(f"id:{id}" for id in self.ids[:20])]
+        return " ".join(filter(None, (*parts, f"limit {self.limit}" if self.limit is not None else "")))
+
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
