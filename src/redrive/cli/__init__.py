@@ -7,6 +7,7 @@ tour says of each (`redrive --help`) stands here, and is written for somebody wh
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -77,6 +78,18 @@ class _Commands(click.Group):
         command = getattr(import_module(_HOMES[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand. An error that Redrive or the database raised ends it with a sentence and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            from redrive.cli.sources import exit_if_expected  # loads SQLAlchemy
+
+            exit_if_expected(error)
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The tour first: whoever asks for help wants to do something."""

@@ -10,10 +10,8 @@ import click
 
 from redrive.admin.access.keys import Key, Keys
 from redrive.admin.access.roles import ALL_QUEUES, Role
-from redrive.cli.dlq.options import json_option
-from redrive.cli.places import CommandTarget, database_options, who
+from redrive.cli.places import CommandTarget, database_options, json_option, who
 from redrive.cli.printing import ago, as_json, note, table
-from redrive.cli.sources import explains_errors
 from redrive.recovery.durations import duration
 from redrive.runtime.clock import SystemClock
 from redrive.text import one_line
@@ -56,7 +54,6 @@ def keys() -> None:
 @click.option("--expires", metavar="TIME", help="After this, like 90d. [default: never]")
 @database_options
 @json_option
-@explains_errors
 def create(
     target: CommandTarget, name: str, role: str, queues: tuple[str, ...], expires: str | None, json: bool
 ) -> None:
@@ -83,7 +80,6 @@ def create(
 @keys.command("ls")
 @database_options
 @json_option
-@explains_errors
 def list_(target: CommandTarget, json: bool) -> None:
     """All keys there ever were, the newest first; of none its secret.
 
@@ -122,7 +118,6 @@ def list_(target: CommandTarget, json: bool) -> None:
 @click.argument("key", metavar="ID|NAME")
 @database_options
 @json_option
-@explains_errors
 def revoke(target: CommandTarget, key: str, json: bool) -> None:
     """End a key at once, and every session that was opened with it.
 

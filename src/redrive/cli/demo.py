@@ -20,7 +20,6 @@ from rich.text import Text
 
 from redrive import environment
 from redrive.cli.exits import PARTIAL
-from redrive.cli.sources import explains_errors
 from redrive.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where the console listens. [default: any]")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="A new folder for its data, to keep.")
 @click.option("--seed", type=int, help="The same pictures as another time.")
-@explains_errors
 def demo(once: bool, rate: float, port: int, data: Path | None, seed: int | None) -> None:
     """See it at work: pictures go through seven queues, some fail, wait, are parked and sent back to work.
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from redrive.admin.target import BrokerTarget
 from redrive.cli.exits import FOUND
-from redrive.cli.sources import broker_options, explains_errors, load_target, run
+from redrive.cli.sources import broker_options, load_target, run
 from redrive.client import BrokerURL
 from redrive.inspection.management import Management
 from redrive.topology.doctor import Finding, Severity, examine
@@ -34,7 +34,6 @@ _NOWHERE = "without APP it takes --management to see what there is (or --broker,
     show_default=True,
     help="Exit with 9 if there is a finding at least as bad as this.",
 )
-@explains_errors
 def doctor(
     app: str | None, broker: str | None, management: str | None, vhost: str | None, as_json: bool, severity: str
 ) -> None:

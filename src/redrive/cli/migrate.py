@@ -14,7 +14,6 @@ from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.cli.exits import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACHABLE, USAGE, fail
 from redrive.cli.sources import (
     broker_options,
-    explains_errors,
     load_target,
     run,
 )
@@ -61,7 +60,6 @@ class _NotThere(Exception):
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="JSON for scripts.")
-@explains_errors
 def migrate(
     app: str,
     queue: str,

@@ -8,11 +8,10 @@ from dataclasses import asdict
 import click
 
 from redrive.admin.service import Service
-from redrive.cli.dlq.options import json_option
 from redrive.cli.dlq.redriving import finish, operation_row, watched
-from redrive.cli.places import CommandTarget, target_options
+from redrive.cli.places import CommandTarget, json_option, limit_option, target_options
 from redrive.cli.printing import Progress, ago, as_json, counted, label, note, number, table
-from redrive.cli.sources import explains_errors, run
+from redrive.cli.sources import run
 from redrive.runtime.dlq.operation import Operation, Outcome, State, Wish
 from redrive.text import one_line
 
@@ -33,10 +32,9 @@ def ops() -> None:
 @ops.command("ls", short_help="What runs, and what ran: the newest first.")
 @click.option("--queue", help="Only of this queue.")
 @click.option("--running", is_flag=True, help="Only those that are not over.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@limit_option
 @target_options
 @json_option
-@explains_errors
 def list_(target: CommandTarget, queue: str | None, running: bool, limit: int, json: bool) -> None:
     """The newest first.
 
@@ -82,7 +80,6 @@ def _state(service: Service, operation: Operation) -> str:
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="So many messages.")
 @target_options
 @json_option
-@explains_errors
 def show(target: CommandTarget, id: str, items: str | None, limit: int, json: bool) -> None:
     """One operation: how far it is or how it ended, and what became of its messages.
 
@@ -116,7 +113,6 @@ def show(target: CommandTarget, id: str, items: str | None, limit: int, json: bo
 @ops.command()
 @click.argument("id")
 @target_options
-@explains_errors
 def watch(target: CommandTarget, id: str) -> None:
     """Follow an operation until it is over. Ctrl-C stops watching, not the operation.
 
@@ -146,7 +142,6 @@ async def _watch(service: Service, id: str) -> Operation:
 @ops.command()
 @click.argument("id")
 @target_options
-@explains_errors
 def cancel(target: CommandTarget, id: str) -> None:
     """Stop it. What was moved stays moved, the rest stays in the queue.
 
@@ -159,7 +154,6 @@ def cancel(target: CommandTarget, id: str) -> None:
 @ops.command()
 @click.argument("id")
 @target_options
-@explains_errors
 def pause(target: CommandTarget, id: str) -> None:
     """Let it wait. It keeps the queue to itself, and gives its messages back meanwhile.
 
@@ -173,7 +167,6 @@ def pause(target: CommandTarget, id: str) -> None:
 @click.argument("id")
 @click.argument("rate", type=float)
 @target_options
-@explains_errors
 def rate(target: CommandTarget, id: str, rate: float) -> None:
     """At most RATE messages a second from now on.
 
@@ -192,7 +185,6 @@ def _wish(target: CommandTarget, id: str, wish: Wish, told: str) -> None:
 @click.argument("id")
 @target_options
 @json_option
-@explains_errors
 def resume(target: CommandTarget, id: str, json: bool) -> None:
     """Go on with one that is paused, or whose process is gone: then it runs here.
 
@@ -212,10 +204,9 @@ def resume(target: CommandTarget, id: str, json: bool) -> None:
 @click.option("--queue", help="Only of this queue.")
 @click.option("--by", help="Only what this person did.")
 @click.option("--action", help="Only this: re-drive, discard, reveal and so on.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@limit_option
 @target_options
 @json_option
-@explains_errors
 def audit(target: CommandTarget, queue: str | None, by: str | None, action: str | None, limit: int, json: bool) -> None:
     """Who did what to dead letters, the newest first.
 

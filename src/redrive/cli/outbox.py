@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from redrive import environment
 from redrive.app import App
 from redrive.cli.exits import NOT_FOUND, USAGE, stop_on_signals
-from redrive.cli.sources import explains_errors, load_app
+from redrive.cli.sources import load_app
 from redrive.errors import ConfigurationError
 from redrive.integrations.http import HealthServer
 from redrive.integrations.monitoring import outbox_facts
@@ -45,7 +45,6 @@ def outbox() -> None:
 @click.argument("app")
 @click.option("--health-port", type=int, help="Serve /metrics, /healthz and /readyz here; 0 picks a port.")
 @click.option("--health-host", default="127.0.0.1", show_default=True, help="The address for that.")
-@explains_errors
 def relay(app: str, health_port: int | None, health_host: str) -> None:
     """Publish the rows of the outbox until told to stop. Several may run at once on PostgreSQL.
 
@@ -96,7 +95,6 @@ class _Relaying:
 @outbox.command()
 @click.argument("app")
 @as_json
-@explains_errors
 def status(app: str, as_json: bool) -> None:
     """How many rows wait, since when, and how many are parked.
 
@@ -123,7 +121,6 @@ def _age(oldest: datetime | None) -> timedelta | None:
 )
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
 @as_json
-@explains_errors
 def list_(app: str, state: str, limit: int, as_json: bool) -> None:
     """Show rows, without their bodies.
 
@@ -148,7 +145,6 @@ def list_(app: str, state: str, limit: int, as_json: bool) -> None:
 @click.argument("ids", nargs=-1, type=int)
 @click.option("--all", "every", is_flag=True, help="Every parked row.")
 @as_json
-@explains_errors
 def retry(app: str, ids: tuple[int, ...], every: bool, as_json: bool) -> None:
     """Let parked rows be published again, from their first attempt.
 
@@ -166,7 +162,6 @@ def retry(app: str, ids: tuple[int, ...], every: bool, as_json: bool) -> None:
 @click.argument("ids", nargs=-1, type=int, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json
-@explains_errors
 def discard(app: str, ids: tuple[int, ...], yes: bool, as_json: bool) -> None:
     """Delete parked rows for good: their messages are never published.
 
@@ -189,7 +184,6 @@ def _changed(count: int, what: str, as_json: bool) -> None:
 @click.argument("app")
 @click.option("--older-than", help="Older than this, whatever the application keeps.")
 @as_json
-@explains_errors
 def prune(app: str, older_than: str | None, as_json: bool) -> None:
     """Delete published rows, and forget processed messages, that were kept for as long as the application says.
 
@@ -229,7 +223,6 @@ def db() -> None:
 
 @db.command()
 @click.argument("app", required=False)
-@explains_errors
 def upgrade(app: str | None) -> None:
     """Make the tables, or bring them to this version of Redrive.
 
@@ -257,7 +250,6 @@ def upgrade(app: str | None) -> None:
     type=click.Choice(["postgresql", "sqlite"]),
     help="For which database. [default: that of the application]",
 )
-@explains_errors
 def sql(app: str, dialect: str | None) -> None:
     """Print the SQL that makes the tables.
 

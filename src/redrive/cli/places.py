@@ -17,6 +17,7 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.app import App
 from redrive.cli.sources import load, load_target, management_option
+from redrive.runtime.dlq.spending import Risk
 from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
@@ -80,41 +81,67 @@ def who() -> str:
         return f"unknown@{socket.gethostname()}"
 
 
+# Options ------------------------------------------------------------------------------------------
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Combine options into one decorator. `--help` lists them in this order."""
+
+    def add(command: F) -> F:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return add
+
+
+def _with_target(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass the options about broker, application and database to the command as `target`."""
+
+    @functools.wraps(command)
+    def wrapped(
+        app: str | None, database: str | None, broker: str | None = None, management: str | None = None, **others: Any
+    ) -> Any:
+        return command(target=CommandTarget(app, broker, management, database), **others)
+
+    return wrapped
+
+
+def _with_risk(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass `--spend-deliveries` and `--any-queue` to the command as `risk`."""
+
+    @functools.wraps(command)
+    def wrapped(spend: bool, any_queue: bool, **others: Any) -> Any:
+        return command(risk=Risk(spend, any_queue), **others)
+
+    return wrapped
+
+
 _app_option = click.option("--app", metavar="APP", help="module:app, or a topology file: says which queues there are.")
 _database_option = click.option(
     "--database",
     metavar="URL",
     help=f"Where operations and audit are kept. [env: {environment.DATABASE}; default: in .redrive]",
 )
-
-
-def target_options(command: F) -> F:
-    """`--app`, `--broker`, `--management`, `--database`; the command gets them as `target`."""
-
-    @functools.wraps(command)
-    def wrapped(
-        app: str | None, broker: str | None, management: str | None, database: str | None, **others: Any
-    ) -> Any:
-        return command(target=CommandTarget(app, broker, management, database), **others)
-
-    options = [
-        _app_option,
-        click.option("--broker", metavar="URL", help=f"The broker. [env: {environment.BROKER}]"),
-        management_option,
-        _database_option,
-    ]
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]
-
-
-def database_options(command: F) -> F:
-    """`--app` and `--database`, for commands that need no broker; they get them as `target`."""
-
-    @functools.wraps(command)
-    def wrapped(app: str | None, database: str | None, **others: Any) -> Any:
-        return command(target=CommandTarget(app, None, None, database), **others)
-
-    for option in (_database_option, _app_option):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]
+_broker_option = click.option("--broker", metavar="URL", help=f"The broker. [env: {environment.BROKER}]")
+target_options = options(_app_option, _broker_option, management_option, _database_option, _with_target)
+database_options = options(_app_option, _database_option, _with_target)  # for commands that need no broker
+risk_options = options(
+    click.option(
+        "--spend-deliveries",
+        "spend",
+        is_flag=True,
+        help="Look although it counts towards the queue's delivery limit: each look costs one, and never the last one.",
+    ),
+    click.option(
+        "--any-queue", is_flag=True, help="Also a queue that is not a dead-letter queue, or that has consumers."
+    ),
+    _with_risk,
+)
+query_option = click.option(
+    "-q", "--query", default="", metavar="QUERY", help="Which messages; see `redrive dlq query`."
+)
+limit_option = click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+json_option = click.option("--json", "json", is_flag=True, help="JSON for scripts.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+no_input_option = click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")

@@ -17,7 +17,6 @@ from redrive import environment
 from redrive.admin.access.roles import Principal, Role
 from redrive.cli.places import CommandTarget, target_options
 from redrive.cli.printing import note
-from redrive.cli.sources import explains_errors
 from redrive.errors import ConfigurationError
 from redrive.store.schema import Schema
 
@@ -57,7 +56,6 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--dev", is_flag=True, help="On this machine alone: print a link by which to sign in, once, as admin.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning, error or critical.")
 @target_options
-@explains_errors
 def serve(
     target: CommandTarget,
     app_: str | None,

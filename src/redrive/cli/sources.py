@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 from sqlalchemy.exc import SQLAlchemyError
@@ -145,14 +145,18 @@ def run(work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kw
 
 
 def explains_errors(command: Callable[P, T]) -> Callable[P, T]:
-    """Turn what Redrive raises on purpose into a sentence and an exit code."""
+    """End a program with a sentence and an exit code if this function raises an error of Redrive or of the database.
+
+    For the main function of an application's own program. The `redrive` command does so for all its subcommands.
+    """
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return command(*args, **kwargs)
         except (RedriveError, SQLAlchemyError) as error:
-            _end(error)
+            exit_if_expected(error)
+            raise
 
     return wrapped
 
@@ -165,17 +169,18 @@ def explain_uncaught_errors() -> None:
     before = sys.excepthook
 
     def explain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, RedriveError | SQLAlchemyError):
-            _end(error)
+        exit_if_expected(error)
         before(kind, error, trace)
 
     sys.excepthook = explain
 
 
-def _end(error: RedriveError | SQLAlchemyError) -> NoReturn:
+def exit_if_expected(error: BaseException) -> None:
+    """Print an error of Redrive or of the database as a sentence, and exit with its code. Return for other errors."""
+    if isinstance(error, SQLAlchemyError) and is_outage(error):
+        error = explanation(error)
     if isinstance(error, RedriveError):
         fail(error, exit_code(type(error)))
-    if is_outage(error):
-        _end(explanation(error))
-    click.echo(f"redrive: {problem(error)}", err=True)
-    sys.exit(UNREACHABLE)
+    if isinstance(error, SQLAlchemyError):
+        click.echo(f"redrive: {problem(error)}", err=True)
+        sys.exit(UNREACHABLE)

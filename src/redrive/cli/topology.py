@@ -13,7 +13,12 @@ import msgspec
 from redrive.admin.target import BrokerTarget
 from redrive.cli.exits import CONFLICT, FOUND
 from redrive.cli.migrate import migrate
-from redrive.cli.sources import broker_options, explains_errors, load_target, load_topology, run
+from redrive.cli.sources import (
+    broker_options,
+    load_target,
+    load_topology,
+    run,
+)
 from redrive.errors import ConfigurationError
 from redrive.inspection.management import Management
 from redrive.recovery.retry import Retry
@@ -63,7 +68,6 @@ topology.add_command(migrate)
 @broker_options
 @click.option("--all", "everything", is_flag=True, help="Show also what is unchanged.")
 @as_json
-@explains_errors
 def plan(app: str, broker: str | None, management: str | None, everything: bool, as_json: bool) -> None:
     """Show what `apply` would do. Changes nothing.
 
@@ -80,7 +84,6 @@ def plan(app: str, broker: str | None, management: str | None, everything: bool,
 @broker_options
 @click.option("--strict", is_flag=True, help="What nobody asked for is drift too.")
 @as_json
-@explains_errors
 def check(app: str, broker: str | None, management: str | None, strict: bool, as_json: bool) -> None:
     """Exit with 9 if the broker is not as APP wants it: for deploy pipelines. Changes nothing.
 
@@ -102,7 +105,6 @@ async def _plan(target: BrokerTarget) -> tuple[Plan, BrokerSnapshot]:
 @click.argument("app")
 @broker_options
 @as_json
-@explains_errors
 def apply(app: str, broker: str | None, management: str | None, as_json: bool) -> None:
     """Make what is missing. Never deletes or purges; does nothing if anything conflicts.
 
@@ -188,7 +190,6 @@ def _step_data(step: Step) -> dict[str, Any]:
     help="The user's password; it is written hashed.",
 )
 @output_option
-@explains_errors
 def export(
     app: str,
     version: str,
@@ -230,7 +231,6 @@ def export(
     "--format", "form", type=click.Choice(["toml", "json"]), default="toml", show_default=True, help="What to write."
 )
 @output_option
-@explains_errors
 def import_(
     source: str | None,
     vhost: str | None,
@@ -298,7 +298,6 @@ def _in_form(definitions: Definitions, file: DefinitionsFile, vhost: str, form: 
     help="What to draw it as. [default: by the file's name, else mermaid]",
 )
 @output_option
-@explains_errors
 def draw_(
     app: str | None, management: str | None, vhost: str, version: str, form: str | None, output: Path | None
 ) -> None:

@@ -20,7 +20,7 @@ import click
 
 from redrive.app import App
 from redrive.cli.exits import PARTIAL, stop_on_signals
-from redrive.cli.sources import explains_errors, load_app
+from redrive.cli.sources import load_app
 from redrive.connected import Running
 from redrive.errors import ConfigurationError
 from redrive.integrations.http import HealthServer
@@ -59,7 +59,6 @@ _RESTARTS = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning, error or critical.")
 @click.option("--relay", is_flag=True, help="Publish the rows of the outbox, too.")
 @click.option("--reload", is_flag=True, help="Start again when a Python file here changes: for development.")
-@explains_errors
 def worker(
     app: str,
     queues: tuple[str, ...],

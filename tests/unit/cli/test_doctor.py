@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from redrive.cli.doctor import doctor
+from redrive.cli import main
 from redrive.inspection.management import Management
 from redrive.testing import Endpoint, free_port
 from redrive.testing.broker import ThreadedBroker
@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(doctor, arguments)
+    return CliRunner().invoke(main, ["doctor", *arguments])
 
 
 @pytest.mark.usefixtures("asked")

@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 from click.testing import CliRunner, Result
 
+from redrive.cli import main
 from redrive.cli import migrate as module
-from redrive.cli.migrate import migrate
 from redrive.client import Connection
 from redrive.inspection.embedded import read_status
 from redrive.runtime.migration import Terms
@@ -69,7 +69,9 @@ def on(url: str, action: Callable[[Connection], Awaitable[T]]) -> T:
 
 
 def command(*arguments: str, given: str | None = None) -> Result:
-    return CliRunner(env={"REDRIVE_MANAGEMENT": "", "REDRIVE_BROKER": ""}).invoke(migrate, arguments, input=given)
+    return CliRunner(env={"REDRIVE_MANAGEMENT": "", "REDRIVE_BROKER": ""}).invoke(
+        main, ["topology", "migrate", *arguments], input=given
+    )
 
 
 def definitions(url: str) -> Definitions:

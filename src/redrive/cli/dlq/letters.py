@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,35 +14,38 @@ from typing import Any
 import click
 
 from redrive.admin.service import Change, Service
-from redrive.cli.dlq.options import F, json_option, query_option, risk_options
 from redrive.cli.dlq.redriving import (
     carry_out,
     confirm,
     finish,
     make_order,
     make_selection,
-    print_plan,
+    planned,
+    reason_option,
     redrive_options,
     selection_options,
     with_risk,
 )
-from redrive.cli.exits import NOT_FOUND
-from redrive.cli.places import CommandTarget, target_options
+from redrive.cli.places import (
+    CommandTarget,
+    json_option,
+    no_input_option,
+    options,
+    query_option,
+    risk_options,
+    target_options,
+    yes_option,
+)
 from redrive.cli.printing import as_json, counted, note, number
-from redrive.cli.sources import explains_errors, import_object, run
+from redrive.cli.sources import import_object, run
 from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError
 from redrive.runtime.dlq.archive import lines_of, read_archive
 from redrive.runtime.dlq.letters import Exported, decode_letter
 from redrive.runtime.dlq.operation import Kind, Order
-from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.spending import Risk
 from redrive.runtime.dlq.transforming import ByHand, Transform, from_function, from_patch
 from redrive.text import one_line
-
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-no_input_option = click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
-
 
 # Discard ----------------------------------------------------------------------------------------------
 
@@ -50,12 +53,11 @@ no_input_option = click.option("--no-input", is_flag=True, help="Never ask; with
 @click.command()
 @click.argument("queue")
 @selection_options
-@click.option("--reason", default="", help="For the audit: INC-42.")
+@reason_option
 @click.option("--confirm", "name", metavar="QUEUE", help="The queue's name once more, instead of being asked for it.")
 @click.option("--no-input", is_flag=True, help="Never ask; without --confirm nothing is done.")
 @target_options
 @json_option
-@explains_errors
 def discard(
     target: CommandTarget, queue: str, reason: str, name: str | None, no_input: bool, json: bool, **said: Any
 ) -> None:
@@ -67,7 +69,7 @@ def discard(
     """
     service = target.service()
     order = with_risk(Order(Kind.DISCARD, queue, make_selection(**said), reason=reason), said["risk"])
-    made = _planned(service, order)
+    made = planned(service, order, "no message is meant by this")
     if name is None:
         if no_input or not sys.stdin.isatty():
             confirm("", False, True, f"--confirm {shlex.quote(one_line(queue))}")
@@ -84,15 +86,6 @@ def discard(
     finish(over, json)
 
 
-def _planned(service: Service, order: Order) -> Plan:
-    made = run(service.plan, order)
-    print_plan(made)
-    if not made.eligible:
-        note("redrive: no message is meant by this")
-        sys.exit(NOT_FOUND)
-    return made
-
-
 # Change -----------------------------------------------------------------------------------------------
 
 
@@ -107,18 +100,23 @@ class Manner:
     json: bool
 
 
-def manner_options(command: F) -> F:
-    """The options of whatever changes messages; the command gets them as `manner`."""
-
+def _with_manner(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(dry_run: bool, force: bool, yes: bool, no_input: bool, json: bool, **others: Any) -> Any:
         return command(manner=Manner(dry_run, force, yes, no_input, json), **others)
 
-    dry_run = click.option("--dry-run", is_flag=True, help="Show the differences, and stop there.")
-    force = click.option("--force", is_flag=True, help="Also a body that is called JSON and is none.")
-    for option in (json_option, no_input_option, yes_option, force, dry_run):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]
+    return wrapped
+
+
+# The options of every command that changes messages, which gets them as `manner`.
+manner_options = options(
+    click.option("--dry-run", is_flag=True, help="Show the differences, and stop there."),
+    click.option("--force", is_flag=True, help="Also a body that is called JSON and is none."),
+    yes_option,
+    no_input_option,
+    json_option,
+    _with_manner,
+)
 
 
 @click.command()
@@ -132,7 +130,6 @@ def manner_options(command: F) -> F:
 @risk_options
 @manner_options
 @target_options
-@explains_errors
 def edit(
     target: CommandTarget,
     manner: Manner,
@@ -186,7 +183,6 @@ def _in_editor(body: bytes) -> bytes | None:
 @redrive_options
 @manner_options
 @target_options
-@explains_errors
 def transform(
     target: CommandTarget, manner: Manner, queue: str, patch: str | None, function: str | None, **said: Any
 ) -> None:
@@ -213,7 +209,7 @@ def _text(patch: str) -> str:
 
 
 def _changed(target: CommandTarget, service: Service, order: Order, how: Transform, manner: Manner) -> None:
-    made = _planned(service, order)
+    made = planned(service, order, "no message is meant by this")
     for preview in run(service.samples, made.order, how, force=manner.force):
         click.echo(f"{one_line(preview.id)}\n{preview.text}", err=not manner.dry_run)
     if manner.dry_run:
@@ -235,7 +231,6 @@ def _changed(target: CommandTarget, service: Service, order: Order, how: Transfo
 @click.option("--reveal", is_flag=True, help="Byte for byte, with secrets, for an import. Goes into the audit.")
 @risk_options
 @target_options
-@explains_errors
 def export(target: CommandTarget, queue: str, query: str, output: Any, reveal: bool, risk: Risk) -> None:
     """Write messages as lines of JSON, without secrets. They stay in the queue. Lines that were written with --reveal
     can be imported.
@@ -269,7 +264,6 @@ async def _exported(service: Service, queue: str, query: str, output: Any, revea
 @no_input_option
 @target_options
 @json_option
-@explains_errors
 def import_(
     target: CommandTarget, queue: str, file: Path, from_line: int, yes: bool, no_input: bool, json: bool
 ) -> None:

@@ -10,11 +10,10 @@ import click
 from msgspec import structs
 
 from redrive.admin.service import QueueView
-from redrive.cli.dlq.options import json_option, query_option, risk_options
 from redrive.cli.exits import FOUND
-from redrive.cli.places import CommandTarget, target_options
+from redrive.cli.places import CommandTarget, json_option, limit_option, query_option, risk_options, target_options
 from redrive.cli.printing import ago, as_json, counted, note, number, out, table
-from redrive.cli.sources import explains_errors, run
+from redrive.cli.sources import run
 from redrive.deadletters import search
 from redrive.deadletters.body_preview import show as show_body
 from redrive.deadletters.dead_letter import Summary
@@ -30,7 +29,6 @@ from redrive.text import one_line
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @target_options
 @json_option
-@explains_errors
 def list_(target: CommandTarget, queues: tuple[str, ...], json: bool) -> None:
     """Dead-letter queues: how many messages, since when, from where.
 
@@ -71,14 +69,13 @@ def _queue_row(view: QueueView) -> dict[str, Any]:
 @click.command()
 @click.argument("queue")
 @query_option
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@limit_option
 @click.option(
     "--from", "start", type=click.IntRange(1), default=1, help="The position to begin at, as told by the page before."
 )
 @risk_options
 @target_options
 @json_option
-@explains_errors
 def peek(target: CommandTarget, queue: str, query: str, limit: int, start: int, risk: Risk, json: bool) -> None:
     """The messages of a queue, oldest first. They stay where they are.
 
@@ -128,7 +125,6 @@ def _letters(letters: tuple[Summary, ...]) -> None:
 @risk_options
 @target_options
 @json_option
-@explains_errors
 def groups(target: CommandTarget, queue: str, by: str, query: str, risk: Risk, json: bool) -> None:
     """What failed in the same way, over the whole queue, the largest group first.
 
@@ -164,7 +160,6 @@ def groups(target: CommandTarget, queue: str, by: str, query: str, risk: Risk, j
 @risk_options
 @target_options
 @json_option
-@explains_errors
 def show(target: CommandTarget, queue: str, id: str, reveal: bool, headers: bool, risk: Risk, json: bool) -> None:
     """One message in full: its story, its stack, its body. ID is its id, message_id, or the beginning of its id.
 
@@ -242,7 +237,6 @@ def query() -> None:
 @click.option("--older-than", metavar="TIME", help="And so are those younger than this: 15m.")
 @target_options
 @json_option
-@explains_errors
 def check(target: CommandTarget, queues: tuple[str, ...], most: int, older_than: str | None, json: bool) -> None:
     """Exit with 9 if there are dead letters: for cron and for alerting.
 

@@ -6,16 +6,24 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import click
 
 from redrive.admin.service import Change, Service
-from redrive.cli.dlq.options import F, json_option, query_option, risk_options
 from redrive.cli.exits import GUARDED, NOT_FOUND, PARTIAL, USAGE, stop_on_signals
-from redrive.cli.places import CommandTarget, target_options
+from redrive.cli.places import (
+    CommandTarget,
+    json_option,
+    no_input_option,
+    options,
+    query_option,
+    risk_options,
+    target_options,
+    yes_option,
+)
 from redrive.cli.printing import Progress, as_json, counted, note, number
-from redrive.cli.sources import explains_errors, run
+from redrive.cli.sources import run
 from redrive.deadletters.redaction import redact
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
@@ -25,43 +33,40 @@ from redrive.runtime.dlq.spending import Risk
 from redrive.runtime.dlq.steering import Changed, Steering
 from redrive.text import one_line
 
-
-def selection_options(command: F) -> F:
-    options = [
-        query_option,
-        click.option("--id", "ids", multiple=True, metavar="ID", help="This message; may be said several times."),
-        click.option("--group", default="", metavar="FINGERPRINT", help="This group; the beginning is enough."),
-        click.option("--limit", type=click.IntRange(1), help="At most so many."),
-        risk_options,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+T = TypeVar("T")
 
 
-def redrive_options(command: F) -> F:
-    options = [
-        click.option(
-            "--to",
-            metavar="WHERE",
-            help="own: the queue each failed in. retry: its retry exchange. original: the exchange it was published "
-            "to, and everybody bound there. exchange:NAME:KEY. Or the name of a queue.  [default: redrive_to of the "
-            "queue, if --app says one; else own]",
-        ),
-        click.option("--rate", type=float, metavar="N", help="At most N messages a second."),
-        click.option("--ramp", metavar="1,5,20,100", help="A canary: so many first, then the rest, if all goes well."),
-        click.option("--stop-if", "stop_if", type=float, default=10, show_default=True, metavar="PERCENT",
-                     help="Stop the canary when more than this many of a hundred come back, or if it cannot be known."),
-        click.option("--step-wait", metavar="TIME", help="How long a message may take to fail after it was "
-                     "delivered.  [default: as long as its queue tries a message, or 30s]"),
-        click.option("--reason", default="", help="For the audit and the messages' lineage: INC-42."),
-        click.option("--most-redrives", type=int, default=3, show_default=True,
-                     help="Skip messages that were re-driven so often already; 0: none."),
-        click.option("--keep-counters", is_flag=True, help="Go on counting attempts instead of starting anew."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+selection_options = options(
+    query_option,
+    click.option("--id", "ids", multiple=True, metavar="ID", help="This message; may be said several times."),
+    click.option("--group", default="", metavar="FINGERPRINT", help="This group; the beginning is enough."),
+    click.option("--limit", type=click.IntRange(1), help="At most so many."),
+    risk_options,
+)
+rate_option = click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
+reason_option = click.option("--reason", default="", help="For the audit: INC-42.")
+redrive_options = options(
+    click.option(
+        "--to",
+        metavar="WHERE",
+        help="own: the queue each failed in. retry: its retry exchange. original: the exchange it was published "
+        "to, and everybody bound there. exchange:NAME:KEY. Or the name of a queue.  [default: redrive_to of the "
+        "queue, if --app says one; else own]",
+    ),
+    rate_option,
+    click.option("--ramp", metavar="1,5,20,100", help="A canary: so many first, then the rest, if all goes well."),
+    click.option("--stop-if", "stop_if", type=float, default=10, show_default=True, metavar="PERCENT",
+                 help="Stop the canary when more than this many of a hundred come back, or if it cannot be known."),
+    click.option("--step-wait", metavar="TIME", help="How long a message may take to fail after it was "
+                 "delivered.  [default: as long as its queue tries a message, or 30s]"),
+    click.option("--reason", default="", help="For the audit and the messages' lineage: INC-42."),
+    click.option("--most-redrives", type=int, default=3, show_default=True,
+                 help="Skip messages that were re-driven so often already; 0: none."),
+    click.option("--keep-counters", is_flag=True, help="Go on counting attempts instead of starting anew."),
+)  # fmt: skip
+confirmation_options = options(
+    click.option("--dry-run", is_flag=True, help="Plan, and stop there."), yes_option, no_input_option
+)
 
 
 def make_order(service: Service, queue: str, **said: Any) -> Order:
@@ -104,7 +109,6 @@ def _steps(text: str) -> tuple[int, ...]:
 @redrive_options
 @target_options
 @json_option
-@explains_errors
 def plan(target: CommandTarget, queue: str, json: bool, **said: Any) -> None:
     """What a re-drive would do. Changes nothing.
 
@@ -145,12 +149,9 @@ def print_plan(made: Plan) -> None:
 @click.argument("queue")
 @selection_options
 @redrive_options
-@click.option("--dry-run", is_flag=True, help="Plan, and stop there.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
+@confirmation_options
 @target_options
 @json_option
-@explains_errors
 def redrive(
     target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: bool, json: bool, **said: Any
 ) -> None:
@@ -165,7 +166,11 @@ def redrive(
     elsewhere: redrive ops.
     """
     service = target.service()
-    made = _planned(service, make_order(service, queue, **said), "re-drive", dry_run=dry_run, json=json)
+    made = planned(service, make_order(service, queue, **said), "nothing to re-drive")
+    if dry_run:
+        if json:
+            as_json(plan_row(made))
+        return
     where_to = one_line(str(made.targets[0])) if len(made.targets) == 1 else f"{len(made.targets)} destinations"
     confirm(f"Re-drive {counted(made.eligible, 'message')} to {where_to}?", yes, no_input)
     operation = run(service.begin, made.order, planned=made.eligible)
@@ -176,14 +181,11 @@ def redrive(
 @click.argument("queue")
 @click.option("--to", "to", required=True, metavar="QUEUE", help="The other dead-letter queue.")
 @selection_options
-@click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
-@click.option("--reason", default="", help="For the audit: INC-42.")
-@click.option("--dry-run", is_flag=True, help="Plan, and stop there.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")
+@rate_option
+@reason_option
+@confirmation_options
 @target_options
 @json_option
-@explains_errors
 def move(target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: bool, json: bool, **said: Any) -> None:
     """Move messages to another dead-letter queue, with their failure records: reason, attempts, source, error.
 
@@ -203,23 +205,23 @@ def move(target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: 
         said["rate"],
         reason=said["reason"],
     )
-    made = _planned(service, with_risk(order, said["risk"]), "move", dry_run=dry_run, json=json)
+    made = planned(service, with_risk(order, said["risk"]), "nothing to move")
+    if dry_run:
+        if json:
+            as_json(plan_row(made))
+        return
     confirm(f"Move {counted(made.eligible, 'message')} to {one_line(order.to.name)}?", yes, no_input)
     operation = run(service.begin, made.order, planned=made.eligible)
     finish(run(carry_out, service, operation), json)
 
 
-def _planned(service: Service, order: Order, verb: str, *, dry_run: bool, json: bool) -> Plan:
-    """Print the plan of an order and return it. Exit if there is nothing to do, or nothing is to be done."""
+def planned(service: Service, order: Order, nothing: str) -> Plan:
+    """Print the plan of an order and return it. Exit with the note `nothing` if no message is eligible."""
     made = run(service.plan, order)
     print_plan(made)
     if not made.eligible:
-        note(f"redrive: nothing to {verb}")
+        note(f"redrive: {nothing}")
         sys.exit(NOT_FOUND)
-    if dry_run:
-        if json:
-            as_json(plan_row(made))
-        sys.exit(0)
     return made
 
 
@@ -271,31 +273,19 @@ def finish(over: Operation, json: bool) -> None:
     counts = over.counts
     if json:
         as_json(operation_row(over))
-    parts = [f"{number(counts.moved)} moved"]
-    parts += [
-        f"{number(count)} {name}" for name, count in (("skipped", counts.skipped), ("failed", counts.failed)) if count
-    ]
-    if counts.returned:
-        parts.append(f"{number(counts.returned)} came back")
-    if counts.possibly_duplicated:
-        parts.append(f"{number(counts.possibly_duplicated)} possibly duplicated")
+    noted = {
+        "skipped": counts.skipped,
+        "failed": counts.failed,
+        "came back": counts.returned,
+        "possibly duplicated": counts.possibly_duplicated,
+    }
+    parts = [f"{number(counts.moved)} moved", *(f"{number(count)} {name}" for name, count in noted.items() if count)]
     note(f"{over.id} {over.state}: {', '.join(parts)}" + (f". {one_line(over.note)}" if over.note else ""))
     if over.state is State.CANCELLED:
         verb = "move" if over.order.kind is Kind.MOVE else "redrive"
         note(f"to go on: redrive dlq {verb} {over.order.queue} (the same selection finds what is left)")
-    code = exit_of(over)
-    if code:
-        sys.exit(code)
-
-
-def exit_of(over: Operation) -> int:
-    match over.state:
-        case State.SUCCEEDED:
-            return 0
-        case State.STOPPED_BY_GUARD:
-            return GUARDED
-        case _:
-            return PARTIAL
+    if over.state is not State.SUCCEEDED:
+        sys.exit(GUARDED if over.state is State.STOPPED_BY_GUARD else PARTIAL)
 
 
 def operation_row(operation: Operation) -> dict[str, Any]:

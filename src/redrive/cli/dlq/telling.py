@@ -16,7 +16,7 @@ from redrive.admin.service import Service
 from redrive.cli.exits import stop_on_signals
 from redrive.cli.places import CommandTarget, target_options
 from redrive.cli.printing import note
-from redrive.cli.sources import explains_errors, run
+from redrive.cli.sources import run
 from redrive.errors import RedriveError
 from redrive.recovery.durations import duration
 from redrive.text import one_line
@@ -31,7 +31,6 @@ from redrive.text import one_line
 @click.option("--every", default="30s", show_default=True, help="Look this often. Only depths are read, no messages.")
 @click.option("--interval", default="5m", show_default=True, help="At most one notice for each queue in this time.")
 @target_options
-@explains_errors
 def watch(
     target: CommandTarget, queues: tuple[str, ...], webhook: str | None, command: str | None, every: str, interval: str
 ) -> None:

@@ -9,14 +9,12 @@ import click
 from redrive import __version__
 from redrive.cli.init.names import ServiceName
 from redrive.cli.init.plan import make_plan, write
-from redrive.cli.sources import explains_errors
 from redrive.errors import ConfigurationError
 
 
 @click.command()
 @click.argument("name")
 @click.option("--here", is_flag=True, help="Into this folder, instead of a new one of that name.")
-@explains_errors
 def init(name: str, here: bool) -> None:
     """Begin a new service called NAME: consumers, settings, tests that pass, Dockerfile, compose.yaml.
 
