@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
 import click
 
-from redrive.admin.access.keys import Key, Keys
+from redrive.admin.access.keys import Keys
 from redrive.admin.access.roles import ALL_QUEUES, Role
 from redrive.cli.places import CommandTarget, database_options, json_option, who
 from redrive.cli.printing import ago, as_json, note, table
@@ -68,7 +67,7 @@ def create(
     made = _keys(target)
     key, text = made.create(name, Role(role), queues or ALL_QUEUES, lasts, by=who())
     if json:
-        as_json(_told(key) | {"key": text})
+        as_json(asdict(key) | {"key": text})
     else:
         click.echo(text)
     until = f", until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at is not None else ""
@@ -90,7 +89,7 @@ def list_(target: CommandTarget, json: bool) -> None:
     kept = _keys(target)
     now, found = SystemClock().now(), kept.listed()
     if json:
-        as_json([_told(key) | {"state": str(key.state(now))} for key in found])
+        as_json([asdict(key) | {"state": str(key.state(now))} for key in found])
         return
     if not found:
         note(
@@ -127,17 +126,13 @@ def revoke(target: CommandTarget, key: str, json: bool) -> None:
     """
     revoked = _keys(target).revoke(key, by=who())
     if json:
-        as_json(_told(revoked))
+        as_json(asdict(revoked))
     else:
         note(f"redrive: key {revoked.id} ({one_line(revoked.name)}) is revoked, and its sessions are over")
 
 
 def _keys(target: CommandTarget) -> Keys:
     return Keys(target.open_database(), SystemClock())
-
-
-def _told(key: Key) -> dict[str, Any]:
-    return asdict(key)
 
 
 def _day(moment: datetime | None) -> str:

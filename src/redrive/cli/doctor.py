@@ -6,12 +6,11 @@ import sys
 from collections.abc import Sequence
 
 import click
-import msgspec
-from rich.console import Console
 from rich.text import Text
 
 from redrive.admin.target import BrokerTarget
 from redrive.cli.exits import FOUND
+from redrive.cli.printing import as_json, note, out
 from redrive.cli.sources import broker_options, load_target, run
 from redrive.client import BrokerURL
 from redrive.inspection.management import Management
@@ -26,7 +25,7 @@ _NOWHERE = "without APP it takes --management to see what there is (or --broker,
 @click.argument("app", required=False)
 @broker_options
 @click.option("--vhost", help="The virtual host, without APP.  [default: that of --broker, or /]")
-@click.option("--json", "as_json", is_flag=True, help="A JSON list of findings, for scripts.")
+@click.option("--json", "json", is_flag=True, help="A JSON list of findings, for scripts.")
 @click.option(
     "--severity",
     type=click.Choice([str(severity) for severity in Severity]),
@@ -35,7 +34,7 @@ _NOWHERE = "without APP it takes --management to see what there is (or --broker,
     help="Exit with 9 if there is a finding at least as bad as this.",
 )
 def doctor(
-    app: str | None, broker: str | None, management: str | None, vhost: str | None, as_json: bool, severity: str
+    app: str | None, broker: str | None, management: str | None, vhost: str | None, json: bool, severity: str
 ) -> None:
     """Look for what loses messages, and say what mends it. Changes nothing.
 
@@ -50,7 +49,7 @@ def doctor(
     if app is not None and vhost is not None:
         raise click.UsageError("--vhost goes without APP: the virtual host is in its broker's URL")
     server, findings = run(_examine, load_target(app, broker, management), app is not None, vhost)
-    _show(server, findings, as_json)
+    _show(server, findings, json)
     if any(finding.severity.reaches(Severity(severity)) for finding in findings):
         sys.exit(FOUND)
 
@@ -69,11 +68,11 @@ async def _examine(target: BrokerTarget, has_app: bool, vhost: str | None) -> tu
         return snapshot.server, examine(snapshot, target.topology, handler_limits=target.handler_limits, vhost=at)
 
 
-def _show(server: Server, findings: Sequence[Finding], as_json: bool) -> None:
-    if as_json:
-        click.echo(msgspec.json.encode(findings))
+def _show(server: Server, findings: Sequence[Finding], json: bool) -> None:
+    if json:
+        as_json(findings)
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = out()
     for severity in Severity:
         several = [finding for finding in findings if finding.severity is severity]
         if several:
@@ -81,7 +80,7 @@ def _show(server: Server, findings: Sequence[Finding], as_json: bool) -> None:
         for finding in several:
             console.print(_entry(finding))
     counts = [_counted([one for one in findings if one.severity is severity], severity) for severity in Severity]
-    click.echo(f"{server}: {', '.join(counts) if findings else 'nothing found'}", err=True)
+    note(f"{server}: {', '.join(counts) if findings else 'nothing found'}")
 
 
 def _entry(finding: Finding) -> Text:

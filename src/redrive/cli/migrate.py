@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any, NoReturn
 
 import click
-import msgspec
 
 from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.cli.exits import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACHABLE, USAGE, fail
+from redrive.cli.places import json_option
+from redrive.cli.printing import as_json, note
 from redrive.cli.sources import (
     broker_options,
     load_target,
     run,
 )
-from redrive.client import Connection
 from redrive.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -36,7 +35,6 @@ from redrive.runtime.migration import Result, Terms, prospect
 from redrive.runtime.migration import migrate as carry_out
 from redrive.runtime.migration_ports import Watcher
 from redrive.text import did_you_mean, pluralise
-from redrive.topology.definitions import Definitions
 from redrive.topology.migration_plan import MigrationPlan
 
 _BROKEN_OFF = (ConnectionLost, ConnectionClosed, ConnectionFailed, PublishUnknown, NotPublished)
@@ -59,7 +57,7 @@ class _NotThere(Exception):
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="JSON for scripts.")
+@json_option
 def migrate(
     app: str,
     queue: str,
@@ -70,7 +68,7 @@ def migrate(
     allow_reorder: bool,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
+    json: bool,
 ) -> None:
     """Give QUEUE the arguments that APP wants, without losing or reordering its messages.
 
@@ -91,8 +89,9 @@ def migrate(
     try:
         plan = run(_prospect, target, queue)
         is_all = dry_run or (plan is not None and not plan.is_needed)
-        _show_plan(queue, plan, as_json, is_all)
-        _refuse_problems(queue, plan)
+        _show_plan(queue, plan, json, is_all)
+        if plan is not None and plan.problems:
+            raise MigrationRefused(queue, plan.problems)
         if is_all:
             return
         _ask(queue, yes)
@@ -105,21 +104,12 @@ def migrate(
         fail(error, UNREACHABLE if isinstance(error.__cause__, _BROKEN_OFF) else PARTIAL)
     except KeyboardInterrupt:
         _fail(f"interrupted; nothing is lost. To go on: redrive topology migrate {app} {queue}", INTERRUPTED)
-    _show_result(result, as_json)
+    _show_result(result, json)
 
 
-def _fail(words: str, code: int) -> NoReturn:
-    click.echo(f"redrive: {words}", err=True)
+def _fail(reason: str, code: int) -> NoReturn:
+    note(f"redrive: {reason}")
     sys.exit(code)
-
-
-def _note(words: str) -> None:
-    click.echo(words, err=True)
-
-
-def _refuse_problems(queue: str, plan: MigrationPlan | None) -> None:
-    if plan is not None and plan.problems:
-        raise MigrationRefused(queue, plan.problems)
 
 
 def _ask(queue: str, yes: bool) -> None:
@@ -127,7 +117,7 @@ def _ask(queue: str, yes: bool) -> None:
         if yes or click.confirm(f"Migrate {queue}?", err=True):
             return
     except click.Abort:
-        _note("")
+        note("")
     _fail("not confirmed, so nothing was done: answer y, or say --yes", USAGE)
 
 
@@ -138,7 +128,8 @@ async def _prospect(target: BrokerTarget, queue: str) -> MigrationPlan | None:
     async with target.looking(name="redrive topology migrate") as connected:
         watcher, wanted = _watcher(target, connected), connected.wanted
         if wanted.queue(queue) is None:
-            raise _NotThere(f"nobody wants a queue {queue}" + _did_you_mean(queue, wanted))
+            hint = did_you_mean(queue, [one.name for one in wanted.queues], ": declare it in the topology")
+            raise _NotThere(f"nobody wants a queue {queue}{hint}")
         try:
             return await prospect(queue, wanted, connected.connection, watcher)
         except MigrationRefused:
@@ -150,7 +141,9 @@ async def _prospect(target: BrokerTarget, queue: str) -> MigrationPlan | None:
 async def _migrate(target: BrokerTarget, queue: str, terms: Terms) -> Result:
     async with target.looking(name="redrive topology migrate") as connected:
         connection, watcher = connected.connection, _watcher(target, connected)
-        return await carry_out(queue, connected.wanted, connection, watcher, terms, user=_user(connection), tell=_note)
+        credentials = connection.url.credentials
+        user = credentials.username if isinstance(credentials, Plain) else None
+        return await carry_out(queue, connected.wanted, connection, watcher, terms, user=user, tell=note)
 
 
 def _watcher(target: BrokerTarget, connected: ConnectedTarget) -> Watcher:
@@ -163,29 +156,20 @@ def _watcher(target: BrokerTarget, connected: ConnectedTarget) -> Watcher:
     )
 
 
-def _user(connection: Connection) -> str | None:
-    credentials = connection.url.credentials
-    return credentials.username if isinstance(credentials, Plain) else None
-
-
-def _did_you_mean(queue: str, wanted: Definitions) -> str:
-    return did_you_mean(queue, [one.name for one in wanted.queues], ": declare it in the topology")
-
-
 # Words --------------------------------------------------------------------------------------------
 
 
-def _show_plan(queue: str, plan: MigrationPlan | None, as_json: bool, is_all: bool) -> None:
+def _show_plan(queue: str, plan: MigrationPlan | None, json: bool, is_all: bool) -> None:
     """The plan is data if nothing follows, and a note before a result in JSON."""
-    if as_json and is_all:
-        click.echo(msgspec.json.encode(_as_data(queue, plan)))
+    if json and is_all:
+        as_json(_as_data(queue, plan))
     elif plan is None:
-        _note(f"a migration of {queue} was begun, and goes on from where it stopped")
+        note(f"a migration of {queue} was begun, and goes on from where it stopped")
     elif not plan.is_needed:
-        _note(f"queue {queue} is as wanted: there is nothing to do")
+        note(f"queue {queue} is as wanted: there is nothing to do")
     else:
         for line, colour in _described(plan):
-            click.secho(line, fg=colour, err=as_json)
+            click.secho(line, fg=colour, err=json)
 
 
 def _described(plan: MigrationPlan) -> Iterator[tuple[str, str | None]]:
@@ -228,9 +212,9 @@ def _as_data(queue: str, plan: MigrationPlan | None) -> dict[str, Any]:
     }
 
 
-def _show_result(result: Result, as_json: bool) -> None:
-    if as_json:
-        click.echo(msgspec.json.encode(asdict(result)))
+def _show_result(result: Result, json: bool) -> None:
+    if json:
+        as_json(result)
         return
     late = f"; {result.reordered} messages came after younger ones" if result.reordered else ""
     click.echo(f"queue {result.queue} is as wanted now{late}. Start its consumers")

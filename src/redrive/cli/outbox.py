@@ -6,15 +6,16 @@ import asyncio
 import logging
 import sys
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import click
-import msgspec
 from prometheus_client import CollectorRegistry
 
 from redrive import environment
 from redrive.app import App
 from redrive.cli.exits import NOT_FOUND, USAGE, stop_on_signals
+from redrive.cli.places import json_option, limit_option, yes_option
+from redrive.cli.printing import as_json, note
 from redrive.cli.sources import load_app
 from redrive.errors import ConfigurationError
 from redrive.integrations.http import HealthServer
@@ -27,7 +28,6 @@ from redrive.store.outbox_relay import Relay
 from redrive.store.schema import Schema
 from redrive.store.tables import RowState
 
-as_json = click.option("--json", "as_json", is_flag=True, help="JSON for scripts.")
 _STATES = {state.name.lower(): state for state in RowState}
 
 
@@ -94,24 +94,20 @@ class _Relaying:
 
 @outbox.command()
 @click.argument("app")
-@as_json
-def status(app: str, as_json: bool) -> None:
+@json_option
+def status(app: str, json: bool) -> None:
     """How many rows wait, since when, and how many are parked.
 
     \b
     redrive outbox status shop:app
     """
     found = _claims(app).status()
-    age = _age(found["oldest"])
-    if as_json:
-        click.echo(msgspec.json.encode(found | {"oldest_seconds": age.total_seconds() if age is not None else None}))
+    age = datetime.now(UTC) - found["oldest"] if found["oldest"] is not None else None
+    if json:
+        as_json(found | {"oldest_seconds": age.total_seconds() if age is not None else None})
         return
     since = f", the oldest for {brief(age)}" if age is not None else ""
     click.echo(f"{found['pending']} pending{since}; {found['parked']} parked")
-
-
-def _age(oldest: datetime | None) -> timedelta | None:
-    return datetime.now(UTC) - oldest if oldest is not None else None
 
 
 @outbox.command("ls")
@@ -119,17 +115,17 @@ def _age(oldest: datetime | None) -> timedelta | None:
 @click.option(
     "--state", type=click.Choice(list(_STATES)), default="parked", show_default=True, help="Rows in this state."
 )
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
-@as_json
-def list_(app: str, state: str, limit: int, as_json: bool) -> None:
+@limit_option
+@json_option
+def list_(app: str, state: str, limit: int, json: bool) -> None:
     """Show rows, without their bodies.
 
     \b
     redrive outbox ls shop:app --state parked
     """
     rows = _claims(app).listed(_STATES[state], limit)
-    if as_json:
-        click.echo(msgspec.json.encode(rows))
+    if json:
+        as_json(rows)
         return
     for row in rows:
         place = f"{row['exchange'] or '(default)'} {row['routing_key']}"
@@ -137,15 +133,15 @@ def list_(app: str, state: str, limit: int, as_json: bool) -> None:
         written = f"{row['created_at']:%Y-%m-%d %H:%M:%S}" if row["created_at"] is not None else "time unknown"
         click.echo(f"{row['id']:>8}  {written:19}  {place}{why}")
     if not rows:
-        click.echo(f"redrive: no {state} rows", err=True)
+        note(f"redrive: no {state} rows")
 
 
 @outbox.command()
 @click.argument("app")
 @click.argument("ids", nargs=-1, type=int)
 @click.option("--all", "every", is_flag=True, help="Every parked row.")
-@as_json
-def retry(app: str, ids: tuple[int, ...], every: bool, as_json: bool) -> None:
+@json_option
+def retry(app: str, ids: tuple[int, ...], every: bool, json: bool) -> None:
     """Let parked rows be published again, from their first attempt.
 
     \b
@@ -154,15 +150,15 @@ def retry(app: str, ids: tuple[int, ...], every: bool, as_json: bool) -> None:
     """
     if every == bool(ids):
         raise click.UsageError("name the rows, or say --all")
-    _changed(_claims(app).retry(None if every else ids), "will be tried again", as_json)
+    _changed(_claims(app).retry(None if every else ids), "will be tried again", json)
 
 
 @outbox.command()
 @click.argument("app")
 @click.argument("ids", nargs=-1, type=int, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@as_json
-def discard(app: str, ids: tuple[int, ...], yes: bool, as_json: bool) -> None:
+@yes_option
+@json_option
+def discard(app: str, ids: tuple[int, ...], yes: bool, json: bool) -> None:
     """Delete parked rows for good: their messages are never published.
 
     \b
@@ -170,21 +166,24 @@ def discard(app: str, ids: tuple[int, ...], yes: bool, as_json: bool) -> None:
     """
     if not yes and not click.confirm(f"Delete {len(ids)} rows for good?", err=True):
         sys.exit(USAGE)
-    _changed(_claims(app).discard(ids), "discarded", as_json)
+    _changed(_claims(app).discard(ids), "discarded", json)
 
 
-def _changed(count: int, what: str, as_json: bool) -> None:
-    click.echo(msgspec.json.encode({"rows": count}) if as_json else f"{count} {what}")
+def _changed(count: int, what: str, json: bool) -> None:
+    if json:
+        as_json({"rows": count})
+    else:
+        click.echo(f"{count} {what}")
     if not count:
-        click.echo("redrive: no such parked rows", err=True)
+        note("redrive: no such parked rows")
         sys.exit(NOT_FOUND)
 
 
 @outbox.command(short_help="Delete published rows that are old enough.")
 @click.argument("app")
 @click.option("--older-than", help="Older than this, whatever the application keeps.")
-@as_json
-def prune(app: str, older_than: str | None, as_json: bool) -> None:
+@json_option
+def prune(app: str, older_than: str | None, json: bool) -> None:
     """Delete published rows, and forget processed messages, that were kept for as long as the application says.
 
     \b
@@ -196,8 +195,8 @@ def prune(app: str, older_than: str | None, as_json: bool) -> None:
     keep = duration(found.outbox.policy.keep or "0s", "outbox.keep")
     published = Claims(found.database, found.outbox.table).prune(age if age is not None else keep)
     processed = found.inbox.prune(age) if age is not None else found.forget_processed()
-    if as_json:
-        click.echo(msgspec.json.encode({"published": published, "processed": processed}))
+    if json:
+        as_json({"published": published, "processed": processed})
         return
     click.echo(f"{published} published rows deleted")
     click.echo(f"{processed} processed messages forgotten")

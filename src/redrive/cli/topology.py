@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from redrive.admin.target import BrokerTarget
 from redrive.cli.exits import CONFLICT, FOUND
 from redrive.cli.migrate import migrate
+from redrive.cli.places import json_option
+from redrive.cli.printing import as_json, note
 from redrive.cli.sources import (
     broker_options,
     load_target,
@@ -34,7 +35,6 @@ from redrive.topology.snapshot import BrokerSnapshot
 _MARKS = {Action.CREATE: "+", Action.UNCHANGED: "=", Action.CONFLICT: "!", Action.UNSEEN: "?", Action.EXTRA: "·"}
 _COLOURS = {Action.CREATE: "green", Action.CONFLICT: "red", Action.UNSEEN: "yellow"}
 
-as_json = click.option("--json", "as_json", is_flag=True, help="JSON for scripts.")
 vhost_option = click.option("--vhost", default="/", show_default=True, help="The virtual host.")
 version_option = click.option(
     "--for", "version", default="4.3", show_default=True, help="The version of RabbitMQ that it is for."
@@ -67,8 +67,8 @@ topology.add_command(migrate)
 @click.argument("app")
 @broker_options
 @click.option("--all", "everything", is_flag=True, help="Show also what is unchanged.")
-@as_json
-def plan(app: str, broker: str | None, management: str | None, everything: bool, as_json: bool) -> None:
+@json_option
+def plan(app: str, broker: str | None, management: str | None, everything: bool, json: bool) -> None:
     """Show what `apply` would do. Changes nothing.
 
     \b
@@ -76,22 +76,22 @@ def plan(app: str, broker: str | None, management: str | None, everything: bool,
     redrive topology plan topology.toml --broker amqp://localhost/ --all
     """
     found, snapshot = run(_plan, load_target(app, broker, management))
-    _show(found, snapshot, everything, as_json)
+    _show(found, snapshot, everything, json)
 
 
 @topology.command(short_help="Exit with 9 if the broker differs: for deploy pipelines.")
 @click.argument("app")
 @broker_options
 @click.option("--strict", is_flag=True, help="What nobody asked for is drift too.")
-@as_json
-def check(app: str, broker: str | None, management: str | None, strict: bool, as_json: bool) -> None:
+@json_option
+def check(app: str, broker: str | None, management: str | None, strict: bool, json: bool) -> None:
     """Exit with 9 if the broker is not as APP wants it: for deploy pipelines. Changes nothing.
 
     \b
     redrive topology check uploads:app --strict
     """
     found, snapshot = run(_plan, load_target(app, broker, management))
-    _show(found, snapshot, False, as_json)
+    _show(found, snapshot, False, json)
     if not found.is_empty or (strict and found.by(Action.EXTRA)):
         sys.exit(FOUND)
 
@@ -104,17 +104,17 @@ async def _plan(target: BrokerTarget) -> tuple[Plan, BrokerSnapshot]:
 @topology.command()
 @click.argument("app")
 @broker_options
-@as_json
-def apply(app: str, broker: str | None, management: str | None, as_json: bool) -> None:
+@json_option
+def apply(app: str, broker: str | None, management: str | None, json: bool) -> None:
     """Make what is missing. Never deletes or purges; does nothing if anything conflicts.
 
     \b
     redrive topology apply uploads:app --broker amqps://deploy:secret@rabbit.example.com/
     """
     done, snapshot = run(_apply, load_target(app, broker, management))
-    _show(done, snapshot, False, as_json, applied=not done.conflicts)
+    _show(done, snapshot, False, json, applied=not done.conflicts)
     if done.conflicts:
-        click.echo("redrive: nothing was applied, because of the conflicts", err=True)
+        note("redrive: nothing was applied, because of the conflicts")
         sys.exit(CONFLICT)
 
 
@@ -126,9 +126,9 @@ async def _apply(target: BrokerTarget) -> tuple[Plan, BrokerSnapshot]:
         return found, connected.snapshot
 
 
-def _show(plan: Plan, snapshot: BrokerSnapshot, everything: bool, as_json: bool, *, applied: bool = False) -> None:
-    if as_json:
-        click.echo(msgspec.json.encode(_as_data(plan, snapshot)))
+def _show(plan: Plan, snapshot: BrokerSnapshot, everything: bool, json: bool, *, applied: bool = False) -> None:
+    if json:
+        as_json(_as_data(plan, snapshot))
         return
     hidden = set() if everything else {Action.UNCHANGED}
     for step in plan.steps:
@@ -138,9 +138,9 @@ def _show(plan: Plan, snapshot: BrokerSnapshot, everything: bool, as_json: bool,
     counts = ", ".join(f"{plan.count(action)} {words.get(action, action)}" for action in Action if plan.count(action))
     click.echo(f"{snapshot.server}: {counts or 'nothing wanted'}")
     if plan.by(Action.UNSEEN) and not applied:
-        click.echo("redrive: plain AMQP cannot list bindings; --management can", err=True)
+        note("redrive: plain AMQP cannot list bindings; --management can")
     if plan.conflicts:
-        click.echo("redrive: RabbitMQ cannot change a queue in place; `redrive topology migrate` can", err=True)
+        note("redrive: RabbitMQ cannot change a queue in place; `redrive topology migrate` can")
 
 
 def _line(step: Step) -> str:

@@ -18,13 +18,11 @@ LONGEST = 40  # it stands in names of queues, images and units
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
 # What Redrive, its extras and a service's tests import.
-THEIRS = frozenset(
-    (
-        *("aiosqlite", "alembic", "celery", "click", "fastapi", "h11", "jinja2", "jwt", "msgspec", "multipart", "mypy"),
-        *("opentelemetry", "prometheus_client", "psycopg", "pytest", "pytest_asyncio", "python_multipart", "redrive"),
-        *("rich", "ruff", "sqlalchemy", "uvicorn", "uvloop", "yaml"),
-    )
-)
+THEIRS = frozenset({
+    "aiosqlite", "alembic", "celery", "click", "fastapi", "h11", "jinja2", "jwt", "msgspec", "multipart", "mypy",
+    "opentelemetry", "prometheus_client", "psycopg", "pytest", "pytest_asyncio", "python_multipart", "redrive", "rich",
+    "ruff", "sqlalchemy", "uvicorn", "uvloop", "yaml",
+})  # fmt: skip
 # Folders that a project has beside its package.
 _FOLDERS = frozenset({"build", "dist", "docs", "site", "src", "test", "tests", "venv"})
 
