@@ -33,8 +33,8 @@ from redrive.client import Connection, Delivery, Properties
 from redrive.client.publisher import Publish
 from redrive.recovery.retry import Retry
 from redrive.runtime.dlq.operation import Kind, Order, Ramp, Selection
+from redrive.store.application_tables import RowState
 from redrive.store.schema import Schema
-from redrive.store.tables import RowState
 from redrive.testing.broker import ThreadedBroker
 
 MINUTE = timedelta(minutes=1)

@@ -41,8 +41,8 @@ from redrive.recovery.retry import Exponential, Retry
 from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Outcome, Settled
 from redrive.runtime.specs import BatchSpec, ConsumerSpec
 from redrive.runtime.transactions import InboxPolicy
+from redrive.store.application_tables import InboxNames, OutboxNames
 from redrive.store.outbox import OutboxPolicy
-from redrive.store.tables import InboxNames, OutboxNames
 from redrive.topology import Exchange, Naming, Queue
 from redrive.topology.doctor import RULES
 

@@ -31,8 +31,8 @@ from examples.nfe.settings import load
 from examples.nfe.storage import XmlStorage
 from redrive import App, Naming, Park, Retry
 from redrive.runtime.transactions import InboxPolicy
+from redrive.store.application_tables import InboxNames, OutboxNames
 from redrive.store.outbox import OutboxPolicy
-from redrive.store.tables import InboxNames, OutboxNames
 from redrive.store.transport import Transport
 
 log = logging.getLogger("sagnus.nfe")

@@ -43,13 +43,13 @@ from redrive.runtime.provisioning import insist, provision
 from redrive.runtime.publishing import Around, Publisher, nothing_around
 from redrive.runtime.specs import ConsumerSpec
 from redrive.runtime.tidying import tidying
+from redrive.store.application_tables import InboxNames, OutboxNames
 from redrive.store.claims import Claims
 from redrive.store.database import Database
 from redrive.store.inbox import Inbox
 from redrive.store.outbox import Outbox, OutboxPolicy
 from redrive.store.outbox_relay import Relay
 from redrive.store.schema import Schema, channel_of
-from redrive.store.tables import InboxNames, OutboxNames
 from redrive.store.transport import Transport, arrange
 from redrive.store.waking import Waker
 from redrive.stranded import stranded_warning

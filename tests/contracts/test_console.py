@@ -35,8 +35,8 @@ from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable
 from redrive.recovery.retry import Retry
 from redrive.runtime.dlq.operation import Counts, Item, Outcome, State
+from redrive.store.application_tables import RowState
 from redrive.store.schema import Schema
-from redrive.store.tables import RowState
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology import Queue, Topology
 

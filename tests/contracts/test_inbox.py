@@ -25,9 +25,9 @@ from redrive.integrations.logs import LogObserver
 from redrive.integrations.prometheus import PrometheusObserver, exposition
 from redrive.runtime.observing import Outcome
 from redrive.runtime.transactions import InboxPolicy
+from redrive.store.application_tables import InboxNames, RowState
 from redrive.store.claims import Claims
 from redrive.store.inbox import Inbox
-from redrive.store.tables import InboxNames, RowState
 from redrive.store.transactions import StoreTransactions
 from redrive.testing.broker import ThreadedBroker
 from redrive.wire.properties import Properties

@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from redrive.errors import ConfigurationError
+from redrive.store.application_tables import OutboxNames, RowState
 from redrive.store.claims import Claim, Claims, OutboxRow, Refused
 from redrive.store.database import Database
 from redrive.store.envelope import CloudEvent, Envelope
 from redrive.store.outbox import Outbox, OutboxPolicy
 from redrive.store.schema import Schema
-from redrive.store.tables import OutboxNames, RowState
 from redrive.wire.properties import decode_properties
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "outbox.md"

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from redrive import App
 from redrive.client import Connection
 from redrive.errors import TopologyMissing
+from redrive.store.application_tables import RowState
 from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
 from redrive.store.outbox_relay import Relay
-from redrive.store.tables import RowState
 from redrive.testing import Endpoint
 from tests.support.proxy import FaultProxy
 

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from redrive.errors import ConfigurationError
+from redrive.store.application_tables import inbox_table, outbox_table
 from redrive.store.database import Database
 from redrive.store.schema import LATEST, VERSION_TABLE, Schema
-from redrive.store.tables import inbox_table, outbox_table
 
 FIRST = {"redrive_outbox", "redrive_inbox"}
 SECOND = {"redrive_operations", "redrive_operation_items", "redrive_audit"}

@@ -15,8 +15,8 @@ from redrive.cli.dlq.telling import look
 from redrive.client import Connection
 from redrive.inspection.embedded import EmbeddedWatcher
 from redrive.inspection.management import Management, ManagementWatcher
-from redrive.runtime.migration import Terms, migrate
-from redrive.runtime.migration_ports import Watcher
+from redrive.runtime.migration import migrate
+from redrive.runtime.migration_ports import Terms, Watcher
 from redrive.topology import Definitions, QueueDefinition
 from redrive.topology.migration import migrated_queue
 

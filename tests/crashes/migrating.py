@@ -19,8 +19,8 @@ from redrive.client import Connection
 from redrive.errors import ConnectionFailed, MigrationPaused, MigrationRefused
 from redrive.inspection.embedded import EmbeddedWatcher
 from redrive.inspection.management import Management, ManagementWatcher
-from redrive.runtime.migration import Terms, migrate
-from redrive.runtime.migration_ports import Watcher
+from redrive.runtime.migration import migrate
+from redrive.runtime.migration_ports import Terms, Watcher
 from redrive.topology.definitions import Definitions
 
 

@@ -40,8 +40,8 @@ from redrive.client.url import BrokerURL
 from redrive.errors import ConnectionLost, NotPublished, PublishUnknown
 from redrive.inspection.embedded import EmbeddedWatcher
 from redrive.inspection.management import Management, ManagementWatcher
-from redrive.runtime.migration import Terms, migrate
-from redrive.runtime.migration_ports import Watcher
+from redrive.runtime.migration import migrate
+from redrive.runtime.migration_ports import Terms, Watcher
 from redrive.testing import RabbitMQ
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology.definitions import BindingDefinition, Definitions, QueueDefinition

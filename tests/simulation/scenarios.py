@@ -20,7 +20,8 @@ from redrive.inspection.embedded import EmbeddedWatcher, read_status
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Route
 from redrive.runtime.dlq.operation import Kind, Order
-from redrive.runtime.migration import Terms, migrate
+from redrive.runtime.migration import migrate
+from redrive.runtime.migration_ports import Terms
 from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore

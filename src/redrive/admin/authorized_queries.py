@@ -20,7 +20,7 @@ from redrive.runtime.dlq.audit import AuditEntry
 from redrive.runtime.dlq.looking import By, Found, Grouping, Page
 from redrive.runtime.dlq.operation import Item, Operation, Outcome, State, Wish
 from redrive.runtime.dlq.spending import NO_RISK, Risk
-from redrive.store.tables import RowState
+from redrive.store.application_tables import RowState
 from redrive.topology.definitions import Definitions
 from redrive.topology.doctor import Finding, examine
 from redrive.topology.plan import Plan as TopologyPlan

@@ -31,9 +31,9 @@ from redrive.inspection.embedded import EmbeddedWatcher
 from redrive.inspection.management import Management, ManagementWatcher
 from redrive.protocol.handshake import Plain
 from redrive.recovery.durations import duration
-from redrive.runtime.migration import Result, Terms, prospect
 from redrive.runtime.migration import migrate as carry_out
-from redrive.runtime.migration_ports import Watcher
+from redrive.runtime.migration import prospect
+from redrive.runtime.migration_ports import Result, Terms, Watcher
 from redrive.text import did_you_mean, pluralise
 from redrive.topology.migration_plan import MigrationPlan
 

@@ -22,11 +22,11 @@ from redrive.integrations.http import HealthServer
 from redrive.integrations.monitoring import outbox_facts
 from redrive.integrations.prometheus import PrometheusObserver, exposition
 from redrive.recovery.durations import brief, duration
+from redrive.store.application_tables import RowState
 from redrive.store.claims import Claims
 from redrive.store.database import Database
 from redrive.store.outbox_relay import Relay
 from redrive.store.schema import Schema
-from redrive.store.tables import RowState
 
 _STATES = {state.name.lower(): state for state in RowState}
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import replace
 from typing import TypeAlias
 
 from redrive.errors import (
@@ -30,10 +29,9 @@ from redrive.errors import (
     RedriveError,
     ResourceLocked,
 )
-from redrive.protocol.content import Delivery
 from redrive.runtime.carrying import Choice, Lane, Pump
 from redrive.runtime.migration_journal import Journal, locked
-from redrive.runtime.migration_ports import Migrator, Watcher
+from redrive.runtime.migration_ports import Migrator, Result, Terms, Watcher
 from redrive.runtime.operations import Operations, Usage
 from redrive.topology.definitions import (
     BindingDefinition,
@@ -65,29 +63,10 @@ Tell: TypeAlias = Callable[[str], None]
 _ROUNDS = 20
 # How long a queue may take to become empty: so many seconds, and one more for so many messages.
 _HALF_A_MINUTE, _SLOWEST = 30.0, 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """On which conditions a queue is migrated."""
-
-    wait_for_consumers: bool = False  # else it is refused while there are any
-    timeout: timedelta | None = None  # how long to wait for them, and for what they hold
-    allow_reorder: bool = False  # may a few messages come after younger ones, if producers leave no gap?
-    attempts: int = 10  # to find such a gap
-    settle: timedelta = timedelta(seconds=1)
-    youth: timedelta = timedelta(seconds=2)
-    window: int = 200  # how many messages are carried at a time
-
-
-@dataclass(slots=True)
-class Result:
-    queue: str
-    migrated: bool = False  # else it was as wanted already
-    resumed: bool = False
-    retreats: int = 0
-    reordered: int = 0  # messages that came after younger ones, as was allowed
-    carried: dict[str, int] = field(default_factory=dict)  # by the queue they were taken from
+_TOO_BUSY = (
+    "the producers leave no moment in which nothing waits: stop them for a second, or allow that some messages come "
+    "after younger ones (--allow-reorder)"
+)
 
 
 async def prospect(queue: str, wanted: Definitions, broker: Migrator, watcher: Watcher) -> MigrationPlan | None:
@@ -118,15 +97,11 @@ async def migrate(
         migration = Migration(operations, watcher, journal, names, terms, user=user, tell=tell)
         try:
             record = await journal.read()
-            resumed = record is not None
+            migration.result.resumed = record is not None
             if record is None:
                 record = await migration.begin(wanted)
         except (ConnectionLost, PublishError) as error:  # it may have begun
             raise MigrationPaused(queue, "begin", str(error)) from error
-        if resumed and record is not None:
-            tell(f"going on with step {str(record.step)!r} of a migration that was begun")
-            migration.result.resumed = True
-            await asyncio.sleep(terms.settle.total_seconds())  # what a dead process held must be back in its queues
         if record is not None:
             await migration.run(record)
         return migration.result
@@ -192,6 +167,9 @@ class Migration:
         return plan.record
 
     async def run(self, record: Record) -> None:
+        if self.result.resumed:
+            self._tell(f"going on with step {str(record.step)!r} of a migration that was begun")
+            await self._settle()  # what a dead process held must be back in its queues
         following: Record | None = record
         while following is not None:
             record = following
@@ -218,7 +196,9 @@ class Migration:
     async def _prepare(self, record: Record) -> Record:
         made: list[Definition] = []
         try:
-            await self._try_out(record)
+            # Does the broker accept the wanted arguments? When the old queue is gone it is too late to find out.
+            await self._operations.make(replace(record.wanted, name=self._names.trial))
+            await self._operations.delete_idle(self._names.trial, record.wanted.type)
             await self._make_helpers(record, made)
             for definition in record.needs:
                 await self._operations.make(definition)
@@ -229,12 +209,6 @@ class Migration:
             reasons = error.reasons if isinstance(error, MigrationRefused) else [f"the broker refuses it: {error}"]
             raise MigrationRefused(self._names.queue, reasons) from error
         return record.then(Step.DETOUR)
-
-    async def _try_out(self, record: Record) -> None:
-        """Would the broker take the wanted arguments? To learn it when the old queue is gone is too late."""
-        trial = replace(record.wanted, name=self._names.trial)
-        await self._operations.make(trial)
-        await self._operations.delete_idle(trial.name, trial.type)
 
     async def _make_helpers(self, record: Record, made: list[Definition]) -> None:
         server = (await self._watcher.snapshot()).server
@@ -356,7 +330,7 @@ class Migration:
             await self._settle()
             is_right = not await self._operations.ready(gate)
         elif self.result.retreats >= self._terms.attempts:
-            raise self._paused(record, self._too_busy())
+            raise self._paused(record, _TOO_BUSY)
         else:
             is_right = await self._switch_over(record)
         if not is_right and self._terms.allow_reorder:
@@ -371,7 +345,7 @@ class Migration:
         async with self._pump(gate, self._home(self._names.queue)) as pump:
             is_empty = await self._lull(pump, gate)
             if not is_empty and not self._terms.allow_reorder:
-                raise self._paused(record, self._too_busy())
+                raise self._paused(record, _TOO_BUSY)
             await self._operations.make(entrance(self._names))
             if is_empty:
                 is_empty = await pump.silence(self._terms.settle.total_seconds())
@@ -390,12 +364,6 @@ class Migration:
         except TimeoutError:
             return False
         return True
-
-    def _too_busy(self) -> str:
-        return (
-            "the producers leave no moment in which nothing waits: stop them for a second, or allow that some messages "
-            "come after younger ones (--allow-reorder)"
-        )
 
     async def _retreat(self, record: Record) -> Record:
         """What came over the router since the switch must go behind what still waits in the gate."""
@@ -440,18 +408,12 @@ class Migration:
     # Carrying -----------------------------------------------------------------------------------------
 
     def _aside(self, target: str) -> Choice:
-        return self._lane(target, waits=True)
+        lane = Lane(self._names.lane(target), waits=True)
+        return lambda _: lane
 
     def _home(self, target: str) -> Choice:
-        return self._lane(target, waits=False)
-
-    def _lane(self, target: str, *, waits: bool) -> Choice:
-        lane = Lane(self._names.lane(target), waits)
-
-        def choose(_: Delivery) -> Lane:
-            return lane
-
-        return choose
+        lane = Lane(self._names.lane(target), waits=False)
+        return lambda _: lane
 
     def _pump(self, source: str, choose: Choice) -> Pump:
         return Pump(self._operations, source, choose, window=self._terms.window, user=self._user)

@@ -1,8 +1,12 @@
-"""What a migration asks of a broker (`redrive.client.Connection`) and of its watchers (`redrive.inspection`)."""
+"""The conditions and the result of a migration, and its ports.
+
+`redrive.client.Connection` is a `Migrator`; `redrive.inspection` has the watchers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, Self, TypeVar
 
@@ -13,6 +17,31 @@ from redrive.topology.snapshot import BrokerSnapshot
 from redrive.wire.method import Method
 
 M = TypeVar("M", bound=Method)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The conditions on which a queue is migrated."""
+
+    wait_for_consumers: bool = False  # else it is refused while there are any
+    timeout: timedelta | None = None  # how long to wait for them, and for what they hold
+    allow_reorder: bool = False  # may a few messages come after younger ones, if producers leave no gap?
+    attempts: int = 10  # to find such a gap
+    settle: timedelta = timedelta(seconds=1)
+    youth: timedelta = timedelta(seconds=2)
+    window: int = 200  # how many messages are carried at a time
+
+
+@dataclass(slots=True)
+class Result:
+    """What a migration did."""
+
+    queue: str
+    migrated: bool = False  # else it was as wanted already
+    resumed: bool = False
+    retreats: int = 0
+    reordered: int = 0  # messages that came after younger ones, as was allowed
+    carried: dict[str, int] = field(default_factory=dict)  # by the queue they were taken from
 
 
 class Deliveries(Consuming, Protocol):

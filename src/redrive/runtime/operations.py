@@ -7,7 +7,7 @@ more: the lock went with it, and somebody else may hold it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from redrive.errors import ConnectionLost, NotFound, PreconditionFailed
 from redrive.runtime.migration_ports import Migrator
@@ -69,15 +69,9 @@ class Operations:
             case QueueDefinition():
                 await self._ask(_queue(definition), m.QueueDeclareOk)
             case BindingDefinition(destination_type="queue"):
-                await self._ask(_binding(definition), m.QueueBindOk)
+                await self._ask(m.QueueBind(**_binding(definition)), m.QueueBindOk)
             case BindingDefinition():
-                bind = m.ExchangeBind(
-                    destination=definition.destination,
-                    source=definition.source,
-                    routing_key=definition.routing_key,
-                    arguments=dict(definition.arguments),
-                )
-                await self._ask(bind, m.ExchangeBindOk)
+                await self._ask(m.ExchangeBind(**_binding(definition)), m.ExchangeBindOk)
 
     async def lock(self, name: str) -> None:
         """A queue that only this connection can have, and that goes with it."""
@@ -88,21 +82,9 @@ class Operations:
     async def unbind(self, binding: BindingDefinition) -> None:
         """What is not bound, or not even there, is unbound already."""
         if binding.destination_type == "queue":
-            unbind = m.QueueUnbind(
-                queue=binding.destination,
-                exchange=binding.source,
-                routing_key=binding.routing_key,
-                arguments=dict(binding.arguments),
-            )
-            await self._ask(unbind, m.QueueUnbindOk)
+            await self._ask(m.QueueUnbind(**_binding(binding)), m.QueueUnbindOk)
         else:
-            unbind_exchange = m.ExchangeUnbind(
-                destination=binding.destination,
-                source=binding.source,
-                routing_key=binding.routing_key,
-                arguments=dict(binding.arguments),
-            )
-            await self._ask(unbind_exchange, m.ExchangeUnbindOk)
+            await self._ask(m.ExchangeUnbind(**_binding(binding)), m.ExchangeUnbindOk)
 
     async def delete_exchange(self, name: str) -> None:
         await self._ask(m.ExchangeDelete(exchange=name), m.ExchangeDeleteOk)
@@ -131,7 +113,7 @@ class Operations:
             return False
         self.check()
         try:
-            await self.broker.ask_together(_delete(old.name, old.type), _queue(new), _binding(binding))
+            await self.broker.ask_together(_delete(old.name, old.type), _queue(new), m.QueueBind(**_binding(binding)))
         except PreconditionFailed:
             return False
         self.check()
@@ -163,10 +145,8 @@ def _queue(definition: QueueDefinition) -> m.QueueDeclare:
     )
 
 
-def _binding(definition: BindingDefinition) -> m.QueueBind:
-    return m.QueueBind(
-        queue=definition.destination,
-        exchange=definition.source,
-        routing_key=definition.routing_key,
-        arguments=dict(definition.arguments),
-    )
+def _binding(definition: BindingDefinition) -> dict[str, Any]:
+    """Return the fields of a binding, as the methods that bind and unbind a queue or an exchange name them."""
+    names = ("queue", "exchange") if definition.destination_type == "queue" else ("destination", "source")
+    ends = dict(zip(names, (definition.destination, definition.source), strict=True))
+    return {**ends, "routing_key": definition.routing_key, "arguments": dict(definition.arguments)}

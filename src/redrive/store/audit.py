@@ -20,7 +20,7 @@ from redrive.deadletters.redaction import redact_text
 from redrive.errors import AuditUnavailable, ConfigurationError
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.store.database import Database
-from redrive.store.tables import audit_table
+from redrive.store.operator_tables import audit_table
 
 
 class Audit:

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from redrive.store.application_tables import RowState
 from redrive.store.columns import storable
 from redrive.store.database import Database
 from redrive.store.outbox_rows import (
@@ -43,7 +44,6 @@ from redrive.store.outbox_rows import (
     shown_moment,
     shown_row,
 )
-from redrive.store.tables import RowState
 
 _MOST_ERROR = 1000
 _MOST_ATTEMPTS = 1_000_000_000

@@ -1,4 +1,4 @@
-"""Kinds of columns that mean the same on SQLite and on PostgreSQL.
+"""Types of columns, and indexes, that mean the same on SQLite and on PostgreSQL.
 
 SQLite keeps no time zone, and PostgreSQL answers in that of the session: a `Moment` goes in and comes out in UTC.
 
@@ -10,8 +10,12 @@ for that, so a `Words` column writes them as `\\x00` and `\\udcff`, and cuts wha
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
+
+# SQLite counts rows by itself only in a column that is an INTEGER and nothing else.
+BIG_INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 class Moment(sa.TypeDecorator[datetime]):
@@ -52,3 +56,8 @@ def storable(text: str, most: int) -> str:
         return text
     text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def partial_index(table: sa.Table, name: str, columns: list[sa.Column[Any]], where: sa.ColumnElement[bool]) -> None:
+    """Give a table an index that holds only the rows for which `where` is true."""
+    sa.Index(f"{table.name}_{name}", *columns, postgresql_where=where, sqlite_where=where)

@@ -27,7 +27,7 @@ from redrive.errors import ConfigurationError, OperationConflict, OperationNotFo
 from redrive.runtime.dlq.operation import Counts, Item, Operation, Order, Outcome, State, Wish
 from redrive.store.bulk import insert_rows
 from redrive.store.database import Database
-from redrive.store.tables import is_running, items_table, operations_table
+from redrive.store.operator_tables import is_running, items_table, operations_table
 
 _MOST_FOUND = 20  # of what begins alike: more is no answer
 _CHUNK = 10_000  # rows

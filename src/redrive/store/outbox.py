@@ -28,8 +28,8 @@ from redrive.errors import ConfigurationError
 from redrive.runtime.codecs import Codecs
 from redrive.runtime.message import current_message
 from redrive.runtime.publishing import uuid7
+from redrive.store.application_tables import OutboxNames, outbox_table
 from redrive.store.envelope import Envelope
-from redrive.store.tables import OutboxNames, outbox_table
 from redrive.store.transport import Transport
 from redrive.topology.declared import Exchange
 from redrive.wire.properties import PERSISTENT, Properties

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from redrive.runtime.dlq.operation import Order
 from redrive.store.database import Database
-from redrive.store.tables import plans_table
+from redrive.store.operator_tables import plans_table
 
 LASTS = timedelta(minutes=15)
 

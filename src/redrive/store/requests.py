@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from redrive.store.database import Database
-from redrive.store.tables import requests_table
+from redrive.store.operator_tables import requests_table
 
 LASTS = timedelta(hours=24)
 _UNANSWERED = timedelta(minutes=1)

@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from redrive.errors import ConfigurationError
+from redrive.store.application_tables import InboxNames, OutboxNames, inbox_table, outbox_table
 from redrive.store.audit import append_only_statements
 from redrive.store.database import Database
-from redrive.store.tables import (
-    InboxNames,
-    OutboxNames,
+from redrive.store.operator_tables import (
     audit_table,
-    inbox_table,
     items_table,
     keys_table,
     operations_table,
-    outbox_table,
     plans_table,
     requests_table,
     sessions_table,

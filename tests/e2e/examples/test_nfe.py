@@ -38,8 +38,8 @@ from examples.nfe.storage import XmlStorage
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import ConfigurationError
 from redrive.inspection import inspect_broker
+from redrive.store.application_tables import RowState
 from redrive.store.database import Database
-from redrive.store.tables import RowState
 from redrive.store.transport import Transport
 from redrive.testing.ports import free_port
 from redrive.topology import Server, expand

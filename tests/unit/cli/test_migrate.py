@@ -13,7 +13,7 @@ from redrive.cli import main
 from redrive.cli import migrate as module
 from redrive.client import Connection
 from redrive.inspection.embedded import read_status
-from redrive.runtime.migration import Terms
+from redrive.runtime.migration_ports import Terms
 from redrive.testing import Endpoint, free_port
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology.definitions import Definitions

@@ -10,7 +10,8 @@ import pytest
 from redrive.client import Connection, Delivery, Properties, State
 from redrive.errors import ConnectionLost, MigrationPaused, MigrationRefused, PublishUnknown
 from redrive.inspection.embedded import EmbeddedWatcher
-from redrive.runtime.migration import Result, Terms, migrate, prospect
+from redrive.runtime.migration import migrate, prospect
+from redrive.runtime.migration_ports import Result, Terms
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.migration import Names, Record, Step

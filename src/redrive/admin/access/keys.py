@@ -27,7 +27,7 @@ from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.audit import AuditEntry
 from redrive.store.audit import Audit
 from redrive.store.database import Database
-from redrive.store.tables import keys_table, sessions_table
+from redrive.store.operator_tables import keys_table, sessions_table
 from redrive.text import printable
 
 PREFIX = "rdk_"
