@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
 import click
@@ -14,13 +13,13 @@ from prometheus_client import CollectorRegistry
 from redrive import environment
 from redrive.app import App
 from redrive.cli.exits import NOT_FOUND, USAGE, stop_on_signals
+from redrive.cli.health_pages import health_options, serving_health
 from redrive.cli.places import json_option, limit_option, yes_option
 from redrive.cli.printing import as_json, note
 from redrive.cli.sources import load_app
 from redrive.errors import ConfigurationError
-from redrive.integrations.http import HealthServer
-from redrive.integrations.monitoring import outbox_facts
-from redrive.integrations.prometheus import PrometheusObserver, exposition
+from redrive.integrations.monitoring import outbox_samples
+from redrive.integrations.prometheus import PrometheusObserver, Samples, exposition
 from redrive.recovery.durations import brief, duration
 from redrive.store.application_tables import RowState
 from redrive.store.claims import Claims
@@ -43,8 +42,7 @@ def outbox() -> None:
 
 @outbox.command()
 @click.argument("app")
-@click.option("--health-port", type=int, help="Serve /metrics, /healthz and /readyz here; 0 picks a port.")
-@click.option("--health-host", default="127.0.0.1", show_default=True, help="The address for that.")
+@health_options
 def relay(app: str, health_port: int | None, health_host: str) -> None:
     """Publish the rows of the outbox until told to stop. Several may run at once on PostgreSQL.
 
@@ -65,17 +63,13 @@ class _Relaying:
     def __init__(self, app: App) -> None:
         self._app = app
         self._relay: Relay | None = None
-        self._facts: dict[str, dict[str, float]] = {}
+        self._samples: Samples = {}
         self._registry = CollectorRegistry()
-        PrometheusObserver(self._registry, outboxes=lambda: self._facts)
+        PrometheusObserver(self._registry, sources={"rows of the outbox": lambda: self._samples})
 
     async def run(self, host: str, port: int | None) -> Relay:
         stop = stop_on_signals("finishing the batch; once more to quit at once")
-        async with AsyncExitStack() as stack:
-            if port is not None:
-                health = HealthServer(metrics=self._metrics, ready=self._problems, host=host, port=port)
-                await stack.enter_async_context(health)
-                click.echo(f"health at {health.url}")
+        async with serving_health(host, port, self._metrics, self._problems):
             return await self._app.relay(stop, ready=self._ready)
 
     def _ready(self, relay: Relay) -> None:
@@ -88,7 +82,7 @@ class _Relaying:
         return [] if self._relay.last_error is None else ["the database or the broker is away"]
 
     async def _metrics(self) -> bytes:
-        self._facts = await outbox_facts(self._app)
+        self._samples = await outbox_samples(self._app)
         return exposition(self._registry)
 
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from datetime import timedelta
 from math import inf
 from pathlib import Path
@@ -20,10 +19,10 @@ import click
 
 from redrive.app import App
 from redrive.cli.exits import PARTIAL, stop_on_signals
+from redrive.cli.health_pages import health_options, serving_health
 from redrive.cli.sources import load_app
 from redrive.connected import Running
 from redrive.errors import ConfigurationError
-from redrive.integrations.http import HealthServer
 from redrive.integrations.logs import Form, LogObserver, configure_logging
 from redrive.integrations.monitoring import Monitoring
 from redrive.integrations.tracing import Tracing, instrument
@@ -47,8 +46,7 @@ _RESTARTS = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds
 @click.option(
     "--drain", default="30s", show_default=True, help="How long to finish what is under way when told to stop."
 )
-@click.option("--health-port", type=int, help="Serve /metrics, /healthz and /readyz here; 0 picks a port.")
-@click.option("--health-host", default="127.0.0.1", show_default=True, help="The address for that.")
+@health_options
 @click.option(
     "--log-format",
     type=click.Choice([str(form) for form in Form]),
@@ -121,11 +119,7 @@ class _Work:
 
     async def run(self, host: str, port: int | None) -> bool:
         stop = stop_on_signals("draining; once more to quit at once")
-        async with AsyncExitStack() as stack:
-            if port is not None:
-                health = HealthServer(metrics=self._monitoring.metrics, ready=self._problems, host=host, port=port)
-                await stack.enter_async_context(health)
-                click.echo(f"health at {health.url}")
+        async with serving_health(host, port, self._monitoring.metrics, self._problems):
             return await self._app.work(
                 stop=stop, queues=self._queues, within=self._limit, relay=self._relay, ready=self._ready
             )

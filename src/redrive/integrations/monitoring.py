@@ -18,18 +18,19 @@ from prometheus_client import CollectorRegistry
 from redrive.app import App
 from redrive.connected import Running
 from redrive.errors import RedriveError
-from redrive.integrations.prometheus import PrometheusObserver, exposition
+from redrive.integrations.prometheus import PrometheusObserver, Samples, exposition
 
 log = logging.getLogger("redrive.integrations")
 
 _PATIENCE = 5.0  # seconds for a broker that is asked; whoever scrapes does not wait longer
 
 
-async def outbox_facts(app: App) -> dict[str, dict[str, float]]:
-    """By the outbox's name; nothing when its database is away."""
+async def outbox_samples(app: App) -> Samples:
+    """Return the metrics of the outbox; none when its database is unavailable."""
     try:
         async with asyncio.timeout(_PATIENCE):
-            return {app.outbox.table.name: await asyncio.to_thread(app.outbox_facts)}
+            facts = await asyncio.to_thread(app.outbox_facts)
+            return {f"redrive_outbox_{name}": {(app.outbox.table.name,): value} for name, value in facts.items()}
     except Exception as error:
         said = str(error).partition("\n")[0]  # a database goes on with its statement
         log.warning("what is in the outbox is not known for this scrape: %s", said or "no answer in time")
@@ -44,15 +45,17 @@ class Monitoring:
         self._specs = app.chosen(queues)
         self._relay = relay
         self._depths: dict[tuple[str, str], int] = {}
-        self._outboxes: dict[str, dict[str, float]] = {}
+        self._outbox: Samples = {}
         self._registry = CollectorRegistry()
         app.observers.append(
             PrometheusObserver(
                 self._registry,
                 queues=[spec.queue.name for spec in self._specs],
-                depths=lambda: self._depths,
-                unsettled=lambda: app.connected.unsettled if app.connected is not None else {},
-                outboxes=lambda: self._outboxes,
+                sources={
+                    "depths of queues": lambda: {"redrive_queue_messages": self._depths},
+                    "messages taken from queues": self._unsettled,
+                    "rows of the outbox": lambda: self._outbox,
+                },
             )
         )
 
@@ -60,7 +63,7 @@ class Monitoring:
         """The page that Prometheus reads. What cannot be known now is not told."""
         self._depths = await self._ask(self._app.connected)
         if self._relay:
-            self._outboxes = await outbox_facts(self._app)
+            self._outbox = await outbox_samples(self._app)
         return exposition(self._registry)
 
     async def _ask(self, running: Running | None) -> dict[tuple[str, str], int]:
@@ -72,6 +75,10 @@ class Monitoring:
         except (RedriveError, TimeoutError) as error:
             log.warning("the depths of queues are not known for this scrape: %s", error)
             return {}
+
+    def _unsettled(self) -> Samples:
+        unsettled = self._app.connected.unsettled if self._app.connected is not None else {}
+        return {"redrive_unsettled": {(queue,): count for queue, count in unsettled.items()}}
 
     def problems(self) -> list[str]:
         """Why it should get no work; nothing if all is well."""

@@ -18,10 +18,10 @@ import logging
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -46,14 +46,8 @@ SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5
 # Failed attempts: a message that was snoozed or discarded was so on purpose.
 _FAILED = {Outcome.RETRIED, Outcome.PARKED, Outcome.RELEASED}
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-Depths: TypeAlias = "Callable[[], Mapping[tuple[str, str], int]]"
-Ages: TypeAlias = "Callable[[], Mapping[tuple[str, str], float]]"
-Consumers: TypeAlias = "Callable[[], Mapping[str, int]]"
-Unsettled: TypeAlias = "Callable[[], Mapping[str, int]]"
-Outboxes: TypeAlias = "Callable[[], Mapping[str, Mapping[str, float]]]"  # by table, by the end of the metric's name
+# By the name of a metric, and by the tuple of its labels.
+Samples: TypeAlias = "Mapping[str, Mapping[Any, float]]"
 
 
 # What there is ------------------------------------------------------------------------------------
@@ -182,8 +176,9 @@ class Names:
 class PrometheusObserver(Observer, Collector):
     """Adds up what it is told, and registers itself to be asked. May be told and asked by different threads.
 
-    `queues` are there from the start: a counter that begins at 1 has, for Prometheus, never increased. The callbacks
-    are called at each scrape and give what is known then; the roles are "main", "retry" and "dlq".
+    `queues` are there from the start: a counter that begins at 1 has, for Prometheus, never increased. `sources` are
+    functions, by what they know: each is called at each scrape, and returns samples of the metrics about queues and
+    the outbox. The roles of queues are "main", "retry" and "dlq".
     """
 
     def __init__(
@@ -191,11 +186,7 @@ class PrometheusObserver(Observer, Collector):
         registry: CollectorRegistry = REGISTRY,
         *,
         queues: Iterable[str] = (),
-        depths: Depths | None = None,
-        oldest: Ages | None = None,
-        consumers: Consumers | None = None,
-        unsettled: Unsettled | None = None,
-        outboxes: Outboxes | None = None,
+        sources: Mapping[str, Callable[[], Samples]] | None = None,
     ) -> None:
         self._lock = Lock()
         self._work = defaultdict(Work, {queue: Work() for queue in queues})
@@ -205,11 +196,7 @@ class PrometheusObserver(Observer, Collector):
         self._errors = Names(MOST_ERRORS, r"[A-Za-z_][\w.<>]{0,199}")
         self._reasons = Names(MOST_REASONS, r"[a-z][a-z0-9_-]{0,49}")  # a word, not what somebody wrote into `Park`
         self._exchanges = Names(MOST_EXCHANGES, r"[^\ud800-\udfff]{1,255}")
-        self._depths = depths
-        self._oldest = oldest
-        self._consumers = consumers
-        self._unsettled = unsettled
-        self._outboxes = outboxes
+        self._sources = sources or {}
         registry.register(self)
 
     # What happens for every message
@@ -282,7 +269,7 @@ class PrometheusObserver(Observer, Collector):
             for queue, work in self._work.items():
                 _tell_work(families, queue, work)
             self._tell_rest(families)
-        self._tell_queues(families)
+        self._tell_sources(families)
         return families.values()
 
     def _tell_rest(self, families: Mapping[str, Family]) -> None:
@@ -295,18 +282,16 @@ class PrometheusObserver(Observer, Collector):
             _add(families, "redrive_connected", (name,), connection.is_open)
             _add(families, "redrive_reconnects_total", (name,), connection.total)
 
-    def _tell_queues(self, families: Mapping[str, Family]) -> None:
-        for labels, depth in _asked("depths of queues", self._depths):
-            _add(families, "redrive_queue_messages", labels, depth)
-        for labels, age in _asked("oldest of queues", self._oldest):
-            _add(families, "redrive_queue_oldest_seconds", labels, age)
-        for queue, count in _asked("consumers of queues", self._consumers):
-            _add(families, "redrive_queue_consumers", (queue,), count)
-        for queue, count in _asked("messages taken from queues", self._unsettled):
-            _add(families, "redrive_unsettled", (queue,), count)
-        for table, facts in _asked("rows of the outbox", self._outboxes):
-            for name, value in facts.items():
-                _add(families, f"redrive_outbox_{name}", (table,), value)
+    def _tell_sources(self, families: Mapping[str, Family]) -> None:
+        for what, source in self._sources.items():
+            try:
+                found = source()
+            except Exception:  # the other metrics are wanted then more than ever
+                log.warning("%s are not known for this scrape", what, exc_info=True)
+                continue
+            for name, values in found.items():
+                for labels, value in values.items():
+                    _add(families, name, labels, value)
 
     def __repr__(self) -> str:
         return f"<PrometheusObserver queues={len(self._work)}>"
@@ -350,15 +335,3 @@ def _histogram(families: Mapping[str, Family], name: str) -> HistogramMetricFami
     family = families[name]
     assert isinstance(family, HistogramMetricFamily)
     return family
-
-
-def _asked(what: str, callback: Callable[[], Mapping[K, V]] | None) -> Iterator[tuple[K, V]]:
-    """What a callback knows; nothing if it fails, for the other metrics are wanted then more than ever."""
-    if callback is None:
-        return
-    try:
-        known = callback()
-    except Exception:
-        log.warning("%s are not known for this scrape", what, exc_info=True)
-        return
-    yield from known.items()

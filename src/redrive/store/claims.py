@@ -290,18 +290,11 @@ class Claims:
 
     def prune(self, older_than: timedelta, *, batch: int = 1000) -> int:
         """Delete what was published longer ago than that, a little at a time."""
-        table, removed = self.table, 0
-        while True:
-            old = (
-                sa.select(table.c.id)
-                .where(_is(table, RowState.PUBLISHED), table.c.published_at < self._after(-older_than))
-                .limit(batch)
-            )
-            with self.database.engine.begin() as connection:
-                count = connection.execute(sa.delete(table).where(table.c.id.in_(old))).rowcount
-            removed += count
-            if count < batch:
-                return removed
+        table = self.table
+        old = sa.select(table.c.id).where(
+            _is(table, RowState.PUBLISHED), table.c.published_at < self._after(-older_than)
+        )
+        return self.database.delete_in_batches(table, table.c.id.in_(old.limit(batch)), batch)
 
 
 def _is(table: sa.FromClause, state: RowState) -> sa.ColumnElement[bool]:

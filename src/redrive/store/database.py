@@ -154,6 +154,19 @@ class Database:
         except SQLAlchemyError as error:
             raise explanation(error, str(self)) from None
 
+    def delete_in_batches(self, table: sa.Table, where: sa.ColumnElement[bool], batch: int) -> int:
+        """Run transactions that each delete at most `batch` rows, until none is left. Return how many there were.
+
+        `where` must select at most that many rows at a time.
+        """
+        removed = 0
+        while True:
+            with self.engine.begin() as connection:
+                count = connection.execute(sa.delete(table).where(where)).rowcount
+            removed += count
+            if count < batch:
+                return removed
+
     # Sessions -----------------------------------------------------------------------------------------
 
     def sessions(self) -> sessionmaker[Session]:

@@ -46,7 +46,7 @@ class Inbox:
         """Forget what was processed longer ago than that, by one consumer or by all, a little at a time. A message that
         comes again after that is processed again.
         """
-        table, removed = self.table, 0
+        table = self.table
         before: Any = datetime.now(UTC) - older_than
         if not self.database.is_postgresql:
             before = before.replace(tzinfo=None)
@@ -54,12 +54,7 @@ class Inbox:
         old = sa.select(table.c.consumer, table.c.message_id).where(table.c.processed_at < before).limit(batch)
         if consumer is not None:
             old = old.where(table.c.consumer == consumer)
-        while True:
-            with self.database.engine.begin() as connection:
-                count = connection.execute(sa.delete(table).where(key.in_(old))).rowcount
-            removed += count
-            if count < batch:
-                return removed
+        return self.database.delete_in_batches(table, key.in_(old), batch)
 
 
 def _rows(consumer: str, message_ids: Iterable[str]) -> list[dict[str, str]]:

@@ -214,17 +214,9 @@ class OperationsStore:
         table, items = self.table, self.items_table
         ended_at = sa.func.coalesce(table.c.ended_at, table.c.beat_at, table.c.created_at, type_=table.c.ended_at.type)
         old = sa.select(table.c.id).where(~is_running(table), ended_at < datetime.now(UTC) - older_than)
-        self._delete(items.c.number, sa.select(items.c.number).where(items.c.operation.in_(old)), batch)
-        return self._delete(table.c.id, old, batch)
-
-    def _delete(self, key: sa.Column[Any], which: sa.Select[Any], batch: int) -> int:
-        removed = 0
-        while True:
-            with self.database.engine.begin() as connection:
-                count = connection.execute(sa.delete(key.table).where(key.in_(which.limit(batch)))).rowcount
-            removed += count
-            if count < batch:
-                return removed
+        old_items = sa.select(items.c.number).where(items.c.operation.in_(old)).limit(batch)
+        self.database.delete_in_batches(items, items.c.number.in_(old_items), batch)
+        return self.database.delete_in_batches(table, table.c.id.in_(old.limit(batch)), batch)
 
 
 # Rows -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -113,14 +114,15 @@ class Relay:
         """One batch: claim, publish, mark. How many rows there were."""
         if self._lock is not None:
             await self._lock.keep()
-        batch = _Batch(self._claims, self._batch)
-        rows = await asyncio.to_thread(batch.open)
+        stack = ExitStack()
+        claim = await asyncio.to_thread(stack.enter_context, self._claims.claim(self._batch))
+        rows = claim.rows
         try:
             published, refused = await self._publish(rows) if rows else ([], [])
         except BaseException:
-            await asyncio.to_thread(batch.abandon)
+            await asyncio.to_thread(_abandon, stack)
             raise
-        await asyncio.to_thread(batch.close, published, refused)
+        await asyncio.to_thread(_settle, stack, claim, published, refused)
         self.published += len(published)
         if rows:
             self.last_error = None
@@ -193,33 +195,17 @@ class Relay:
         return f"<Relay published={self.published} parked={self.parked} lanes={self._lanes}>"
 
 
-class _Batch:
-    """A claim that is opened in one thread and closed in another, a while later."""
+# A claim is opened in one thread and closed in another, a while later.
 
-    def __init__(self, claims: Claims, limit: int) -> None:
-        self._context = claims.claim(limit)
-        self._claim: Claim | None = None
 
-    def open(self) -> Sequence[OutboxRow]:
-        self._claim = self._context.__enter__()
-        return self._claim.rows
+def _settle(stack: ExitStack, claim: Claim, published: Sequence[int], refused: Iterable[Refused]) -> None:
+    with stack:
+        claim.settle(published, refused)
 
-    def close(self, published: Sequence[int], refused: Iterable[Refused]) -> None:
-        assert self._claim is not None
-        try:
-            self._claim.settle(published, refused)
-        except BaseException as error:
-            if not self._context.__exit__(type(error), error, error.__traceback__):
-                raise
-        else:
-            self._context.__exit__(None, None, None)
 
-    def abandon(self) -> None:
-        error = RuntimeError("given up")
-        try:
-            self._context.__exit__(RuntimeError, error, None)
-        except RuntimeError:
-            pass
+def _abandon(stack: ExitStack) -> None:
+    with suppress(RuntimeError), stack:
+        raise RuntimeError("abandoned")
 
 
 def rounds(rows: Sequence[OutboxRow]) -> Iterator[list[OutboxRow]]:

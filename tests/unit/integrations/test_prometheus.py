@@ -1,7 +1,6 @@
 """What was told is what is scraped, however much it was and whatever it was called."""
 
 import threading
-from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from redrive.integrations.prometheus import METRICS, PrometheusObserver, exposition
+from redrive.integrations.prometheus import METRICS, PrometheusObserver, Samples, exposition
 from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Outcome, Settled
 
 Q = {"queue": "q.orders"}
@@ -239,10 +238,14 @@ def test_queues_are_asked_for_at_the_scrape(registry: CollectorRegistry) -> None
     depths = {("q.orders", "main"): 5, ("q.orders", "retry"): 2, ("q.orders", "dlq"): 1}
     PrometheusObserver(
         registry,
-        depths=lambda: depths,
-        oldest=lambda: {("q.orders", "retry"): 12.5},
-        consumers=lambda: {"q.orders": 3},
-        unsettled=lambda: {"q.orders": 4},
+        sources={
+            "depths of queues": lambda: {"redrive_queue_messages": depths},
+            "other facts": lambda: {
+                "redrive_queue_oldest_seconds": {("q.orders", "retry"): 12.5},
+                "redrive_queue_consumers": {("q.orders",): 3},
+                "redrive_unsettled": {("q.orders",): 4},
+            },
+        },
     )
     depths["q.orders", "dlq"] = 9
 
@@ -257,7 +260,9 @@ def test_queues_are_asked_for_at_the_scrape(registry: CollectorRegistry) -> None
 
 
 def test_an_outbox_is_told_by_its_table(registry: CollectorRegistry) -> None:
-    PrometheusObserver(registry, outboxes=lambda: {"t": {"pending": 2, "oldest_seconds": 1.5, "published_total": 7}})
+    facts = {"pending": 2, "oldest_seconds": 1.5, "published_total": 7}
+    found = {f"redrive_outbox_{name}": {("t",): value} for name, value in facts.items()}
+    PrometheusObserver(registry, sources={"rows of the outbox": lambda: found})
 
     assert samples(registry, "redrive_outbox_pending") == {("t",): 2}
     assert samples(registry, "redrive_outbox_oldest_seconds") == {("t",): 1.5}
@@ -268,10 +273,10 @@ def test_an_outbox_is_told_by_its_table(registry: CollectorRegistry) -> None:
 def test_when_the_queues_cannot_be_asked_the_rest_is_told_all_the_same(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken() -> Mapping[tuple[str, str], int]:
+    def broken() -> Samples:
         raise OSError("no broker")
 
-    PrometheusObserver(registry, depths=broken).done("q.orders", 0.1)
+    PrometheusObserver(registry, sources={"depths of queues": broken}).done("q.orders", 0.1)
 
     assert registry.get_sample_value("redrive_processed_total", Q | {"outcome": "done"}) == 1
     assert samples(registry, "redrive_queue_messages") == {}
@@ -284,11 +289,18 @@ def test_when_the_queues_cannot_be_asked_the_rest_is_told_all_the_same(
 def test_what_is_served_can_be_read_by_prometheus_and_is_what_the_list_says(registry: CollectorRegistry) -> None:
     observer = PrometheusObserver(
         registry,
-        depths=lambda: {('q."or\\ders\n', "main"): 1},
-        oldest=lambda: {("q", "retry"): 1.0},
-        consumers=lambda: {"q": 1},
-        unsettled=lambda: {"q": 1},
-        outboxes=lambda: {"t": {"pending": 2, "oldest_seconds": 1.5, "parked": 0, "published_total": 7}},
+        sources={
+            "all": lambda: {
+                "redrive_queue_messages": {('q."or\\ders\n', "main"): 1},
+                "redrive_queue_oldest_seconds": {("q", "retry"): 1.0},
+                "redrive_queue_consumers": {("q",): 1},
+                "redrive_unsettled": {("q",): 1},
+                "redrive_outbox_pending": {("t",): 2},
+                "redrive_outbox_oldest_seconds": {("t",): 1.5},
+                "redrive_outbox_parked": {("t",): 0},
+                "redrive_outbox_published_total": {("t",): 7},
+            }
+        },
     )
     observer.done("q", 0.1)
     observer.settled(settled(Outcome.RETRIED, error="E: x"))
