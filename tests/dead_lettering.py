@@ -13,7 +13,7 @@ from redrive.admin.target import BrokerTarget
 from redrive.client import Connection, Properties
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.publisher import Publish
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq.acts import Redriving
 from redrive.runtime.dlq.moving import Mover

@@ -8,7 +8,7 @@ from datetime import timedelta
 from redrive import App
 from redrive.client import Connection
 from redrive.connected import Running
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.testing.watching import Watcher
 
 

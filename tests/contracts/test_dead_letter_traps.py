@@ -39,7 +39,7 @@ from redrive.runtime.dlq.spending import Risk
 from redrive.topology import Queue, QueueType, Topology, expand
 from redrive.topology.peeking import PeekSafety
 from redrive.topology.snapshot import Server
-from redrive.wire.patch import patch_properties, split_table
+from redrive.wire.raw_properties import patch_properties, split_table
 
 TYPES = ["classic", "quorum"]
 DEFAULT_LIMIT = 20  # of quorum queues, from 4.0 on

@@ -17,7 +17,8 @@ import pytest
 from redrive.broker.deadletter import Death, deaths_of, die, is_cycle
 from redrive.broker.dialect import DIALECTS, Dialect
 from redrive.client import Connection, Consumer, Delivery, Properties
-from redrive.wire.patch import (
+from redrive.wire.properties import decode_properties
+from redrive.wire.raw_properties import (
     RawValue,
     find_header,
     join_table,
@@ -28,7 +29,6 @@ from redrive.wire.patch import (
     raw_text,
     raw_timestamp,
 )
-from redrive.wire.properties import decode_properties
 from redrive.wire.values import FieldValue, encode_value
 
 Arguments = Mapping[str, FieldValue]

@@ -47,7 +47,7 @@ from redrive.runtime.dlq.operation import (
     Wish,
 )
 from redrive.runtime.dlq.pipeline import WINDOW
-from redrive.wire.patch import patch_properties
+from redrive.wire.raw_properties import patch_properties
 from tests.support.proxy import FaultProxy
 
 TYPES = ["classic", "quorum"]

@@ -8,7 +8,7 @@ from contracts.observing import drained, eventually, ready, told
 from redrive.client import Connection
 from redrive.client.channel import Channel
 from redrive.errors import BrokerError
-from redrive.protocol.content import Incoming
+from redrive.protocol.messages import Incoming
 from redrive.wire.methods.basic import BasicAck, BasicGet, BasicGetOk, BasicNack, BasicReject, BasicReturn
 from redrive.wire.methods.confirm import ConfirmSelect
 from redrive.wire.methods.queue import QueueBind, QueueUnbind

@@ -18,7 +18,7 @@ from redrive.admin.access.roles import Role
 from redrive.admin.office import Office
 from redrive.admin.web.application import Admin
 from redrive.client import Connection, Properties
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.dlq.audit import AuditEntry
 
 TOMORROW = datetime.now(UTC) + timedelta(days=1)

@@ -17,7 +17,7 @@ from redrive.client.channel import Channel
 from redrive.client.link import Link, open_link
 from redrive.client.url import BrokerURL
 from redrive.errors import BrokerError, RedriveError
-from redrive.protocol.content import Delivery, Incoming
+from redrive.protocol.messages import Delivery, Incoming
 from redrive.wire.frames import OVERHEAD, content_frames, publish_frame
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import (

@@ -26,7 +26,7 @@ from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.testing import Endpoint
 from redrive.testing.embedded import EmbeddedBroker
-from redrive.wire.patch import with_property
+from redrive.wire.raw_properties import with_property
 
 T = TypeVar("T")
 

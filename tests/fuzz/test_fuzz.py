@@ -21,7 +21,7 @@ from fuzzing.rest import check_answer
 from fuzzing.targets import Broken, Target
 from redrive.deadletters.search import Query
 from redrive.errors import ConfigurationError, RemoteProtocolError
-from redrive.protocol.conversation import Conversation
+from redrive.protocol.connection import AmqpConnection
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
 from redrive.runtime.settling import Settlement
 from redrive.wire.frames import BODY, METHOD
@@ -111,46 +111,48 @@ def test_an_input_that_never_ends_is_a_finding(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_conversation_that_lives_on_after_a_violation_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Conversation, "_refuse", lambda *_: None)
+    monkeypatch.setattr(AmqpConnection, "_refuse", lambda *_: None)
 
     assert "after a violation" in found(attempt(SERVER, NONSENSE))
 
 
 def test_a_conversation_that_speaks_after_its_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep_talking(conversation: Conversation, _: RemoteProtocolError) -> None:
+    def keep_talking(conversation: AmqpConnection, _: RemoteProtocolError) -> None:
         conversation.state = ConnectionState.CLOSED
-        monkeypatch.setattr(Conversation, "receive", lambda _conversation, _data: [object()])
+        monkeypatch.setattr(AmqpConnection, "receive", lambda _conversation, _data: [object()])
 
-    monkeypatch.setattr(Conversation, "_refuse", keep_talking)
+    monkeypatch.setattr(AmqpConnection, "_refuse", keep_talking)
 
     assert "heard or said something" in found(attempt(CLIENT, NONSENSE))
 
 
 def test_a_conversation_that_says_what_nobody_can_read_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Conversation, "take", lambda _: b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    monkeypatch.setattr(AmqpConnection, "take", lambda _: b"\x01\x00\x00\x00\x00\x00\x00\x00")
 
     assert "said no frame" in found(attempt(SERVER, DECLARE))
 
 
 def test_a_conversation_that_keeps_more_than_it_was_told_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hoard(conversation: Conversation, data: bytes, _: object) -> None:
+    def hoard(conversation: AmqpConnection, data: bytes, _: object) -> None:
         conversation.hoard = bytes(1000 * len(data))  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(Conversation, "_read", hoard)
+    monkeypatch.setattr(AmqpConnection, "_read", hoard)
 
     assert "bytes kept after hearing" in found(attempt(SERVER, DECLARE))
 
 
 def test_a_bug_in_a_corner_is_found_within_a_few_thousand_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted behind the head of a frame, a channel and its state."""
-    read_other = Conversation._read_other
+    read_other = AmqpConnection._read_other
 
-    def read_other_carelessly(self: Conversation, kind: int, number: int, payload: bytes, events: list[object]) -> None:
+    def read_other_carelessly(
+        self: AmqpConnection, kind: int, number: int, payload: bytes, events: list[object]
+    ) -> None:
         if kind == BODY and number == 1 and self.channel_state(1) is ChannelState.CROSSED:
             raise KeyError(number)
         read_other(self, kind, number, payload, events)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Conversation, "_read_other", read_other_carelessly)
+    monkeypatch.setattr(AmqpConnection, "_read_other", read_other_carelessly)
 
     report = Run("protocol", seed=1).go(inputs=4000)
 
@@ -169,7 +171,7 @@ def test_a_finding_is_saved_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fuzz, "FINDINGS", tmp_path)
-    monkeypatch.setattr(Conversation, "_read_other", lambda *_: 1 / 0)
+    monkeypatch.setattr(AmqpConnection, "_read_other", lambda *_: 1 / 0)
     finding = attempt(SERVER, NONSENSE)
     assert isinstance(finding, Finding)
 

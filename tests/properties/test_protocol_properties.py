@@ -1,6 +1,6 @@
 """A conversation means the same however its bytes arrive, and no bytes at all can break it.
 
-Whole reads take the fast path of `Conversation`, single bytes take the piecemeal one: that they agree is the proof
+Whole reads take the fast path of `AmqpConnection`, single bytes take the piecemeal one: that they agree is the proof
 that the two are one.
 """
 
@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.errors import LocalProtocolError
-from redrive.protocol.content import Delivery, Incoming, Publication
-from redrive.protocol.conversation import Conversation, Event, Violation
+from redrive.protocol.connection import AmqpConnection, Event, Violation
 from redrive.protocol.handshake import Tuning
 from redrive.protocol.lifecycle import LIFECYCLE_METHODS, ConnectionState
+from redrive.protocol.messages import Delivery, Incoming, Publication
 from redrive.wire.frames import METHOD, OVERHEAD, PROTOCOL_HEADER
 from redrive.wire.method import METHODS, Method, Sender, decode_method
 from redrive.wire.methods.basic import BasicDeliver, BasicGetOk, BasicPublish, BasicReturn
@@ -215,7 +215,7 @@ def stream(side: Sender, conversation: list[Say]) -> bytes:
 def heard(side: Sender, data: bytes, split: Split) -> tuple[list[tuple[object, ...]], ConnectionState, bytes]:
     """What the other side makes of these bytes: its events, its state, its answers."""
     pair = opened(split)
-    hearer: Conversation = pair.server if side is Sender.CLIENT else pair.client
+    hearer: AmqpConnection = pair.server if side is Sender.CLIENT else pair.client
     events = pair.tell_server(data) if side is Sender.CLIENT else pair.tell_client(data)
     for event in events:
         assert isinstance(event, Delivery | Publication | Incoming | Violation)
@@ -256,7 +256,7 @@ def test_the_answer_to_a_broken_stream_is_well_formed(
 def test_any_greeting_is_understood_or_refused_in_the_same_way(greeting: bytes, split: Split) -> None:
     outcomes = []
     for way in (whole, split, byte_by_byte):
-        server = Conversation(Sender.SERVER)
+        server = AmqpConnection(Sender.SERVER)
         pair = ConnectionPair(split=way, server=server)
         words = [essence(event)[:3] for event in pair.tell_server(greeting)]  # without the text: it quotes the bytes
         outcomes.append((words, server.state, server.take()))

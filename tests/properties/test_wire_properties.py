@@ -15,9 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redrive.errors import EncodingError, RemoteProtocolError
-from redrive.wire import fields as kinds
+from redrive.wire import argument_types as kinds
 from redrive.wire import frames
-from redrive.wire.fields import Kind
+from redrive.wire.argument_types import ArgumentType
 from redrive.wire.frames import (
     BODY,
     CONTENT_HEAD,
@@ -82,13 +82,13 @@ def whole_numbers(bits: int) -> st.SearchStrategy[int]:
     return st.integers(0, (1 << bits) - 1)
 
 
-def kind_of(annotation: object) -> Kind:
+def kind_of(annotation: object) -> ArgumentType:
     found = get_args(annotation)[1]
-    assert isinstance(found, Kind)
+    assert isinstance(found, ArgumentType)
     return found
 
 
-arguments: dict[Kind, st.SearchStrategy[Any]] = {
+arguments: dict[ArgumentType, st.SearchStrategy[Any]] = {
     kind_of(annotation): strategy
     for annotation, strategy in (
         (kinds.Bit, st.booleans()),

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import NamedTuple, TypeAlias, assert_never
 
-from redrive.protocol.content import Delivery, Incoming, Publication
-from redrive.protocol.conversation import Conversation, Event, Violation
-from redrive.protocol.handshake import ClientHandshake, Plain, Tuning
+from redrive.protocol.connection import AmqpConnection, Event, Violation
+from redrive.protocol.handshake import ClientHandshake, PlainAuth, Tuning
+from redrive.protocol.messages import Delivery, Incoming, Publication
 from redrive.wire.frames import END, HEAD, OVERHEAD, PROTOCOL_HEADER
 from redrive.wire.method import Method, Sender
 from redrive.wire.methods.channel import ChannelOpen, ChannelOpenOk
@@ -89,15 +89,15 @@ class ConnectionPair:
         split: Split = whole,
         offer: Tuning | None = None,
         wish: Tuning | None = None,
-        client: Conversation | None = None,
-        server: Conversation | None = None,
+        client: AmqpConnection | None = None,
+        server: AmqpConnection | None = None,
     ) -> None:
         """`offer` is the broker's tuning and `wish` the client's. Give a conversation to limit its messages."""
         self.split = split
         self.offer = offer or Tuning()
-        self.handshake = ClientHandshake(Plain("guest", "guest"), wish=wish or Tuning())
-        self.client = client or Conversation(Sender.CLIENT)
-        self.server = server or Conversation(Sender.SERVER, offer=self.offer)
+        self.handshake = ClientHandshake(PlainAuth("guest", "guest"), wish=wish or Tuning())
+        self.client = client or AmqpConnection(Sender.CLIENT)
+        self.server = server or AmqpConnection(Sender.SERVER, offer=self.offer)
 
     def tell_server(self, data: bytes) -> list[Event]:
         """Let the server read these bytes, whoever wrote them."""

@@ -17,10 +17,10 @@ from fuzzing.mutation import Mutator
 from fuzzing.playing import Application, look_at, outcome, remote
 from fuzzing.targets import Broken, Target
 from redrive.errors import EncodingError
-from redrive.protocol.content import Delivery, Publication
-from redrive.protocol.conversation import Conversation, Violation
+from redrive.protocol.connection import AmqpConnection, Violation
 from redrive.protocol.handshake import Tuning
 from redrive.protocol.lifecycle import ConnectionState
+from redrive.protocol.messages import Delivery, Publication
 from redrive.wire.frames import (
     BODY,
     CONTENT_HEAD,
@@ -50,8 +50,8 @@ LARGEST_MESSAGE = 5000
 def new_pair() -> ConnectionPair:
     return ConnectionPair(
         offer=TUNING,
-        client=Conversation(Sender.CLIENT, largest_message=LARGEST_MESSAGE, offer=TUNING),
-        server=Conversation(Sender.SERVER, largest_message=LARGEST_MESSAGE, offer=TUNING),
+        client=AmqpConnection(Sender.CLIENT, largest_message=LARGEST_MESSAGE, offer=TUNING),
+        server=AmqpConnection(Sender.SERVER, largest_message=LARGEST_MESSAGE, offer=TUNING),
     )
 
 
@@ -127,7 +127,7 @@ class ConversationTarget(Target):
         return mutator.stream(data, others)
 
     def run(self, data: bytes) -> set[str]:
-        conversation: Conversation = pickle.loads(self._template)
+        conversation: AmqpConnection = pickle.loads(self._template)
         application = Application(conversation)
         words: set[str] = set()
         for read in reads(data):
@@ -161,7 +161,7 @@ def reads(data: bytes) -> Iterator[bytes]:
 # What a conversation promises -----------------------------------------------------------------------------------------
 
 
-def check_end(conversation: Conversation, is_last: bool) -> None:
+def check_end(conversation: AmqpConnection, is_last: bool) -> None:
     if not is_last:
         raise Broken("events after the one that ends the connection")
     if conversation.state is not ConnectionState.CLOSED:
@@ -170,7 +170,7 @@ def check_end(conversation: Conversation, is_last: bool) -> None:
         raise Broken("a closed conversation heard or said something")
 
 
-def check_outgoing(conversation: Conversation, data: bytes) -> None:
+def check_outgoing(conversation: AmqpConnection, data: bytes) -> None:
     """What this side says are frames and methods that the other side can read."""
     for unit in frame_by_frame(data):
         if unit == PROTOCOL_HEADER:
@@ -183,7 +183,7 @@ def check_outgoing(conversation: Conversation, data: bytes) -> None:
             raise Broken(f"said a frame of type {unit[0]}")
 
 
-def check_retained(conversation: Conversation, heard: int) -> None:
+def check_retained(conversation: AmqpConnection, heard: int) -> None:
     """What a conversation keeps is bounded by what it was told, never by what it was promised."""
     kept = retained(conversation, set())
     if kept > 10_000 + 32 * heard:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fuzzing.conversations import LARGEST_MESSAGE, new_pair, opened
 from fuzzing.targets import Target
-from redrive.protocol.conversation import Event
+from redrive.protocol.connection import Event
 from redrive.wire.frames import HEADER, METHOD
 from redrive.wire.method import METHODS, Method, Sender
 from redrive.wire.methods.basic import (

@@ -50,7 +50,7 @@ from redrive.deadletters.edits import Edit
 from redrive.deadletters.redaction import REDACTION
 from redrive.deadletters.timeline import explain
 from redrive.errors import RedriveError
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.story import ParkReason
 from redrive.runtime.dlq.letters import decode_letter, encode_letter

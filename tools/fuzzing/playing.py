@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 from redrive.errors import LocalProtocolError, RemoteProtocolError
 from redrive.protocol.confirms import ConfirmLedger, Pending
-from redrive.protocol.content import Delivery, Incoming, Publication
-from redrive.protocol.conversation import Conversation, Event, Violation
-from redrive.protocol.handshake import ClientHandshake, Plain, read_plain
+from redrive.protocol.connection import AmqpConnection, Event, Violation
+from redrive.protocol.handshake import ClientHandshake, PlainAuth, read_plain
 from redrive.protocol.lifecycle import ConnectionState
+from redrive.protocol.messages import Delivery, Incoming, Publication
 from redrive.wire.method import METHODS, Method, Sender
 from redrive.wire.methods.basic import BasicAck, BasicGet, BasicGetOk, BasicNack, BasicReturn
 from redrive.wire.methods.channel import ChannelOpen
@@ -32,10 +32,10 @@ _BY_NAME = {cls.name: cls for cls in METHODS.values()}
 class Application:
     """Plays the part of `conversation`'s owner."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: AmqpConnection) -> None:
         self.conversation = conversation
         self.react = self._as_client if conversation.side is Sender.CLIENT else self._as_server
-        self._handshake = ClientHandshake(Plain("guest", "guest"))
+        self._handshake = ClientHandshake(PlainAuth("guest", "guest"))
         self._ledger: ConfirmLedger[None] = ConfirmLedger()
         for _ in range(5):
             self._ledger.add(Pending("e", "k", b"\x00\x00", b"body", None))

@@ -41,7 +41,7 @@ from redrive.errors import (
     RedriveError,
     TransformFailed,
 )
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq import looking, planning
 from redrive.runtime.dlq.audit import AuditEntry

@@ -19,7 +19,7 @@ from redrive.broker.session import Session
 from redrive.broker.storage.journal import Journal, StoredMessage
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.vhost import VirtualHost
-from redrive.protocol.handshake import Plain, Tuning
+from redrive.protocol.handshake import PlainAuth, Tuning
 from redrive.wire.values import Table
 
 log = logging.getLogger("redrive.broker")
@@ -77,7 +77,7 @@ class Broker:
         for session in list(self.sessions):
             session.alarm(reason)
 
-    def accepts(self, credentials: Plain) -> bool:
+    def accepts(self, credentials: PlainAuth) -> bool:
         password = self.users.get(credentials.username, "")
         known = hmac.compare_digest(password.encode(), credentials.password.encode())
         return known and credentials.username in self.users

@@ -19,7 +19,7 @@ from redrive.broker.methods.tx import Transaction
 from redrive.broker.queue import Queue
 from redrive.broker.settlement import Settlement, Unacked, give_back, return_order
 from redrive.errors import ReplyCode
-from redrive.protocol.content import Publication
+from redrive.protocol.messages import Publication
 from redrive.wire import methods as m
 from redrive.wire.frames import ack_frame, nack_frame
 from redrive.wire.method import Method

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from redrive.broker.message import Entry
 from redrive.broker.queue import Queue
 from redrive.wire.frames import deliver_frame
-from redrive.wire.patch import patch_properties, raw_long
+from redrive.wire.raw_properties import patch_properties, raw_long
 from redrive.wire.values import encode_short_string
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from redrive.broker.dialect import Dialect
-from redrive.wire.patch import (
+from redrive.wire.raw_properties import (
     RawFields,
     RawValue,
     find_header,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 
-from redrive.wire.patch import check_properties, read_text, with_property
+from redrive.wire.raw_properties import check_properties, read_text, with_property
 from redrive.wire.values import encode_short_string
 
 REPLY_TO = "amq.rabbitmq.reply-to"

@@ -14,8 +14,9 @@ from redrive.broker.dialect import Dialect
 from redrive.broker.errors import precondition
 from redrive.broker.exchanges.header_values import type_name
 from redrive.broker.queue_arguments import LONGEST_TTL
-from redrive.protocol.content import route_exchange, route_key
-from redrive.wire.patch import (
+from redrive.protocol.messages import route_exchange, route_key
+from redrive.wire.properties import PERSISTENT, TRANSIENT, decode_properties
+from redrive.wire.raw_properties import (
     check_properties,
     find_header,
     patch_properties,
@@ -23,7 +24,6 @@ from redrive.wire.patch import (
     read_expiration,
     read_priority,
 )
-from redrive.wire.properties import PERSISTENT, TRANSIENT, decode_properties
 from redrive.wire.values import read_value
 
 _NUMBER = re.compile(r"[+-]?[0-9]+")

@@ -16,7 +16,7 @@ from redrive.broker.errors import access_refused, not_found, precondition
 from redrive.broker.exchanges import Bindings
 from redrive.broker.message import Facts, Message, read_facts
 from redrive.broker.queue import Queue
-from redrive.protocol.content import Publication, route_exchange, route_key
+from redrive.protocol.messages import Publication, route_exchange, route_key
 from redrive.wire.methods.exchange import ExchangeDeclare
 from redrive.wire.properties import decode_properties
 from redrive.wire.values import Table, encode_short_string

@@ -25,10 +25,10 @@ from redrive.broker.methods import connection
 from redrive.broker.vhost import VirtualHost
 from redrive.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
 from redrive.protocol import lifecycle
-from redrive.protocol.content import Incoming, Publication
-from redrive.protocol.conversation import Conversation, Event, Violation
-from redrive.protocol.heartbeat import Heartbeat, Pulse
+from redrive.protocol.connection import AmqpConnection, Event, Violation
+from redrive.protocol.heartbeat import Heartbeat, HeartbeatAction
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.protocol.messages import Incoming, Publication
 from redrive.wire import methods as m
 from redrive.wire.frames import HEARTBEAT_FRAME
 from redrive.wire.method import Method, Sender
@@ -54,7 +54,7 @@ class Session(asyncio.Protocol):
         self.user = ""
         self.writable = True
         self.channels: dict[int, Channel] = {}
-        self.conversation = Conversation(
+        self.conversation = AmqpConnection(
             Sender.SERVER,
             largest_message=broker.dialect.max_message_size,
             offer=broker.tuning,
@@ -357,14 +357,14 @@ class Session(asyncio.Protocol):
     def _on_heartbeat_timer(self) -> None:
         now = self._loop.time()
         match self._heartbeat.pulse(now):
-            case Pulse.LOST if not self._probe_client():
+            case HeartbeatAction.LOST if not self._probe_client():
                 log.warning("%r: missed heartbeats from the client", self)
                 self.abort()
                 return
-            case Pulse.SEND:
+            case HeartbeatAction.SEND:
                 self._heartbeat.last_sent = now
                 self._send_heartbeat()
-            case Pulse.LOST | Pulse.FINE:
+            case HeartbeatAction.LOST | HeartbeatAction.FINE:
                 pass
         self._schedule_heartbeat()
 

@@ -29,7 +29,7 @@ from redrive.errors import (
 )
 from redrive.inspection.embedded import EmbeddedWatcher
 from redrive.inspection.management import Management, ManagementWatcher
-from redrive.protocol.handshake import Plain
+from redrive.protocol.handshake import PlainAuth
 from redrive.recovery.durations import duration
 from redrive.runtime.migration import migrate as carry_out
 from redrive.runtime.migration import prospect
@@ -142,7 +142,7 @@ async def _migrate(target: BrokerTarget, queue: str, terms: Terms) -> Result:
     async with target.looking(name="redrive topology migrate") as connected:
         connection, watcher = connected.connection, _watcher(target, connected)
         credentials = connection.url.credentials
-        user = credentials.username if isinstance(credentials, Plain) else None
+        user = credentials.username if isinstance(credentials, PlainAuth) else None
         return await carry_out(queue, connected.wanted, connection, watcher, terms, user=user, tell=note)
 
 

@@ -30,7 +30,7 @@ from redrive.client.consumer import Consumer, ConsumerState
 from redrive.client.publisher import Publish
 from redrive.client.topology import QueueInfo
 from redrive.client.url import BrokerURL
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.wire.properties import Properties
 
 __all__ = [

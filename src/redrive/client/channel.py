@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from redrive.errors import Closed, LocalProtocolError, RedriveError, RemoteProtocolError, ReplyCode, channel_closed
-from redrive.protocol.content import Delivery, Incoming
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.protocol.messages import Delivery, Incoming
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicAck, BasicCancel, BasicNack, BasicReturn
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelFlow, ChannelFlowOk, ChannelOpen

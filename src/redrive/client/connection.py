@@ -34,7 +34,7 @@ from redrive.errors import (
     ConnectionLost,
     RedriveError,
 )
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff
 from redrive.runtime.ports import Waiter
 from redrive.wire.properties import Properties

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Self
 from redrive.client.channel import Channel
 from redrive.client.settler import ChannelSettler
 from redrive.errors import ConsumerCancelled, RedriveError
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff
 from redrive.runtime.cancellation import ends_task
 from redrive.wire.methods.basic import BasicCancel, BasicCancelOk, BasicConsume, BasicConsumeOk, BasicQos, BasicQosOk

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from redrive.client.channel import Channel
 from redrive.client.settler import ChannelSettler
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.wire.methods.basic import BasicGet, BasicGetOk
 
 if TYPE_CHECKING:

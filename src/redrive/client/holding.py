@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from redrive.client.channel import Channel
 from redrive.client.connection import Connection
 from redrive.errors import Closed, ConsumerCancelled, RedriveError
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.wire import methods as m
 from redrive.wire.frames import ack_frame
 

@@ -28,11 +28,11 @@ from redrive.errors import (
     RemoteProtocolError,
     ReplyCode,
 )
-from redrive.protocol.content import Delivery, Incoming
-from redrive.protocol.conversation import Conversation, Violation
+from redrive.protocol.connection import AmqpConnection, Violation
 from redrive.protocol.handshake import ClientHandshake
-from redrive.protocol.heartbeat import Heartbeat, Pulse
+from redrive.protocol.heartbeat import Heartbeat, HeartbeatAction
 from redrive.protocol.lifecycle import ConnectionState
+from redrive.protocol.messages import Delivery, Incoming
 from redrive.wire import methods as m
 from redrive.wire.method import Method, Sender
 from redrive.wire.values import Table
@@ -99,7 +99,7 @@ def _plainly(error: OSError | UnicodeError) -> str:
 class Link(asyncio.Protocol):
     def __init__(self, url: BrokerURL, host: Host, client_properties: Table, on_change: Callable[[], None]) -> None:
         self.host = host
-        self.conversation = Conversation(Sender.CLIENT)
+        self.conversation = AmqpConnection(Sender.CLIENT)
         self.handshake = ClientHandshake(url.credentials, url.virtual_host, url.tuning, client_properties)
         self.blocked: str | None = None  # the broker's reason not to take publishes
         self.writable = True  # False while the socket takes no more
@@ -169,9 +169,9 @@ class Link(asyncio.Protocol):
             self._write_scheduled = True
             self._loop.call_soon(self._scheduled_write)
 
-    def before_write(self, late_word: Callable[[], None]) -> None:
+    def before_write(self, before_flush: Callable[[], None]) -> None:
         """Have something called just before the next write, so that it can put its words in."""
-        self._late_words.append(late_word)
+        self._late_words.append(before_flush)
         self.write_soon()
 
     def _scheduled_write(self) -> None:
@@ -180,8 +180,8 @@ class Link(asyncio.Protocol):
 
     def write_now(self) -> None:
         late_words, self._late_words = self._late_words, []
-        for late_word in late_words:
-            late_word()
+        for before_flush in late_words:
+            before_flush()
         if self.conversation.outgoing and self._transport is not None and self.alive:
             self._heartbeat.last_sent = self._loop.time()
             self._transport.write(self.conversation.take())
@@ -251,14 +251,14 @@ class Link(asyncio.Protocol):
 
     def _beat(self) -> None:
         match self._heartbeat.pulse(self._loop.time()):
-            case Pulse.LOST:
+            case HeartbeatAction.LOST:
                 silence = self._heartbeat.interval * 2
                 self._end(ConnectionLost(f"{self.host}: silent for {silence:g} s, heartbeats missed"))
                 return
-            case Pulse.SEND:
+            case HeartbeatAction.SEND:
                 self.conversation.beat()
                 self.write_now()
-            case Pulse.FINE:
+            case HeartbeatAction.FINE:
                 pass
         self._schedule_heartbeat()
 
@@ -303,14 +303,14 @@ class Link(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
-            self._farewell(self._transport, reason)
+            self._shutdown(self._transport, reason)
         if not self.opened.done():
             self.opened.set_exception(reason)
         for channel in list(self._channels.values()):
             channel.fail(reason)
         self._on_change()
 
-    def _farewell(self, transport: asyncio.Transport, reason: RedriveError) -> None:
+    def _shutdown(self, transport: asyncio.Transport, reason: RedriveError) -> None:
         if isinstance(reason, BrokerError | RemoteProtocolError) or self.conversation.state is ConnectionState.CLOSED:
             transport.write(self.conversation.take())  # close-ok, or what AMQP prescribes for a violation
             transport.close()

@@ -37,7 +37,7 @@ from redrive.errors import (
     Unroutable,
 )
 from redrive.protocol.confirms import ConfirmLedger, Pending
-from redrive.protocol.content import Incoming
+from redrive.protocol.messages import Incoming
 from redrive.runtime.ports import Waiter
 from redrive.wire.frames import publish_frame
 from redrive.wire.methods.basic import BasicAck, BasicNack, BasicPublish, BasicReturn

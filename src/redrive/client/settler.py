@@ -1,6 +1,6 @@
 """Tells the broker about the deliveries of one channel, in few frames.
 
-Acks wait for the end of the loop's turn and leave merged (`redrive.protocol.settlements`). A handler that never
+Acks wait for the end of the loop's turn and leave merged (`redrive.protocol.acks`). A handler that never
 yields would hold them back for a whole buffer, so a quarter of the prefetch is told at once: the broker
 sends the next messages while these are still being handled. Once the channel has ended, everything is too late:
 the broker has taken its messages back.
@@ -9,15 +9,15 @@ the broker has taken its messages back.
 from __future__ import annotations
 
 from redrive.client.channel import Channel
-from redrive.protocol.content import Delivery
-from redrive.protocol.settlements import Settlements
+from redrive.protocol.acks import AckLedger
+from redrive.protocol.messages import Delivery
 from redrive.wire.frames import ack_frame, nack_frame, reject_frame
 
 
 class ChannelSettler:
     def __init__(self, channel: Channel, *, prefetch: int) -> None:
         self._channel = channel
-        self._settlements = Settlements()
+        self._settlements = AckLedger()
         self._tell_at = max(1, min(prefetch // 4, 256))
         self._waiting = False
         self._unsettled = 0

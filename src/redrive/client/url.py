@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from redrive.errors import InvalidURL
-from redrive.protocol.handshake import Credentials, External, Plain, Tuning
+from redrive.protocol.handshake import Credentials, ExternalAuth, PlainAuth, Tuning
 from redrive.text import did_you_mean
 
 DEFAULT_PORTS = {"amqp": 5672, "amqps": 5671}
@@ -75,7 +75,7 @@ class BrokerURL:
     def __str__(self) -> str:
         """The URL as it may be logged: without the password."""
         scheme = "amqp" if self.tls is None else "amqps"
-        user = f"{self.credentials.username}@" if isinstance(self.credentials, Plain) else ""
+        user = f"{self.credentials.username}@" if isinstance(self.credentials, PlainAuth) else ""
         vhost = "" if self.virtual_host == "/" else self.virtual_host
         return f"{scheme}://{user}{','.join(map(str, self.hosts))}/{vhost}"
 
@@ -135,9 +135,9 @@ def _within(digits: str, low: int, high: int) -> int | None:
 
 def _credentials(userinfo: str, options: _Options) -> Credentials:
     if options.choice("auth_mechanism", ("plain", "external")) == "external":
-        return External()
+        return ExternalAuth()
     username, _, password = userinfo.partition(":")
-    return Plain(unquote(username), unquote(password)) if userinfo else Plain("guest", "guest")
+    return PlainAuth(unquote(username), unquote(password)) if userinfo else PlainAuth("guest", "guest")
 
 
 def _virtual_host(name: str) -> str:

@@ -68,8 +68,8 @@ from redrive.deadletters.header_values import (
 from redrive.errors import RemoteProtocolError
 from redrive.recovery.history import Attempt, HeaderNames, read_history, read_moment, read_text
 from redrive.recovery.story import NAMES, ParkReason
-from redrive.wire.patch import RawValue, read_content_encoding
-from redrive.wire.skim import Skimmed, skim
+from redrive.wire.property_scan import ScannedProperties, skim
+from redrive.wire.raw_properties import RawValue, read_content_encoding
 from redrive.wire.values import FieldValue, as_datetime
 
 UNKNOWN = "unknown"  # the reason of a message that tells none
@@ -217,7 +217,9 @@ _Ending: TypeAlias = "tuple[str | None, str | None, str, str, str, datetime | No
 _EVICTED = (_WAITED, "maxlen")  # it did not fail there: a full dead-letter queue does the same
 
 
-def _summary(raw: bytes, skimmed: Skimmed, body: bytes, queue: str, position: int, names: HeaderNames) -> Summary:
+def _summary(
+    raw: bytes, skimmed: ScannedProperties, body: bytes, queue: str, position: int, names: HeaderNames
+) -> Summary:
     headers = skimmed.headers
     reason = label_in(headers.get(names.reason.encode()))
     attempts = number_in(headers.get(names.attempts.encode()))
@@ -330,7 +332,7 @@ _NO_HEADERS = 0xDF  # the flag goes: a message without any has a table when it w
 _MANY = 64  # headers
 
 
-def _stable(raw: bytes, skimmed: Skimmed) -> bytes:
+def _stable(raw: bytes, skimmed: ScannedProperties) -> bytes:
     """What is the same at the next look."""
     headers = skimmed.headers
     layout = tuple(headers)

@@ -32,8 +32,8 @@ from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, 
 from redrive.errors import EditRefused, EncodingError, NotJson, RemoteProtocolError
 from redrive.recovery.story import BUDGET
 from redrive.text import did_you_mean, printable
-from redrive.wire.patch import RawValue, check_properties, find_header, patch_properties, with_property
 from redrive.wire.properties import Properties, decode_properties
+from redrive.wire.raw_properties import RawValue, check_properties, find_header, patch_properties, with_property
 from redrive.wire.values import FieldValue, encode_short_string, encode_value, read_value
 
 PropertyValue: TypeAlias = "str | int | datetime | None"

@@ -14,8 +14,8 @@ from functools import lru_cache
 from redrive.errors import RemoteProtocolError
 from redrive.recovery.history import read_count, read_moment, read_name, read_text
 from redrive.text import truncate
-from redrive.wire.patch import RawValue, split_array
-from redrive.wire.skim import skim_table
+from redrive.wire.property_scan import skim_table
+from redrive.wire.raw_properties import RawValue, split_array
 from redrive.wire.values import FieldValue, read_value
 
 MOST_CACHED = 256  # bytes

@@ -46,7 +46,8 @@ from redrive.errors import RemoteProtocolError
 from redrive.recovery.history import MOST, HeaderNames, read_count
 from redrive.recovery.story import BUDGET, NAMES
 from redrive.text import truncate
-from redrive.wire.patch import (
+from redrive.wire.properties import PERSISTENT, Properties
+from redrive.wire.raw_properties import (
     RawValue,
     find_header,
     named,
@@ -59,7 +60,6 @@ from redrive.wire.patch import (
     split_array,
     split_table,
 )
-from redrive.wire.properties import PERSISTENT, Properties
 from redrive.wire.values import encode_value, read_value
 
 MOST_DEATHS = 20  # that are remembered

@@ -51,8 +51,8 @@ from redrive.deadletters.redaction import Redaction
 from redrive.errors import ConfigurationError, RemoteProtocolError, SearchError
 from redrive.recovery.durations import duration
 from redrive.recovery.history import read_moment
-from redrive.wire.patch import find_header, read_content_encoding
 from redrive.wire.properties import decode_properties
+from redrive.wire.raw_properties import find_header, read_content_encoding
 from redrive.wire.values import read_value
 
 MOST_TEXT = 2_000  # characters of a query

@@ -27,7 +27,7 @@ CLIENT_CAPABILITIES: Table = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainAuth:
     """SASL PLAIN: a user name and a password, in clear within the connection (so use TLS)."""
 
     username: str
@@ -40,7 +40,7 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class External:
+class ExternalAuth:
     """SASL EXTERNAL: the TLS client certificate says who this is."""
 
     mechanism = "EXTERNAL"
@@ -49,16 +49,16 @@ class External:
         return b""
 
 
-Credentials = Plain | External
+Credentials = PlainAuth | ExternalAuth
 
 
-def read_plain(response: bytes) -> Plain:
+def read_plain(response: bytes) -> PlainAuth:
     """A broker's reading of a PLAIN response: authorisation identity, user, password, each after a NUL."""
     parts = response.split(b"\x00")
     if len(parts) != 3:
         raise malformed("a PLAIN response must be: NUL, user, NUL, password")
     try:
-        return Plain(parts[1].decode(), parts[2].decode())
+        return PlainAuth(parts[1].decode(), parts[2].decode())
     except UnicodeDecodeError:
         raise malformed("a PLAIN response must be UTF-8") from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 
-class Pulse(Enum):
+class HeartbeatAction(Enum):
     FINE = auto()
     SEND = auto()  # it is our turn to say something
     LOST = auto()  # the peer has been silent for too long
@@ -28,14 +28,14 @@ class Heartbeat:
             return None
         return min(self.last_sent + self.interval / 2, self.last_received + self.interval * 2)
 
-    def pulse(self, now: float) -> Pulse:
+    def pulse(self, now: float) -> HeartbeatAction:
         if not self.interval:
-            return Pulse.FINE
+            return HeartbeatAction.FINE
         if now - self.last_received >= self.interval * 2:
-            return Pulse.LOST
+            return HeartbeatAction.LOST
         if now - self.last_sent >= self.interval / 2:
-            return Pulse.SEND
-        return Pulse.FINE
+            return HeartbeatAction.SEND
+        return HeartbeatAction.FINE
 
     def __repr__(self) -> str:
         return f"<Heartbeat every {self.interval} s sent={self.last_sent:.3f} received={self.last_received:.3f}>"

@@ -64,7 +64,7 @@ class Outgoing:
         self._largest_payload = self.tuning.frame_max - OVERHEAD if self._is_client else smallest_frame_max
         self._offered = ConnectionTune()
         self._channels: dict[int, ChannelRecord] = {}
-        self._haunted: dict[int, None] = {}  # numbers that a broker closed, longest ago first
+        self._recently_closed: dict[int, None] = {}  # numbers that a broker closed, longest ago first
         self._rest = bytearray()  # received: the beginning of a frame
         self._need = 0  # how long `_rest` must be before it is worth reading
 
@@ -127,10 +127,10 @@ class Outgoing:
         One that the broker closed is the last choice, and of these the one that has been closed for longest.
         """
         unused = (number for number in range(1, self.tuning.channel_max + 1) if number not in self._channels)
-        clean = next((number for number in unused if number not in self._haunted), None)
+        clean = next((number for number in unused if number not in self._recently_closed), None)
         if clean is not None:
             return clean
-        for number in self._haunted:
+        for number in self._recently_closed:
             if number not in self._channels:
                 return number
         raise LocalProtocolError(f"all {self.tuning.channel_max} channels of this connection are in use")
@@ -165,7 +165,7 @@ class Outgoing:
         else:
             self._channels[channel.number] = channel
         if state is ChannelState.OPEN:
-            self._haunted.pop(channel.number, None)
+            self._recently_closed.pop(channel.number, None)
         if state is not ChannelState.OPEN:
             channel.assembly = None
 

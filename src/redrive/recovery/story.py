@@ -48,7 +48,8 @@ from redrive.recovery.failure import Failure
 from redrive.recovery.history import MOST, MOST_ATTEMPTS, NO_HISTORY, Attempt, History
 from redrive.recovery.history import HeaderNames as HeaderNames
 from redrive.text import elide_lines, truncate
-from redrive.wire.patch import (
+from redrive.wire.properties import PERSISTENT, Properties
+from redrive.wire.raw_properties import (
     RawValue,
     check_properties,
     named,
@@ -59,7 +60,6 @@ from redrive.wire.patch import (
     read_user_id,
     with_new_headers,
 )
-from redrive.wire.properties import PERSISTENT, Properties
 from redrive.wire.values import encode_value
 
 BUDGET = 64 * 1024

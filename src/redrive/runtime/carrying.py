@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import NamedTuple, Self, TypeAlias
 
 from redrive.errors import AccessRefused, ConnectionLost, ReplyCode, ResourceLocked
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.migration_ports import Deliveries
 from redrive.runtime.operations import Operations
-from redrive.wire.patch import (
+from redrive.wire.raw_properties import (
     find_header,
     patch_properties,
     raw_text,

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 
 from redrive.errors import RedriveError
-from redrive.protocol.content import Delivery, ack_all
+from redrive.protocol.messages import Delivery, ack_all
 from redrive.recovery.admission import Arrival, CheckWorker, Handle, Reject, Watch, admit
 from redrive.recovery.breaker import Breaker
 from redrive.recovery.classification import PERMANENT, TRANSIENT, Classified, Kind, classify

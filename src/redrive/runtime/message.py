@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.history import HeaderNames, History
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from redrive.errors import MigrationRefused, RedriveError, ReplyCode, ResourceLocked
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.operations import Operations
 from redrive.topology.definitions import Arguments, QueueDefinition
 from redrive.topology.migration import Names, Record

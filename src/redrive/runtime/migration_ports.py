@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Protocol, Self, TypeVar
 
 from redrive.errors import RedriveError
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.ports import Consuming, Publishes
 from redrive.topology.snapshot import BrokerSnapshot
 from redrive.wire.method import Method

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from redrive.errors import PublishError
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.wire.properties import Properties
 from redrive.wire.values import FieldValue
 

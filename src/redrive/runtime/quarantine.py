@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 from redrive.errors import ChannelClosed, ConnectionLost, NotFound, PublishRefused, RedriveError
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.admission import Mark, successor
 from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames

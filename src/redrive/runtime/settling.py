@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import NamedTuple, assert_never
 
 from redrive.errors import RedriveError
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.admission import ALONE, REJECT, Mark
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure

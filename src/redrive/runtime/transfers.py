@@ -26,12 +26,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from redrive.errors import PublishError, PublishRefused
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff, Spell
 from redrive.runtime.clock import Clock
 from redrive.runtime.observing import Observer, Outcome, Settled
 from redrive.runtime.ports import Consuming, HandsOver
-from redrive.wire.patch import patch_properties, raw_long
+from redrive.wire.raw_properties import patch_properties, raw_long
 
 log = logging.getLogger("redrive.runtime")
 

@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from redrive.errors import EncodingError
-from redrive.wire.fields import BIT, Kind
+from redrive.wire.argument_types import BIT, ArgumentType
 from redrive.wire.values import malformed
 
 
@@ -134,7 +134,7 @@ def _compile(cls: type[Any]) -> Iterator[_Part]:
             yield from (_field(cls.name, name, kind) for name, kind in run)
 
 
-def _field(method_name: str, name: str, kind: Kind) -> _Part:
+def _field(method_name: str, name: str, kind: ArgumentType) -> _Part:
     def write(source: Method) -> bytes:
         try:
             return kind.write(getattr(source, name))

@@ -28,7 +28,7 @@ from redrive import App, Batch, Message, Retry
 from redrive.client import Connection, Delivery
 from redrive.connected import Running
 from redrive.errors import PublishError
-from redrive.protocol.content import Settler
+from redrive.protocol.messages import Settler
 from redrive.recovery.retry import Route
 from redrive.runtime.batch import Item
 from redrive.runtime.ports import Waiter

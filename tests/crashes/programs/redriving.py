@@ -21,7 +21,7 @@ from redrive.client import Connection
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.holding import Hold
 from redrive.client.publisher import AnyPublish
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.dlq.acts import Discarding, Redriving
 from redrive.runtime.dlq.archive import Archive

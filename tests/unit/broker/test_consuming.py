@@ -12,7 +12,7 @@ from redrive.client import Connection
 from redrive.client.channel import Channel
 from redrive.client.link import open_link
 from redrive.client.url import BrokerURL
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicAck, BasicCancel, BasicConsume, BasicGet, BasicNack, BasicQos, BasicReject
 from redrive.wire.methods.queue import QueueDeclare

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from redrive.broker.deadletter import Copies, Death, deaths_of, decode_history, die, encode_history, is_cycle
 from redrive.broker.dialect import DIALECTS, LATEST, Dialect
-from redrive.wire.patch import (
+from redrive.wire.properties import Properties, decode_properties
+from redrive.wire.raw_properties import (
     RawValue,
     find_header,
     patch_properties,
@@ -20,7 +21,6 @@ from redrive.wire.patch import (
     raw_text,
     split_table,
 )
-from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.values import encode_value
 
 OLD, NEW = DIALECTS["3.10"], DIALECTS["4.3"]

@@ -5,7 +5,7 @@
         publication = await broker.session.hears(Publication)
         broker.session.say(publication.channel, BasicNack(delivery_tag=1))
 
-It is the broker's side of `redrive.protocol.conversation` behind a loopback socket. By itself it has good manners: it
+It is the broker's side of `redrive.protocol.connection` behind a loopback socket. By itself it has good manners: it
 finishes the handshake and answers every call with the reply that `answers` holds for it. A test changes an answer,
 takes one away (`broker.ignore(BasicCancel)`), or speaks up unasked. It never confirms a publish by itself, unless told
 to with `confirming`.
@@ -24,9 +24,9 @@ from typing import Any, Self, TypeVar, cast
 
 from redrive.client.link import Link
 from redrive.client.url import BrokerURL
-from redrive.protocol.content import Incoming, Publication
-from redrive.protocol.conversation import Conversation, Event
+from redrive.protocol.connection import AmqpConnection, Event
 from redrive.protocol.lifecycle import ConnectionState
+from redrive.protocol.messages import Incoming, Publication
 from redrive.recovery.backoff import Backoff
 from redrive.testing import free_port
 from redrive.wire.method import Method, Sender
@@ -141,7 +141,7 @@ class Session:
     """One connection as the broker sees it."""
 
     def __init__(self, manners: Manners, write: Callable[[bytes], None]) -> None:
-        self.conversation = Conversation(Sender.SERVER)
+        self.conversation = AmqpConnection(Sender.SERVER)
         self.all_heard: list[Event] = []
         self.raw: list[bytes] = []
         self._manners = manners

@@ -23,7 +23,7 @@ from redrive.errors import (
     PublishUnknown,
     RedriveError,
 )
-from redrive.protocol.content import Publication
+from redrive.protocol.messages import Publication
 from redrive.testing import free_port
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicAck, BasicConsume, BasicGet, BasicGetOk, BasicNack, BasicQos

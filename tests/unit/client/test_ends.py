@@ -11,7 +11,7 @@ import pytest
 from redrive.client import Connection, Delivery, State
 from redrive.client.consumer import Consumer, ConsumerState
 from redrive.errors import Closed
-from redrive.protocol.content import Publication
+from redrive.protocol.messages import Publication
 from redrive.testing.broker import ThreadedBroker
 from redrive.wire.methods.basic import BasicCancel, BasicConsume
 from redrive.wire.methods.connection import ConnectionClose, ConnectionOpen

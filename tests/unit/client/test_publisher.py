@@ -23,7 +23,7 @@ from redrive.errors import (
     RemoteProtocolError,
     Unroutable,
 )
-from redrive.protocol.content import Publication
+from redrive.protocol.messages import Publication
 from redrive.wire.methods.basic import BasicAck, BasicNack, BasicReturn
 from redrive.wire.methods.channel import ChannelClose, ChannelOpen
 from redrive.wire.methods.confirm import ConfirmSelect, ConfirmSelectOk

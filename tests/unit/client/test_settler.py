@@ -7,7 +7,7 @@ import pytest
 from redrive.client.channel import Channel
 from redrive.client.settler import ChannelSettler
 from redrive.errors import AlreadySettled
-from redrive.protocol.content import Delivery, ack_all
+from redrive.protocol.messages import Delivery, ack_all
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicAck, BasicNack, BasicReject
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.client.url import TLS, BrokerURL, Host
 from redrive.errors import ConfigurationError, InvalidURL
-from redrive.protocol.handshake import External, Plain, Tuning
+from redrive.protocol.handshake import ExternalAuth, PlainAuth, Tuning
 from tests.support.tls import TLSFiles, make_certificates
 
 parse = BrokerURL.parse
@@ -72,20 +72,20 @@ def test_an_ipv6_address_needs_both_brackets(host: str) -> None:
 @pytest.mark.parametrize(
     ("userinfo", "credentials"),
     [
-        ("", Plain("guest", "guest")),
-        ("me:secret@", Plain("me", "secret")),
-        ("me@", Plain("me", "")),
-        ("me:@", Plain("me", "")),
-        (":secret@", Plain("", "secret")),
-        ("m%40e:s%3Ae%2Fc%3Fr%23%25t@", Plain("m@e", "s:e/c?r#%t")),
-        ("me:se:cret@", Plain("me", "se:cret")),
-        ("me:se@cret@", Plain("me", "se@cret")),
-        ("me:gr%C3%BCn@", Plain("me", "grün")),
-        ("me:a+b@", Plain("me", "a+b")),
-        ("me:a[b@", Plain("me", "a[b")),
+        ("", PlainAuth("guest", "guest")),
+        ("me:secret@", PlainAuth("me", "secret")),
+        ("me@", PlainAuth("me", "")),
+        ("me:@", PlainAuth("me", "")),
+        (":secret@", PlainAuth("", "secret")),
+        ("m%40e:s%3Ae%2Fc%3Fr%23%25t@", PlainAuth("m@e", "s:e/c?r#%t")),
+        ("me:se:cret@", PlainAuth("me", "se:cret")),
+        ("me:se@cret@", PlainAuth("me", "se@cret")),
+        ("me:gr%C3%BCn@", PlainAuth("me", "grün")),
+        ("me:a+b@", PlainAuth("me", "a+b")),
+        ("me:a[b@", PlainAuth("me", "a[b")),
     ],
 )
-def test_user_and_password_come_decoded(userinfo: str, credentials: Plain) -> None:
+def test_user_and_password_come_decoded(userinfo: str, credentials: PlainAuth) -> None:
     assert parse(f"amqp://{userinfo}rabbit/").credentials == credentials
 
 
@@ -173,13 +173,13 @@ def test_a_digit_that_is_not_a_number_is_refused() -> None:
         parse("amqp://rabbit/?heartbeat=²")
 
 
-@pytest.mark.parametrize(("value", "credentials"), [("external", External()), ("EXTERNAL", External())])
-def test_external_authentication_needs_no_user(value: str, credentials: External) -> None:
+@pytest.mark.parametrize(("value", "credentials"), [("external", ExternalAuth()), ("EXTERNAL", ExternalAuth())])
+def test_external_authentication_needs_no_user(value: str, credentials: ExternalAuth) -> None:
     assert parse(f"amqps://rabbit/?auth_mechanism={value}").credentials == credentials
 
 
 def test_plain_authentication_can_be_asked_for() -> None:
-    assert parse("amqp://me:secret@rabbit/?auth_mechanism=plain").credentials == Plain("me", "secret")
+    assert parse("amqp://me:secret@rabbit/?auth_mechanism=plain").credentials == PlainAuth("me", "secret")
 
 
 def test_an_unknown_mechanism_is_refused_with_those_there_are() -> None:

@@ -24,8 +24,8 @@ from redrive.deadletters.dead_letter import (
 from redrive.recovery.failure import Failure
 from redrive.recovery.history import MOST, Attempt, HeaderNames, History, read_history
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
-from redrive.wire.patch import join_table, patch_properties, raw_long, raw_table, raw_text
 from redrive.wire.properties import Properties, decode_properties
+from redrive.wire.raw_properties import join_table, patch_properties, raw_long, raw_table, raw_text
 
 NOON = dt.datetime(2024, 5, 17, 12, 0, 0, 123_000, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)

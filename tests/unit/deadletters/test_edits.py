@@ -16,8 +16,8 @@ from redrive.deadletters.edits import LIMIT, Content, Edit, diff, edited
 from redrive.deadletters.redaction import REDACTED
 from redrive.errors import EditRefused
 from redrive.text import printable
-from redrive.wire.patch import find_header, join_table, patch_properties, with_property
 from redrive.wire.properties import Properties, decode_properties
+from redrive.wire.raw_properties import find_header, join_table, patch_properties, with_property
 
 JSON = "application/json"
 ORDER = Properties(

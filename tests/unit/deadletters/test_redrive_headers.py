@@ -17,7 +17,9 @@ from redrive.deadletters.redrive_headers import MOST_DEATHS, harmless, moved, re
 from redrive.recovery.failure import Failure
 from redrive.recovery.history import NO_HISTORY, HeaderNames, History, read_history
 from redrive.recovery.story import Origin, ParkReason, parking, retrying
-from redrive.wire.patch import (
+from redrive.wire.properties import Properties, decode_properties
+from redrive.wire.property_scan import skim
+from redrive.wire.raw_properties import (
     check_properties,
     find_header,
     join_table,
@@ -27,8 +29,6 @@ from redrive.wire.patch import (
     split_array,
     split_table,
 )
-from redrive.wire.properties import Properties, decode_properties
-from redrive.wire.skim import skim
 from redrive.wire.values import encode_value
 
 NOON = dt.datetime(2024, 5, 17, 12, 0, 0, 123_000, tzinfo=dt.UTC)

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from redrive.deadletters.dead_letter import DeadLetter, Summary, read_dead_letter
 from redrive.deadletters.search import MOST_BODY, MOST_TERMS, MOST_TEXT, Query, Term, parse
 from redrive.errors import ConfigurationError, SearchError
-from redrive.wire.patch import raw_table
 from redrive.wire.properties import Properties
+from redrive.wire.raw_properties import raw_table
 
 NOON = dt.datetime(2024, 5, 17, 12, tzinfo=dt.UTC)
 HOUR = dt.timedelta(hours=1)

@@ -10,9 +10,9 @@ import pickle
 import pytest
 
 from redrive.errors import ReplyCode
-from redrive.protocol.content import Incoming, Publication
-from redrive.protocol.conversation import LARGEST_HEADER, Conversation, Event, Violation
+from redrive.protocol.connection import LARGEST_HEADER, AmqpConnection, Event, Violation
 from redrive.protocol.lifecycle import ConnectionState
+from redrive.protocol.messages import Incoming, Publication
 from redrive.wire.frames import (
     BODY,
     CONTENT_HEAD,
@@ -294,7 +294,7 @@ def test_a_long_reason_is_cut_to_fit_a_close(pair: ConnectionPair) -> None:
     assert len(close.method.reply_text.encode()) <= 255
 
 
-def kept(conversation: Conversation) -> int:
+def kept(conversation: AmqpConnection) -> int:
     """How much a conversation holds on to."""
     return len(pickle.dumps(conversation))
 
@@ -435,8 +435,8 @@ def cautious(split: Split) -> ConnectionPair:
     """Both sides take messages of ten bytes at most."""
     pair = ConnectionPair(
         split=split,
-        client=Conversation(Sender.CLIENT, largest_message=10),
-        server=Conversation(Sender.SERVER, largest_message=10),
+        client=AmqpConnection(Sender.CLIENT, largest_message=10),
+        server=AmqpConnection(Sender.SERVER, largest_message=10),
     )
     pair.open()
     pair.open_channel()

@@ -7,8 +7,8 @@ from redrive.protocol.handshake import (
     CLIENT_CAPABILITIES,
     ClientHandshake,
     Credentials,
-    External,
-    Plain,
+    ExternalAuth,
+    PlainAuth,
     Tuning,
     check_tune_ok,
     negotiate,
@@ -30,21 +30,23 @@ from redrive.wire.methods.connection import (
 
 
 def test_plain_is_a_user_and_a_password_each_after_a_nul() -> None:
-    assert Plain("guest", "geheim").response() == b"\x00guest\x00geheim"
+    assert PlainAuth("guest", "geheim").response() == b"\x00guest\x00geheim"
 
 
 def test_external_says_nothing_because_the_certificate_does() -> None:
-    assert External().response() == b""
+    assert ExternalAuth().response() == b""
 
 
 def test_a_password_is_not_in_the_repr() -> None:
-    assert repr(Plain("guest", "geheim")) == "Plain(username='guest')"
+    assert repr(PlainAuth("guest", "geheim")) == "Plain(username='guest')"
 
 
 @pytest.mark.parametrize(
-    "credentials", [Plain("guest", "guest"), Plain("", ""), Plain("zoë", "pässwörd")], ids=lambda plain: plain.username
+    "credentials",
+    [PlainAuth("guest", "guest"), PlainAuth("", ""), PlainAuth("zoë", "pässwörd")],
+    ids=lambda plain: plain.username,
 )
-def test_a_broker_reads_what_a_client_wrote(credentials: Plain) -> None:
+def test_a_broker_reads_what_a_client_wrote(credentials: PlainAuth) -> None:
     assert read_plain(credentials.response()) == credentials
 
 
@@ -155,7 +157,7 @@ def answers(handshake: ClientHandshake, question: Method) -> list[Method]:
     return list(handshake.answer(question))
 
 
-@pytest.mark.parametrize("credentials", [Plain("guest", "guest"), External()], ids=lambda c: c.mechanism)
+@pytest.mark.parametrize("credentials", [PlainAuth("guest", "guest"), ExternalAuth()], ids=lambda c: c.mechanism)
 def test_a_client_answers_the_start_with_its_credentials(credentials: Credentials) -> None:
     handshake = ClientHandshake(credentials, client_properties={"connection_name": "me"})
 
@@ -169,7 +171,7 @@ def test_a_client_answers_the_start_with_its_credentials(credentials: Credential
 
 
 def test_a_client_remembers_who_the_broker_is() -> None:
-    handshake = ClientHandshake(Plain("guest", "guest"))
+    handshake = ClientHandshake(PlainAuth("guest", "guest"))
 
     answers(handshake, ConnectionStart(server_properties={"product": "RabbitMQ"}))
 
@@ -177,7 +179,7 @@ def test_a_client_remembers_who_the_broker_is() -> None:
 
 
 def test_a_client_settles_the_tuning_and_names_its_virtual_host_in_one_go() -> None:
-    handshake = ClientHandshake(Plain("guest", "guest"), "orders", wish=Tuning(10, 8192, 20))
+    handshake = ClientHandshake(PlainAuth("guest", "guest"), "orders", wish=Tuning(10, 8192, 20))
 
     assert answers(handshake, tune(2047, 131072, 60)) == [tune_ok(10, 8192, 20), ConnectionOpen(virtual_host="orders")]
     assert handshake.tuning == Tuning(10, 8192, 20)
@@ -201,11 +203,11 @@ def test_a_client_settles_the_tuning_and_names_its_virtual_host_in_one_go() -> N
 )
 def test_a_client_refuses_a_question_that_it_cannot_answer(question: Method, code: ReplyCode, complaint: str) -> None:
     with pytest.raises(RemoteProtocolError, match=complaint) as refusal:
-        answers(ClientHandshake(Plain("guest", "guest")), question)
+        answers(ClientHandshake(PlainAuth("guest", "guest")), question)
 
     assert refusal.value.code is code
 
 
 def test_only_questions_of_the_handshake_are_answered() -> None:
     with pytest.raises(LocalProtocolError, match=r"connection\.blocked is not a question of the handshake"):
-        answers(ClientHandshake(External()), ConnectionBlocked())
+        answers(ClientHandshake(ExternalAuth()), ConnectionBlocked())

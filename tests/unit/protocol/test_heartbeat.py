@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.protocol.heartbeat import Heartbeat, Pulse
+from redrive.protocol.heartbeat import Heartbeat, HeartbeatAction
 
 
 @pytest.mark.parametrize(
     ("now", "pulse"),
-    [(100.0, Pulse.FINE), (104.9, Pulse.FINE), (105.0, Pulse.SEND), (119.9, Pulse.SEND), (120.0, Pulse.LOST)],
+    [
+        (100.0, HeartbeatAction.FINE),
+        (104.9, HeartbeatAction.FINE),
+        (105.0, HeartbeatAction.SEND),
+        (119.9, HeartbeatAction.SEND),
+        (120.0, HeartbeatAction.LOST),
+    ],
 )
 def test_half_an_interval_of_own_silence_asks_for_a_beat_and_two_of_the_peers_are_the_end(
-    now: float, pulse: Pulse
+    now: float, pulse: HeartbeatAction
 ) -> None:
     assert Heartbeat(interval=10, now=100.0).pulse(now) is pulse
 
@@ -24,14 +30,14 @@ def test_while_we_speak_the_deadline_is_the_peers() -> None:
     heartbeat.last_sent = 118.0
 
     assert heartbeat.deadline() == 120.0
-    assert heartbeat.pulse(119.0) is Pulse.FINE
+    assert heartbeat.pulse(119.0) is HeartbeatAction.FINE
 
 
 def test_any_byte_from_the_peer_counts() -> None:
     heartbeat = Heartbeat(interval=10, now=100.0)
     heartbeat.last_sent = heartbeat.last_received = 119.0
 
-    assert heartbeat.pulse(120.0) is Pulse.FINE
+    assert heartbeat.pulse(120.0) is HeartbeatAction.FINE
     assert heartbeat.deadline() == 124.0
 
 
@@ -42,14 +48,14 @@ def test_at_its_deadline_there_is_always_something_to_do() -> None:
         deadline = heartbeat.deadline()
 
         assert deadline is not None
-        assert heartbeat.pulse(deadline) is not Pulse.FINE
+        assert heartbeat.pulse(deadline) is not HeartbeatAction.FINE
 
 
 def test_an_interval_of_zero_switches_heartbeats_off() -> None:
     heartbeat = Heartbeat(interval=0, now=100.0)
 
     assert heartbeat.deadline() is None
-    assert heartbeat.pulse(1_000_000.0) is Pulse.FINE
+    assert heartbeat.pulse(1_000_000.0) is HeartbeatAction.FINE
 
 
 def test_a_heartbeat_introduces_itself() -> None:

@@ -19,9 +19,9 @@ import pytest
 
 from redrive.errors import LocalProtocolError, ReplyCode
 from redrive.protocol import lifecycle
-from redrive.protocol.content import Incoming
-from redrive.protocol.conversation import Conversation, Event, Violation
+from redrive.protocol.connection import AmqpConnection, Event, Violation
 from redrive.protocol.lifecycle import CHANNEL, CONNECTION, ChannelState, ConnectionState
+from redrive.protocol.messages import Incoming
 from redrive.wire.frames import method_frame
 from redrive.wire.method import METHODS, Method, Sender
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelOpen, ChannelOpenOk
@@ -136,8 +136,8 @@ def test_the_diagrams_in_the_documentation_are_drawn_from_these_tables() -> None
 # A connection in every state, told every method ---------------------------------------------------------
 
 
-def conversation_in(side: Sender, state: ConnectionState) -> Conversation:
-    conversation = Conversation(side)
+def conversation_in(side: Sender, state: ConnectionState) -> AmqpConnection:
+    conversation = AmqpConnection(side)
     conversation.state = state
     return conversation
 
@@ -253,7 +253,7 @@ LIVES: dict[ChannelState, str] = {
 }
 
 
-def channel_in(side: Sender, state: ChannelState) -> Conversation:
+def channel_in(side: Sender, state: ChannelState) -> AmqpConnection:
     """A conversation whose channel 1 came to this state by the rules."""
     conversation = conversation_in(side, ConnectionState.OPEN)
     for word in LIVES[state].split():

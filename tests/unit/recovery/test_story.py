@@ -14,8 +14,8 @@ from msgspec.structs import replace as changed
 from redrive.recovery.failure import Failure, describe
 from redrive.recovery.history import MOST, MOST_ATTEMPTS, NO_HISTORY, Attempt, History, read_history
 from redrive.recovery.story import _TRACES, BUDGET, HeaderNames, Origin, ParkReason, countable, parking, retrying
-from redrive.wire.patch import find_header, join_table, raw_long, raw_text, split_table
 from redrive.wire.properties import Properties, decode_properties
+from redrive.wire.raw_properties import find_header, join_table, raw_long, raw_text, split_table
 
 NOON = dt.datetime(2024, 5, 17, 12, 0, 0, 123_000, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)

@@ -12,8 +12,8 @@ from redrive.errors import ConnectionLost, ResourceLocked, Unroutable
 from redrive.runtime.carrying import Lane, Pump, packed, unpacked
 from redrive.runtime.operations import Operations
 from redrive.testing.broker import ThreadedBroker
-from redrive.wire.patch import patch_properties, raw_long
 from redrive.wire.properties import decode_properties
+from redrive.wire.raw_properties import patch_properties, raw_long
 
 texts = st.text(st.characters(codec="utf-8"), max_size=10)
 PROPERTIES = st.builds(

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from redrive.errors import ConfigurationError
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.classification import Kind, classify
 from redrive.recovery.failure import describe
 from redrive.recovery.history import History

@@ -11,7 +11,7 @@ import pytest
 
 from redrive import App, Retry
 from redrive.errors import ConfigurationError, PublishRefused
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.admission import Mark
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.breaker import Breaker, BreakerPolicy, BreakerState

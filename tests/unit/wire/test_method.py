@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import EncodingError, RemoteProtocolError, ReplyCode
-from redrive.wire.fields import Arguments, Bit, Octet, Short, ShortStr
+from redrive.wire.argument_types import Arguments, Bit, Octet, Short, ShortStr
 from redrive.wire.method import METHODS, Method, Sender, decode_method, method
 from redrive.wire.methods.basic import BasicGet, BasicGetEmpty, BasicGetOk, BasicPublish
 from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk

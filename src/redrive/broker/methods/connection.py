@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from redrive.broker.errors import AmqpError, access_refused
 from redrive.errors import LocalProtocolError, ReplyCode
-from redrive.protocol.handshake import Plain, read_plain
+from redrive.protocol.handshake import PlainAuth, read_plain
 from redrive.wire import methods as m
 from redrive.wire.method import Method
 from redrive.wire.values import read_table
@@ -69,7 +69,7 @@ def _refuse_login(session: Session, mechanism: str, *, reads_close: bool) -> Non
         session.finish()
 
 
-def _credentials(answer: m.ConnectionStartOk) -> Plain | None:
+def _credentials(answer: m.ConnectionStartOk) -> PlainAuth | None:
     if answer.mechanism == "PLAIN":
         return read_plain(answer.response)
     if answer.mechanism == "AMQPLAIN":
@@ -77,12 +77,12 @@ def _credentials(answer: m.ConnectionStartOk) -> Plain | None:
     return None
 
 
-def _read_amqplain(response: bytes) -> Plain | None:
+def _read_amqplain(response: bytes) -> PlainAuth | None:
     """RabbitMQ's own mechanism: a table of LOGIN and PASSWORD, without its length."""
     length = len(response).to_bytes(4, "big")
     table = read_table(length + response, 0, len(response) + 4)[0]
     login, password = table.get("LOGIN"), table.get("PASSWORD")
-    return Plain(login, password) if isinstance(login, str) and isinstance(password, str) else None
+    return PlainAuth(login, password) if isinstance(login, str) and isinstance(password, str) else None
 
 
 def _open(session: Session, method: m.ConnectionOpen) -> None:

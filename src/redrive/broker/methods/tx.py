@@ -12,7 +12,7 @@ from redrive.broker.errors import precondition
 from redrive.broker.message import Message
 from redrive.broker.queue import Queue
 from redrive.broker.settlement import Settlement, Unacked, settle
-from redrive.protocol.content import Publication
+from redrive.protocol.messages import Publication
 from redrive.wire import methods as m
 from redrive.wire.method import Method
 

@@ -14,7 +14,7 @@ from redrive.deadletters.dead_letter import read_dead_letter
 from redrive.deadletters.edits import Content
 from redrive.deadletters.redrive_headers import moved, redriven
 from redrive.errors import TransformFailed
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.story import NAMES
 from redrive.runtime.clock import Clock

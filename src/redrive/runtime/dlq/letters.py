@@ -34,8 +34,8 @@ from redrive.deadletters.hiding import hide_body
 from redrive.deadletters.redaction import Redaction, redact
 from redrive.errors import LetterError, RemoteProtocolError
 from redrive.text import printable_json
-from redrive.wire.patch import check_properties
 from redrive.wire.properties import decode_properties
+from redrive.wire.raw_properties import check_properties
 from redrive.wire.values import shown
 
 FORMAT = 1

@@ -19,7 +19,7 @@ from redrive.deadletters.hiding import hide_body, hide_letter, hide_summary
 from redrive.deadletters.redaction import redact_text
 from redrive.deadletters.search import Query
 from redrive.errors import LetterAmbiguous
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.dlq.ports import Looks
 
 MOST_GROUPS = 1000

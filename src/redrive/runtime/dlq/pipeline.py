@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from redrive.deadletters.dead_letter import Summary, read_summary
 from redrive.errors import Hopeless, NotPublished, PublishError, PublishErrors, PublishUnknown, RedriveError, Unresolved
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.choosing import Chooser, Ignored, Selected, Skipped
 from redrive.runtime.dlq.operation import Item, Operation, Outcome

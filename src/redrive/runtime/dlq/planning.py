@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from redrive.deadletters.dead_letter import Summary
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.durations import brief, roughly
 from redrive.runtime.dlq.choosing import Chooser, Ignored, Route, Skipped
 from redrive.runtime.dlq.looking import visit

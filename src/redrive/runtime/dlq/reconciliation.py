@@ -38,7 +38,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from redrive.deadletters.dead_letter import Summary
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 
 
 class Candidate(NamedTuple):

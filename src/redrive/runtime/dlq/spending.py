@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from redrive.errors import PeekUnsafe, RemoteProtocolError
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.history import read_count
-from redrive.wire.patch import find_header
+from redrive.wire.raw_properties import find_header
 from redrive.wire.values import read_value
 
 _HEADER = b"x-delivery-count"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from struct import Struct
 
-from redrive.wire.fields import Arguments, Bit, Explanation, ForeignStr, Long, LongLong, Short, ShortStr
+from redrive.wire.argument_types import Arguments, Bit, Explanation, ForeignStr, Long, LongLong, Short, ShortStr
 from redrive.wire.method import HOT, Method, Sender, method
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.wire.fields import Bit, Explanation, LongStr, Short, ShortStr
+from redrive.wire.argument_types import Bit, Explanation, LongStr, Short, ShortStr
 from redrive.wire.method import Method, Sender, method
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.wire.fields import Bit
+from redrive.wire.argument_types import Bit
 from redrive.wire.method import Method, Sender, method
 
 

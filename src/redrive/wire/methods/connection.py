@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from redrive.wire.fields import Arguments, Bit, Explanation, Long, LongStr, Octet, Short, ShortStr
+from redrive.wire.argument_types import Arguments, Bit, Explanation, Long, LongStr, Octet, Short, ShortStr
 from redrive.wire.method import Method, Sender, method
 
 

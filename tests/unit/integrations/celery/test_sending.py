@@ -11,7 +11,7 @@ from kombu import Connection
 from redrive.errors import ConfigurationError
 from redrive.integrations.celery.sending import ConfirmedProducer, budget_of
 from redrive.recovery.story import BUDGET
-from redrive.wire.patch import patch_properties, raw_text
+from redrive.wire.raw_properties import patch_properties, raw_text
 
 
 def connection(**options: Any) -> Connection:

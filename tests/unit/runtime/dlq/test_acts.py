@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from redrive.deadletters.dead_letter import read_summary
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.dlq.acts import Discarding
 from redrive.runtime.dlq.archive import Archive, read_archive
 from redrive.runtime.dlq.choosing import Selected

@@ -16,8 +16,8 @@ from redrive.deadletters.dead_letter import Summary, read_dead_letter, read_summ
 from redrive.deadletters.redaction import REDACTED, REDACTION
 from redrive.errors import LetterError
 from redrive.runtime.dlq.letters import FORMAT, Exported, decode_letter, encode_letter
-from redrive.wire.patch import patch_properties
 from redrive.wire.properties import Properties
+from redrive.wire.raw_properties import patch_properties
 
 NOON = dt.datetime(2024, 5, 17, 12, tzinfo=dt.UTC)
 ORDER = Properties(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.runtime.dlq.choosing import Chooser
 from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
 from redrive.runtime.dlq.planning import MOST_SAMPLES, Plan, Tally, Target, also_receiving, tally, warnings

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.deadletters.dead_letter import Summary, read_summary
-from redrive.protocol.content import Delivery
+from redrive.protocol.messages import Delivery
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.dlq.pipeline import UNDER_WAY, WINDOW, in_flight
 from redrive.runtime.dlq.reconciliation import Reconciliation, key_of

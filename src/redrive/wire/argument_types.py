@@ -21,7 +21,7 @@ from redrive.wire.values import malformed, shown
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ArgumentType:
     """How one kind of argument is written and read: `read(data, pos, end)` gives the value and where it ends."""
 
     name: str
@@ -29,7 +29,7 @@ class Kind:
     read: Callable[[bytes, int, int], tuple[Any, int]]
 
 
-def _integer(name: str, code: str) -> Kind:
+def _integer(name: str, code: str) -> ArgumentType:
     struct = Struct(">" + code)
     top = (1 << 8 * struct.size) - 1
 
@@ -44,7 +44,7 @@ def _integer(name: str, code: str) -> Kind:
             raise malformed(f"a {name} is cut short")
         return struct.unpack_from(data, pos)[0], pos + struct.size
 
-    return Kind(name, write, read)
+    return ArgumentType(name, write, read)
 
 
 _LENGTH = Struct(">I")
@@ -62,15 +62,17 @@ def _read_long_string(data: bytes, pos: int, end: int) -> tuple[bytes, int]:
 
 
 # Bits share octets with their neighbours, so `method` packs them itself and this kind only marks them.
-BIT = Kind("bit", lambda value: b"\x01" if value else b"\x00", lambda data, pos, _: (bool(data[pos] & 1), pos + 1))
+BIT = ArgumentType(
+    "bit", lambda value: b"\x01" if value else b"\x00", lambda data, pos, _: (bool(data[pos] & 1), pos + 1)
+)
 
 Bit = Annotated[bool, BIT]
 Octet = Annotated[int, _integer("octet", "B")]
 Short = Annotated[int, _integer("short", "H")]
 Long = Annotated[int, _integer("long", "I")]
 LongLong = Annotated[int, _integer("longlong", "Q")]
-ShortStr = Annotated[str, Kind("shortstr", values.encode_name, values.read_short_string)]
-ForeignStr = Annotated[str, Kind("shortstr", values.encode_short_string, values.read_foreign_string)]
-Explanation = Annotated[str, Kind("shortstr", values.encode_explanation, values.read_explanation)]
-LongStr = Annotated[bytes, Kind("longstr", _write_long_string, _read_long_string)]
-Arguments = Annotated[values.Table, Kind("table", values.encode_table, values.read_table)]
+ShortStr = Annotated[str, ArgumentType("shortstr", values.encode_name, values.read_short_string)]
+ForeignStr = Annotated[str, ArgumentType("shortstr", values.encode_short_string, values.read_foreign_string)]
+Explanation = Annotated[str, ArgumentType("shortstr", values.encode_explanation, values.read_explanation)]
+LongStr = Annotated[bytes, ArgumentType("longstr", _write_long_string, _read_long_string)]
+Arguments = Annotated[values.Table, ArgumentType("table", values.encode_table, values.read_table)]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from redrive.errors import AlreadySettled, RemoteProtocolError, ReplyCode
-from redrive.protocol.content import Delivery, Publication, ack_all, check_route, route_exchange, route_key
+from redrive.protocol.messages import Delivery, Publication, ack_all, check_route, route_exchange, route_key
 from redrive.wire.methods.basic import BasicDeliver, BasicGetOk, BasicPublish
 from redrive.wire.properties import Properties
 

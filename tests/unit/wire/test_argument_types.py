@@ -7,21 +7,25 @@ from typing import Any, get_args
 import pytest
 
 from redrive.errors import EncodingError, RemoteProtocolError
-from redrive.wire import fields
-from redrive.wire.fields import Kind
+from redrive.wire import argument_types
+from redrive.wire.argument_types import ArgumentType
 
 
-def kind(annotation: object) -> Kind:
+def kind(annotation: object) -> ArgumentType:
     found = get_args(annotation)[1]
-    assert isinstance(found, Kind)
+    assert isinstance(found, ArgumentType)
     return found
 
 
-OCTET, SHORT, LONG, LONGLONG = map(kind, (fields.Octet, fields.Short, fields.Long, fields.LongLong))
-SHORTSTR, FOREIGN, EXPLANATION = map(kind, (fields.ShortStr, fields.ForeignStr, fields.Explanation))
-LONGSTR, TABLE = map(kind, (fields.LongStr, fields.Arguments))
+OCTET, SHORT, LONG, LONGLONG = map(
+    kind, (argument_types.Octet, argument_types.Short, argument_types.Long, argument_types.LongLong)
+)
+SHORTSTR, FOREIGN, EXPLANATION = map(
+    kind, (argument_types.ShortStr, argument_types.ForeignStr, argument_types.Explanation)
+)
+LONGSTR, TABLE = map(kind, (argument_types.LongStr, argument_types.Arguments))
 
-EXAMPLES: dict[str, tuple[Kind, object, bytes]] = {
+EXAMPLES: dict[str, tuple[ArgumentType, object, bytes]] = {
     "octet": (OCTET, 255, b"\xff"),
     "short": (SHORT, 258, b"\x01\x02"),
     "long": (LONG, 0x01020304, b"\x01\x02\x03\x04"),
@@ -35,30 +39,30 @@ EXAMPLES: dict[str, tuple[Kind, object, bytes]] = {
 
 
 @pytest.mark.parametrize(("kind", "value", "raw"), EXAMPLES.values(), ids=EXAMPLES)
-def test_an_argument_is_written_big_end_first(kind: Kind, value: object, raw: bytes) -> None:
+def test_an_argument_is_written_big_end_first(kind: ArgumentType, value: object, raw: bytes) -> None:
     assert kind.write(value) == raw
 
 
 @pytest.mark.parametrize(("kind", "value", "raw"), EXAMPLES.values(), ids=EXAMPLES)
-def test_an_argument_is_read_in_the_midst_of_others(kind: Kind, value: object, raw: bytes) -> None:
+def test_an_argument_is_read_in_the_midst_of_others(kind: ArgumentType, value: object, raw: bytes) -> None:
     assert kind.read(b"<<" + raw + b">>", 2, len(raw) + 4) == (value, len(raw) + 2)
 
 
 @pytest.mark.parametrize(("kind", "raw"), [(kind, raw) for kind, _, raw in EXAMPLES.values()], ids=EXAMPLES)
-def test_an_argument_that_is_cut_short_is_malformed(kind: Kind, raw: bytes) -> None:
+def test_an_argument_that_is_cut_short_is_malformed(kind: ArgumentType, raw: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         kind.read(raw, 0, len(raw) - 1)
 
 
 @pytest.mark.parametrize(("kind", "bits"), [(OCTET, 8), (SHORT, 16), (LONG, 32), (LONGLONG, 64)])
 @pytest.mark.parametrize("value", [-1, None, "7", 1.5, 10**5000], ids=["negative", "None", "str", "float", "huge"])
-def test_an_integer_argument_is_a_whole_number_that_fits(kind: Kind, bits: int, value: object) -> None:
+def test_an_integer_argument_is_a_whole_number_that_fits(kind: ArgumentType, bits: int, value: object) -> None:
     with pytest.raises(EncodingError, match=f"is not a whole number within 0 and {(1 << bits) - 1}"):
         kind.write(value)
 
 
 @pytest.mark.parametrize(("kind", "bits"), [(OCTET, 8), (SHORT, 16), (LONG, 32), (LONGLONG, 64)])
-def test_an_integer_argument_has_its_number_of_bits(kind: Kind, bits: int) -> None:
+def test_an_integer_argument_has_its_number_of_bits(kind: ArgumentType, bits: int) -> None:
     assert kind.write((1 << bits) - 1) == b"\xff" * (bits // 8)
     with pytest.raises(EncodingError):
         kind.write(1 << bits)

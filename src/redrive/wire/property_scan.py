@@ -18,7 +18,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from redrive.wire.patch import RawValue
+from redrive.wire.raw_properties import RawValue
 from redrive.wire.values import malformed
 
 _LENGTH = Struct(">I")
@@ -31,7 +31,7 @@ _STEP_OF = {kind: 1 + size for kinds, size in _SIZES.items() for kind in kinds}
 _STEPS = [_STEP_OF.get(octet, _UNKNOWN) for octet in range(256)]
 
 
-class Skimmed(NamedTuple):
+class ScannedProperties(NamedTuple):
     headers: dict[bytes, RawValue]
     content_type: bytes | None
     correlation_id: bytes | None
@@ -42,14 +42,14 @@ class Skimmed(NamedTuple):
     after: bytes
 
 
-def skim(raw: bytes) -> Skimmed:
+def skim(raw: bytes) -> ScannedProperties:
     try:
         return _skim(raw)
     except (IndexError, StructError):
         raise malformed("the properties are cut short") from None
 
 
-def _skim(raw: bytes) -> Skimmed:
+def _skim(raw: bytes) -> ScannedProperties:
     """Longer than it would have to be: a hundred thousand messages come this way."""
     first, second, pos = raw[0], raw[1], 2
     content_type = correlation_id = message_id = timestamp = kind = None
@@ -81,7 +81,9 @@ def _skim(raw: bytes) -> Skimmed:
             pos += 1 + raw[pos]
     if pos != len(raw):
         raise malformed("the properties do not add up to what is there")
-    return Skimmed(headers, content_type, correlation_id, message_id, timestamp, kind, raw[2:start], raw[stop:])
+    return ScannedProperties(
+        headers, content_type, correlation_id, message_id, timestamp, kind, raw[2:start], raw[stop:]
+    )
 
 
 def skim_table(value: RawValue) -> dict[bytes, RawValue]:

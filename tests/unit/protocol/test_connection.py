@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from redrive.errors import EncodingError, LocalProtocolError, ReplyCode
-from redrive.protocol.content import Delivery, Incoming, Publication
-from redrive.protocol.conversation import Event, Violation
+from redrive.protocol.connection import Event, Violation
 from redrive.protocol.handshake import Tuning
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.protocol.messages import Delivery, Incoming, Publication
 from redrive.wire.frames import (
     BODY,
     CONTENT_HEAD,

@@ -15,14 +15,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Acks(NamedTuple):
+class AckRun(NamedTuple):
     """What to tell: one ack with `multiple`, if any, and then single ones."""
 
     upto: int | None
     singles: list[int]
 
 
-class Settlements:
+class AckLedger:
     __slots__ = ("_beyond", "_next", "_untold")
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ class Settlements:
             self._beyond.remove(self._next)
             self._next += 1
 
-    def take(self) -> Acks:
+    def take(self) -> AckRun:
         """The acks that the broker has not been told about. They count as told from here on."""
         untold, self._untold = self._untold, []
         run = [tag for tag in untold if tag < self._next]
         if len(run) == len(untold):
-            return Acks(max(run, default=None), [])
-        return Acks(max(run, default=None), [tag for tag in untold if tag > self._next])
+            return AckRun(max(run, default=None), [])
+        return AckRun(max(run, default=None), [tag for tag in untold if tag > self._next])
 
     def __repr__(self) -> str:
         return f"<Settlements all below {self._next} and {len(self._beyond)} beyond, untold={len(self._untold)}>"

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import RemoteProtocolError, ReplyCode
-from redrive.wire.patch import (
+from redrive.wire.properties import Properties, decode_properties
+from redrive.wire.raw_properties import (
     RawValue,
     check_properties,
     find_header,
@@ -35,7 +36,6 @@ from redrive.wire.patch import (
     with_property,
     without_empty_headers,
 )
-from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.values import MAX_DEPTH, as_datetime, read_value
 
 ALL = Properties(

@@ -27,9 +27,9 @@ from typing import TypeAlias
 
 from redrive.errors import RemoteProtocolError, ReplyCode
 from redrive.protocol import lifecycle
-from redrive.protocol.content import Delivery, Incoming, Publication
 from redrive.protocol.handshake import check_tune_ok
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
+from redrive.protocol.messages import Delivery, Incoming, Publication
 from redrive.protocol.outgoing import Assembly, ChannelRecord, Outgoing
 from redrive.wire import frames
 from redrive.wire.frames import (
@@ -74,7 +74,7 @@ _CLIENT_READS: dict[bytes, _Builder] = {DELIVER: Delivery}
 _SERVER_READS: dict[bytes, _Builder] = {PUBLISH: Publication}
 
 
-class Conversation(Outgoing):
+class AmqpConnection(Outgoing):
     # Receiving ----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
@@ -225,7 +225,7 @@ class Conversation(Outgoing):
         channel = self._channels.get(number) or ChannelRecord(number)
         if cls.name in lifecycle.LIFECYCLE_METHODS:
             self._read_lifecycle_method(channel, cls, payload, events)
-        elif self._is_deaf(channel):
+        elif self._ignores_frames(channel):
             return  # sent before the peer knew, or before it closed the channel itself
         elif channel.state is not ChannelState.OPEN and not self._opens_for(channel):
             raise RemoteProtocolError(ReplyCode.CHANNEL_ERROR, f"{cls.name} on {channel!r}")
@@ -236,11 +236,11 @@ class Conversation(Outgoing):
         else:
             events.append(Incoming(number, decode_method(payload)))
 
-    def _is_deaf(self, channel: ChannelRecord) -> bool:
+    def _ignores_frames(self, channel: ChannelRecord) -> bool:
         """Is everything but the channel's own life to be ignored?"""
         if channel.state is ChannelState.OPEN:
             return False
-        return channel.state in _LEAVING or channel.number in self._haunted
+        return channel.state in _LEAVING or channel.number in self._recently_closed
 
     def _opens_for(self, channel: ChannelRecord) -> bool:
         """A client need not wait for open-ok: a broker takes what follows channel.open in the same read."""
@@ -265,7 +265,7 @@ class Conversation(Outgoing):
         if isinstance(method, ChannelClose):
             self.send(channel.number, ChannelCloseOk())
             if self.side is Sender.CLIENT:
-                self._haunted[channel.number] = None
+                self._recently_closed[channel.number] = None
         events.append(Incoming(channel.number, method))
 
     # Content, piece by piece ------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Conversation(Outgoing):
         if self.state is ConnectionState.CLOSING:
             return
         channel = self._channels.get(number) or ChannelRecord(number)
-        if self._is_deaf(channel):
+        if self._ignores_frames(channel):
             return
         if channel.assembly is None:
             raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, f"content without a method on channel {number}")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import RemoteProtocolError
-from redrive.wire.patch import check_properties, join_table, raw_table, raw_text, split_table
 from redrive.wire.properties import Properties, decode_properties
-from redrive.wire.skim import skim, skim_table
+from redrive.wire.property_scan import skim, skim_table
+from redrive.wire.raw_properties import check_properties, join_table, raw_table, raw_text, split_table
 from redrive.wire.values import read_value
 
 NOON = dt.datetime(2024, 5, 17, 12, tzinfo=dt.UTC)

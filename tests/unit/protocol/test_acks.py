@@ -1,4 +1,4 @@
-"""`Settlements`, by example and against a broker that knows which deliveries are open."""
+"""`AckLedger`, by example and against a broker that knows which deliveries are open."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.protocol.settlements import Acks, Settlements
+from redrive.protocol.acks import AckLedger, AckRun
 
 
-def told(said: str) -> list[Acks]:
+def told(said: str) -> list[AckRun]:
     """What the broker is told for: `3` an ack, `1,2,3` all of them, `-3` a nack that is told elsewhere, `.` a take."""
-    settlements = Settlements()
+    settlements = AckLedger()
     takes = []
     for word in said.split():
         if word == ".":
@@ -28,26 +28,26 @@ def told(said: str) -> list[Acks]:
 @pytest.mark.parametrize(
     ("said", "takes"),
     [
-        (".", [Acks(None, [])]),
-        ("1 .", [Acks(1, [])]),
-        ("1 2 3 .", [Acks(3, [])]),
-        ("3 1 2 .", [Acks(3, [])]),
-        ("2 3 .", [Acks(None, [2, 3])]),
-        ("1 3 4 .", [Acks(1, [3, 4])]),
-        ("2 . 1 .", [Acks(None, [2]), Acks(1, [])]),
-        ("2 . 1 3 .", [Acks(None, [2]), Acks(3, [])]),
-        ("1 2 . .", [Acks(2, []), Acks(None, [])]),
-        ("1 -2 3 .", [Acks(3, [])]),
-        ("1 -2 .", [Acks(1, [])]),
-        ("-1 .", [Acks(None, [])]),
-        ("2 -1 .", [Acks(2, [])]),
-        ("-2 1 .", [Acks(1, [])]),
-        ("3 2 1 5 .", [Acks(3, [5])]),
-        ("1,2,3 4 .", [Acks(4, [])]),
-        ("3,2,1 .", [Acks(3, [])]),
-        ("1,2,5 .", [Acks(2, [5])]),
-        ("2 1,3 .", [Acks(3, [])]),
-        ("4 1,2,3 .", [Acks(4, [])]),
+        (".", [AckRun(None, [])]),
+        ("1 .", [AckRun(1, [])]),
+        ("1 2 3 .", [AckRun(3, [])]),
+        ("3 1 2 .", [AckRun(3, [])]),
+        ("2 3 .", [AckRun(None, [2, 3])]),
+        ("1 3 4 .", [AckRun(1, [3, 4])]),
+        ("2 . 1 .", [AckRun(None, [2]), AckRun(1, [])]),
+        ("2 . 1 3 .", [AckRun(None, [2]), AckRun(3, [])]),
+        ("1 2 . .", [AckRun(2, []), AckRun(None, [])]),
+        ("1 -2 3 .", [AckRun(3, [])]),
+        ("1 -2 .", [AckRun(1, [])]),
+        ("-1 .", [AckRun(None, [])]),
+        ("2 -1 .", [AckRun(2, [])]),
+        ("-2 1 .", [AckRun(1, [])]),
+        ("3 2 1 5 .", [AckRun(3, [5])]),
+        ("1,2,3 4 .", [AckRun(4, [])]),
+        ("3,2,1 .", [AckRun(3, [])]),
+        ("1,2,5 .", [AckRun(2, [5])]),
+        ("2 1,3 .", [AckRun(3, [])]),
+        ("4 1,2,3 .", [AckRun(4, [])]),
     ],
     ids=[
         "nothing",
@@ -72,12 +72,12 @@ def told(said: str) -> list[Acks]:
         "many up to one that was acked before",
     ],
 )
-def test_the_broker_is_told_in_the_fewest_frames(said: str, takes: list[Acks]) -> None:
+def test_the_broker_is_told_in_the_fewest_frames(said: str, takes: list[AckRun]) -> None:
     assert told(said) == takes
 
 
 def test_how_many_acks_wait_to_be_told() -> None:
-    settlements = Settlements()
+    settlements = AckLedger()
     settlements.ack(1)
     settlements.ack(3)
     settlements.settle(2)
@@ -88,7 +88,7 @@ def test_how_many_acks_wait_to_be_told() -> None:
 
 
 def test_settlements_introduce_themselves() -> None:
-    settlements = Settlements()
+    settlements = AckLedger()
     for tag in (1, 2, 5):
         settlements.ack(tag)
 
@@ -131,9 +131,9 @@ def lives(draw: st.DrawFn) -> list[tuple[str, int]]:
 
 @given(lives())
 def test_every_delivery_is_settled_as_asked_and_no_unknown_one_is_named(life: list[tuple[str, int]]) -> None:
-    settlements, broker = Settlements(), Broker(delivered=30)
+    settlements, broker = AckLedger(), Broker(delivered=30)
 
-    def tell(acks: Acks) -> None:
+    def tell(acks: AckRun) -> None:
         if acks.upto is not None:
             broker.ack(acks.upto, multiple=True)
         for tag in acks.singles:
@@ -164,8 +164,8 @@ def test_every_delivery_is_settled_as_asked_and_no_unknown_one_is_named(life: li
 
 @given(st.permutations(range(1, 21)))
 def test_when_all_are_acked_one_frame_tells_it(order: list[int]) -> None:
-    settlements = Settlements()
+    settlements = AckLedger()
     for tag in order:
         settlements.ack(tag)
 
-    assert settlements.take() == Acks(20, [])
+    assert settlements.take() == AckRun(20, [])
