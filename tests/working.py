@@ -7,13 +7,13 @@ from datetime import timedelta
 
 from redrive import App
 from redrive.client import Connection
-from redrive.connected import Running
+from redrive.connected_app import ConnectedApp
 from redrive.protocol.messages import Delivery
 from redrive.testing.watching import Watcher
 
 
 @asynccontextmanager
-async def working(app: App, *, within: float = 10) -> AsyncIterator[tuple[Running, Watcher]]:
+async def working(app: App, *, within: float = 10) -> AsyncIterator[tuple[ConnectedApp, Watcher]]:
     """The consumers of an application at work, and drained at the end."""
     watcher = Watcher()
     app.observers.append(watcher)

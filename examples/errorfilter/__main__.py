@@ -22,7 +22,7 @@ from examples.errorfilter.sandbox import Sandbox
 from redrive.integrations.logs import LogObserver, configure_logging
 
 if TYPE_CHECKING:
-    from redrive.connected import Running
+    from redrive.connected_app import ConnectedApp
 
 
 @click.group(invoke_without_command=True)
@@ -39,7 +39,7 @@ def work() -> None:
     configure_logging(logger="")
     app.observers.append(LogObserver(app.name))
 
-    def ready(running: Running) -> None:
+    def ready(running: ConnectedApp) -> None:
         click.echo(f"{app!r} on {running.server}")
         click.echo("pay:    python -m examples.errorfilter send --source tok_visa")
 

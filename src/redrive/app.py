@@ -22,7 +22,7 @@ from redrive import environment
 from redrive.broker.shared import SharedBroker
 from redrive.client import BrokerURL, Connection
 from redrive.client.relay_lock import RelayLock
-from redrive.connected import Running
+from redrive.connected_app import ConnectedApp
 from redrive.errors import (
     AccessRefused,
     Closed,
@@ -32,6 +32,7 @@ from redrive.errors import (
     TopologyConflict,
 )
 from redrive.inspection import inspect_broker
+from redrive.inspection.stranded import stranded_warning
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
@@ -52,7 +53,6 @@ from redrive.store.outbox_relay import Relay
 from redrive.store.schema import Schema, channel_of
 from redrive.store.transport import Transport, arrange
 from redrive.store.waking import Waker
-from redrive.stranded import stranded_warning
 from redrive.topology import Naming, QueueType, Server, Topology, expand
 from redrive.topology.naming import fill
 from redrive.topology.plan import make_plan
@@ -114,7 +114,7 @@ class App(Router):
         self.clock = clock or SystemClock()
         self.around_publish: Around = nothing_around
         self.given: dict[type, object] = {App: self}  # what handlers can ask for by its type, beside the publisher
-        self._running: Running | None = None
+        self._running: ConnectedApp | None = None
         self._starters: list[Callable[[], Any]] = []
         self._preparing = asyncio.Lock()
         self._relay: Relay | None = None
@@ -163,7 +163,7 @@ class App(Router):
                 self._starters.pop(0)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Running]:
+    async def running(self) -> AsyncIterator[ConnectedApp]:
         """Connected, with the topology in place: made, or found to be there (`declare=False`)."""
         await self.prepare()
         if any(spec.inbox for spec in self.chosen(())):
@@ -173,7 +173,7 @@ class App(Router):
             connect = await self._reach(stack)
             consuming, settling = await connect("consuming"), await connect("settling")
             publishing = await connect("publishing", patience=self._patience)
-            running = Running(self, consuming, publishing, settling, await self._bring(consuming))
+            running = ConnectedApp(self, consuming, publishing, settling, await self._bring(consuming))
             yield running
 
     async def _reach(self, stack: AsyncExitStack) -> Callable[..., Awaitable[Connection]]:
@@ -240,7 +240,7 @@ class App(Router):
         return self._running.publisher
 
     @property
-    def connected(self) -> Running | None:
+    def connected(self) -> ConnectedApp | None:
         """What it is connected by, if it is."""
         return self._running
 
@@ -251,7 +251,7 @@ class App(Router):
         queues: Iterable[str] = (),
         within: timedelta = timedelta(seconds=30),
         relay: bool = False,
-        ready: Callable[[Running], None] | None = None,
+        ready: Callable[[ConnectedApp], None] | None = None,
     ) -> bool:
         """Handle messages until `stop` is set, then drain. Whether everything was finished within the limit.
 

@@ -19,7 +19,7 @@ import pytest
 
 from redrive.client import Connection
 from redrive.client.channel import Channel
-from redrive.client.link import open_link
+from redrive.client.transport import open_transport
 from redrive.client.url import BrokerURL
 from redrive.store.database import Database
 from redrive.testing import Endpoint
@@ -128,7 +128,7 @@ async def connection(amqp_url: str, cleanliness: None) -> AsyncIterator[Connecti
 async def channel(amqp_url: str, cleanliness: None) -> AsyncIterator[Channel]:  # noqa: ARG001
     """A channel as AMQP knows it, for what the client does not offer."""
     url = BrokerURL.parse(amqp_url)
-    link = await open_link(url, url.hosts[0], {}, lambda: None)
+    link = await open_transport(url, url.hosts[0], {}, lambda: None)
     yield await link.channel()
     await link.close()
 

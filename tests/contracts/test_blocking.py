@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from redrive.blocking import Properties, Publish, Publisher
 from redrive.client import Connection
 from redrive.errors import Closed, ConnectionFailed, PublishErrors, PublishUnknown, Unroutable
+from redrive.sync import Properties, Publish, SyncPublisher
 from redrive.testing import free_port
 from tests.support.proxy import FaultProxy
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def publisher(amqp_url: str) -> Iterator[Publisher]:
-    with Publisher(amqp_url) as publisher:
+def publisher(amqp_url: str) -> Iterator[SyncPublisher]:
+    with SyncPublisher(amqp_url) as publisher:
         yield publisher
 
 
@@ -41,18 +41,18 @@ async def bodies(url: str, queue: str) -> list[bytes]:
     return found
 
 
-async def test_a_publish_that_returned_is_in_the_queue(publisher: Publisher, amqp_url: str, orders: str) -> None:
+async def test_a_publish_that_returned_is_in_the_queue(publisher: SyncPublisher, amqp_url: str, orders: str) -> None:
     publisher.publish("", orders, b"one", Properties(message_id="1"))
 
     assert await bodies(amqp_url, orders) == [b"one"]
 
 
-def test_an_unroutable_message_raises(publisher: Publisher) -> None:
+def test_an_unroutable_message_raises(publisher: SyncPublisher) -> None:
     with pytest.raises(Unroutable):
         publisher.publish("", "nowhere", b"")
 
 
-async def test_many_threads_may_publish_at_once(publisher: Publisher, amqp_url: str, orders: str) -> None:
+async def test_many_threads_may_publish_at_once(publisher: SyncPublisher, amqp_url: str, orders: str) -> None:
     def work(number: int) -> None:
         for turn in range(20):
             publisher.publish("", orders, f"{number}.{turn}".encode())
@@ -66,7 +66,7 @@ async def test_many_threads_may_publish_at_once(publisher: Publisher, amqp_url: 
     assert len(set(await bodies(amqp_url, orders))) == 200
 
 
-def test_a_pipeline_says_which_messages_failed(publisher: Publisher, orders: str) -> None:
+def test_a_pipeline_says_which_messages_failed(publisher: SyncPublisher, orders: str) -> None:
     messages = [Publish("", orders, b"0"), Publish("", "nowhere", b"1"), Publish("", orders, b"2")]
 
     with pytest.raises(PublishErrors) as caught:
@@ -76,7 +76,7 @@ def test_a_pipeline_says_which_messages_failed(publisher: Publisher, orders: str
 
 
 def test_it_publishes_again_after_the_network_was_cut(amqp_url: str, orders: str) -> None:
-    with _ThreadedProxy(amqp_url) as network, Publisher(network.url) as publisher:
+    with _ThreadedProxy(amqp_url) as network, SyncPublisher(network.url) as publisher:
         publisher.publish("", orders, b"before")
         network.cut()
 
@@ -86,20 +86,22 @@ def test_it_publishes_again_after_the_network_was_cut(amqp_url: str, orders: str
 
 
 def test_without_a_broker_it_says_so_and_tries_again_at_the_next_publish() -> None:
-    with Publisher(f"amqp://localhost:{free_port()}", patience=timedelta(milliseconds=20)) as publisher:
+    with SyncPublisher(f"amqp://localhost:{free_port()}", patience=timedelta(milliseconds=20)) as publisher:
         for _ in range(2):
             with pytest.raises(ConnectionFailed, match="Connection refused"):
                 publisher.publish("", "orders", b"")
 
 
-def test_a_closed_publisher_says_so(publisher: Publisher) -> None:
+def test_a_closed_publisher_says_so(publisher: SyncPublisher) -> None:
     publisher.close()
 
     with pytest.raises(Closed):
         publisher.publish("", "orders", b"")
 
 
-async def test_a_forked_child_makes_a_connection_of_its_own(publisher: Publisher, amqp_url: str, orders: str) -> None:
+async def test_a_forked_child_makes_a_connection_of_its_own(
+    publisher: SyncPublisher, amqp_url: str, orders: str
+) -> None:
     publisher.publish("", orders, b"parent")
     child = multiprocessing.get_context("fork").Process(target=publisher.publish, args=("", orders, b"child"))
     child.start()

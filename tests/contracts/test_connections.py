@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contracts.observing import drained, eventually, got
-from redrive.client import Connection, Properties, State
+from redrive.client import Connection, LinkState, Properties
 from redrive.errors import AuthenticationFailed, ConnectionFailed, NotFound
 from redrive.testing import free_port
 from tests.support.proxy import FaultProxy
@@ -24,7 +24,7 @@ def with_login(url: str, login: str) -> str:
 
 
 async def test_an_open_connection_knows_the_broker(connection: Connection) -> None:
-    assert connection.state is State.OPEN
+    assert connection.state is LinkState.OPEN
     assert connection.server_properties["product"] in ("RabbitMQ", "Redrive")
     assert connection.server_version >= (3, 10)
 
@@ -132,7 +132,7 @@ async def test_small_frames_carry_large_messages_and_large_headers_that_fit(amqp
 async def test_heartbeats_keep_an_idle_connection_open(amqp_url: str) -> None:
     """Whoever is silent for two intervals is given up by either side; the proxy shows that nothing was reopened."""
     async with FaultProxy(amqp_url) as network, Connection(f"{network.url}?heartbeat=1") as connection:
-        losing = asyncio.create_task(connection.until(State.RECONNECTING))
+        losing = asyncio.create_task(connection.until(LinkState.RECONNECTING))
 
         done, _ = await asyncio.wait([losing], timeout=2.5)
         losing.cancel()
@@ -150,8 +150,8 @@ async def test_no_password_is_logged_when_a_connection_is_lost_and_made_again(
     caplog.set_level("DEBUG")
     async with FaultProxy(amqp_url) as network, Connection(network.url) as connection:
         network.cut()
-        await connection.until(State.RECONNECTING)
-        await asyncio.wait_for(connection.until(State.OPEN), 15)
+        await connection.until(LinkState.RECONNECTING)
+        await asyncio.wait_for(connection.until(LinkState.OPEN), 15)
 
     assert "guest:guest" not in caplog.text
     assert "guest:" not in repr(connection)
@@ -189,7 +189,7 @@ class TestTLS:
 
     async def test_not_to_verify_must_be_asked_for(self, tls_rabbitmq: TLSEndpoint) -> None:
         async with Connection(f"{tls_rabbitmq.tls_url}?verify=verify_none") as connection:
-            assert connection.state is State.OPEN
+            assert connection.state is LinkState.OPEN
 
     async def test_a_client_certificate_can_stand_for_a_password(self, tls_rabbitmq: TLSEndpoint) -> None:
         url = with_login(tls_rabbitmq.tls_url, f"nobody:{SECRET}")

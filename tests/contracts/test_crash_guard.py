@@ -19,8 +19,8 @@ import pytest
 
 from redrive import App, Batch, Message, Retry
 from redrive.client import Connection, Properties
-from redrive.client.holding import Hold
-from redrive.connected import Running
+from redrive.client.browser import QueueBrowser
+from redrive.connected_app import ConnectedApp
 from redrive.errors import ConnectionLost
 from redrive.recovery.admission import ALONE, Mark
 from redrive.recovery.backoff import Backoff
@@ -52,13 +52,13 @@ def no_wait_for_young_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quarantine, "_YOUNG_QUORUM_QUEUE", 0)
 
 
-async def publish_orders(running: Running, count: int = ORDERS) -> None:
+async def publish_orders(running: ConnectedApp, count: int = ORDERS) -> None:
     for number in range(count):
         await running.publishing.publish("", "orders", b"%d" % number, Properties(delivery_mode=2))
 
 
 @asynccontextmanager
-async def one_worker(running: Running, *, within: float) -> AsyncIterator[None]:
+async def one_worker(running: ConnectedApp, *, within: float) -> AsyncIterator[None]:
     """A worker of its own identity, as each deploy starts one."""
     worker = running.worker(running.app.chosen(()))
     await worker.start()
@@ -68,7 +68,7 @@ async def one_worker(running: Running, *, within: float) -> AsyncIterator[None]:
         await worker.stop(timedelta(seconds=within))
 
 
-async def until_handled(running: Running, handler: Handler, orders: int) -> None:
+async def until_handled(running: ConnectedApp, handler: Handler, orders: int) -> None:
     """Wait until each was handled, and none is left in the queue."""
     async with asyncio.timeout(60):
         while len(handler.handled) < orders or await depth(running.publishing, "orders"):  # noqa: ASYNC110
@@ -225,7 +225,7 @@ async def test_a_worker_whose_broker_is_unavailable_stops_all_the_same(
 
 
 @asynccontextmanager
-async def quickly_reconnecting(app: App) -> AsyncIterator[tuple[Running, Watcher]]:
+async def quickly_reconnecting(app: App) -> AsyncIterator[tuple[ConnectedApp, Watcher]]:
     """A worker whose pauses between two tries to connect do not grow."""
     app.observers.append(watcher := Watcher())
     async with app.running() as running:
@@ -234,7 +234,7 @@ async def quickly_reconnecting(app: App) -> AsyncIterator[tuple[Running, Watcher
             yield running, watcher
 
 
-async def cut_while_handling(running: Running, handler: Handler) -> None:
+async def cut_while_handling(running: ConnectedApp, handler: Handler) -> None:
     """Lose the connection while a handler runs. The handler learns nothing of that, and comes to its end."""
     await asyncio.wait_for(handler.begun.wait(), 20)
     handler.begun.clear()
@@ -281,7 +281,7 @@ async def test_fifty_peeks_park_nothing(app: App) -> None:
     async with app.running() as running, Connection(app.broker or "") as peeking:
         await publish_orders(running)
         for _ in range(OFTEN):
-            hold = await Hold.on(peeking, "orders", at_most=ORDERS)
+            hold = await QueueBrowser.on(peeking, "orders", at_most=ORDERS)
             while hold.taken < ORDERS:
                 await hold.next(patience=5)
             await hold.release()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from contracts.observing import Collector, drained
-from redrive.client import Connection, Delivery, Properties, Publish, State
+from redrive.client import Connection, Delivery, LinkState, Properties, Publish
 from redrive.client.channel import Channel
 from redrive.errors import (
     AccessRefused,
@@ -182,7 +182,7 @@ async def test_an_error_of_the_whole_connection_is_told_and_survived(connection:
         await connection.declare_exchange("odd", "no-such-type")
 
     if isinstance(caught.value, ConnectionClosed):
-        await asyncio.wait_for(connection.until(State.RECONNECTING), 15)
-    await asyncio.wait_for(connection.until(State.OPEN), 15)
+        await asyncio.wait_for(connection.until(LinkState.RECONNECTING), 15)
+    await asyncio.wait_for(connection.until(LinkState.OPEN), 15)
     await connection.publish("", "orders", b"still here")
     assert await drained(connection, "orders") == [b"still here"]

@@ -8,14 +8,14 @@ import pytest
 
 from dead_lettering import DLQ, eventually, prepare, until_depth
 from redrive.client import Connection
-from redrive.client.holding import Hold
+from redrive.client.browser import QueueBrowser
 from tests.support.proxy import FaultProxy
 
 MANY = 4000  # so many that a hold takes them with several consumers, each with twice the room of the one before
 SOON = 0.05  # seconds
 
 
-async def taken(hold: Hold, patience: float = SOON) -> int:
+async def taken(hold: QueueBrowser, patience: float = SOON) -> int:
     """All that come, as whoever moves or looks takes them."""
     while await hold.next(patience):
         pass
@@ -27,7 +27,7 @@ async def test_a_broker_that_is_slow_to_answer_is_no_queue_that_has_ended(
 ) -> None:
     await prepare(connection, MANY)
     async with FaultProxy(amqp_url) as network, Connection(network.url) as slow:
-        hold = await Hold.on(slow, DLQ, at_most=MANY)
+        hold = await QueueBrowser.on(slow, DLQ, at_most=MANY)
         await hold.next(10)
         network.stall("client")
         asyncio.get_running_loop().call_later(SOON * 10, network.resume)
@@ -39,10 +39,10 @@ async def test_a_broker_that_is_slow_to_answer_is_no_queue_that_has_ended(
 async def test_a_queue_of_which_others_took_the_rest_has_ended(connection: Connection, amqp_url: str) -> None:
     await prepare(connection, 5)
     async with Connection(amqp_url) as other, Connection(amqp_url) as own:
-        first = await Hold.on(other, DLQ, at_most=2)
+        first = await QueueBrowser.on(other, DLQ, at_most=2)
         async with asyncio.timeout(20):  # it has what it wanted, and does not wait for the rest
             assert await taken(first) == 2
-        hold = await Hold.on(own, DLQ, at_most=5)
+        hold = await QueueBrowser.on(own, DLQ, at_most=5)
 
         assert await taken(hold) == 3
         assert (await hold.release(), await first.release()) == (3, 2)
@@ -53,7 +53,7 @@ async def test_a_consumer_that_was_full_before_it_had_its_place_makes_room_for_t
 ) -> None:
     await prepare(connection, MANY)
     async with Connection(amqp_url) as own:
-        hold = await Hold.on(own, DLQ, at_most=MANY)
+        hold = await QueueBrowser.on(own, DLQ, at_most=MANY)
         await eventually(lambda: hold._in_hand == hold._room)
         placing = hold._changing = asyncio.create_task(asyncio.sleep(0))
         await hold.next(10)  # all of it, while the consumer takes its place
@@ -65,7 +65,7 @@ async def test_a_consumer_that_was_full_before_it_had_its_place_makes_room_for_t
         await hold.release()
 
 
-class Interrupted(Hold):
+class Interrupted(QueueBrowser):
     """One that goes no further than to a certain place."""
 
     place = ""

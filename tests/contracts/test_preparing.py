@@ -13,7 +13,7 @@ import pytest
 
 from redrive import App, Batch, BreakerPolicy, Discard, Message, Park, Publisher, Retry, Snooze
 from redrive.client import Connection, Properties
-from redrive.connected import Running
+from redrive.connected_app import ConnectedApp
 from redrive.recovery.history import HeaderNames
 from redrive.runtime.observing import Outcome
 from working import depth, take, working
@@ -51,7 +51,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_depth(running: Running, messages: int) -> None:
+async def until_depth(running: ConnectedApp, messages: int) -> None:
     async with asyncio.timeout(20):
         while await depth(running.publishing, "orders") != messages:  # noqa: ASYNC110 - the broker is the one to ask
             await asyncio.sleep(0.01)

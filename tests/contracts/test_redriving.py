@@ -27,9 +27,9 @@ from dead_lettering import (
     until_depth,
 )
 from redrive.client import Connection, Delivery, Properties
-from redrive.client import State as ConnectionState
+from redrive.client import LinkState as ConnectionState
+from redrive.client.browser import QueueBrowser
 from redrive.client.dead_letters import DeadLetterBroker
-from redrive.client.holding import Hold
 from redrive.client.publisher import AnyPublish, Publish
 from redrive.errors import ConnectionLost, NotPublished, OperationConflict, PublishErrors, PublishUnknown
 from redrive.runtime.dlq import pipeline
@@ -259,7 +259,7 @@ async def test_what_is_more_urgent_and_arrives_meanwhile_is_not_touched(
     async with operating(amqp_url) as broker:
         hold = broker.hold
 
-        async def hold_later(queue: str, at_most: int) -> Hold:
+        async def hold_later(queue: str, at_most: int) -> QueueBrowser:
             await connection.publish_many(late(number, 9) for number in range(100, 105))
             await until_depth(connection, DLQ, 25)
             monkeypatch.undo()

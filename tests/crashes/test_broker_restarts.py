@@ -17,7 +17,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.client import Connection, Consumer, ConsumerState, Delivery, State
+from redrive.client import Connection, Consumer, ConsumerState, Delivery, LinkState
 from redrive.errors import NotPublished, PublishUnknown
 from redrive.testing import RabbitMQ
 
@@ -115,7 +115,7 @@ async def survive(node: RabbitMQ, *, messages: int, disturbances: int) -> Accoun
         await asyncio.gather(
             publish_all(publishing, messages, account), disturb(node, disturbances, messages, account, consumer)
         )
-        await publishing.until(State.OPEN)
+        await publishing.until(LinkState.OPEN)
         async with asyncio.timeout(60):
             await account.until(lambda: account.returned <= account.consumed.keys())
         assert consumer.restarts >= disturbances, "the consumer did not notice"

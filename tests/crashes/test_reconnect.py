@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.client import Connection, Consumer, ConsumerState, Delivery, State
+from redrive.client import Connection, Consumer, ConsumerState, Delivery, LinkState
 from redrive.errors import NotFound, NotPublished, PublishUnknown
 from redrive.recovery.backoff import Backoff
 from tests.support.proxy import FaultProxy
@@ -35,9 +35,9 @@ async def steady(amqp_url: str) -> AsyncIterator[Connection]:
 
 async def reconnected(connection: Connection, times: int = 1) -> None:
     async with asyncio.timeout(20):
-        while connection.reconnects < times or connection.state is not State.OPEN:
-            await connection.until(State.RECONNECTING, State.CONNECTING)
-            await connection.until(State.OPEN)
+        while connection.reconnects < times or connection.state is not LinkState.OPEN:
+            await connection.until(LinkState.RECONNECTING, LinkState.CONNECTING)
+            await connection.until(LinkState.OPEN)
 
 
 async def eventually(condition: Callable[[], object]) -> None:
@@ -69,7 +69,7 @@ async def test_a_consumer_goes_on_after_the_network_was_gone(
     if fault == "refuse":
         network.cut()
     await steady.publish("", "orders", b"while you were away")
-    await asyncio.wait_for(connection.until(State.RECONNECTING), 20)
+    await asyncio.wait_for(connection.until(LinkState.RECONNECTING), 20)
     await {"cut": _nothing, "stall": network_resume, "refuse": network_accept}[fault](network)
 
     await eventually(lambda: b"while you were away" in collector.bodies)
@@ -160,7 +160,7 @@ async def test_without_a_connection_a_publish_gives_up_after_its_patience(networ
     async with Connection(network.url, backoff=QUICK, patience=patience) as connection:
         network.refuse()
         network.cut()
-        await connection.until(State.RECONNECTING)
+        await connection.until(LinkState.RECONNECTING)
 
         with pytest.raises(NotPublished, match="not connected"):
             await connection.publish("", "anywhere", b"")
@@ -205,11 +205,11 @@ async def test_the_network_breaks_fifty_times_and_every_confirmed_message_is_con
 
     publishing = asyncio.create_task(publish())
     for turn in range(50):
-        await eventually(lambda turn=turn: connection.reconnects >= turn and connection.state is State.OPEN)
+        await eventually(lambda turn=turn: connection.reconnects >= turn and connection.state is LinkState.OPEN)
         if turn % 3 == 0:
             network.truncate_after(turn * 7, to="client")
         network.cut()
-        await eventually(lambda: connection.state is not State.OPEN)
+        await eventually(lambda: connection.state is not LinkState.OPEN)
     cutting = False
     await publishing
 
@@ -225,7 +225,7 @@ async def test_a_connection_that_is_cut_during_every_step_of_the_handshake_still
         before = connection.reconnects
         network.cut()
         network.truncate_after(length, to="client")
-        await eventually(lambda before=before: connection.reconnects > before and connection.state is State.OPEN)
+        await eventually(lambda before=before: connection.reconnects > before and connection.state is LinkState.OPEN)
 
         await connection.publish("", "orders", b"still here")
 
@@ -236,10 +236,10 @@ async def test_closing_while_disconnected_ends_at_once(network: FaultProxy) -> N
     consumer: Consumer = await connection.consume("orders", Collector())
     network.refuse()
     network.cut()
-    await connection.until(State.RECONNECTING)
+    await connection.until(LinkState.RECONNECTING)
 
     async with asyncio.timeout(5):
         await connection.close()
 
-    assert connection.state is State.CLOSED
+    assert connection.state is LinkState.CLOSED
     assert consumer.state is ConsumerState.CANCELLED

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from redrive.client.channel import Channel
-from redrive.client.link import Link, open_link
+from redrive.client.transport import Transport, open_transport
 from redrive.client.url import BrokerURL
 from redrive.errors import BrokerError, RedriveError
 from redrive.protocol.messages import Delivery, Incoming
@@ -80,7 +80,7 @@ class Stage:
     patience: float = 0.0
     short_lived: bool = False  # a message may have a TTL of a millisecond
     lines: list[Line] = field(default_factory=list)
-    link: Link = field(init=False)
+    link: Transport = field(init=False)
     _seats: list[Seat] = field(default_factory=list)  # the current one comes first
     _mode: Method = field(default_factory=ConfirmSelect)
     _there: set[str] = field(default_factory=set)  # queues that were declared and not found missing since
@@ -90,7 +90,7 @@ class Stage:
 
     async def open(self) -> None:
         url = BrokerURL.parse(self.url)
-        self.link = await open_link(url, url.hosts[0], {}, lambda: None)
+        self.link = await open_transport(url, url.hosts[0], {}, lambda: None)
         self._lookers: dict[str, Channel] = {}  # by queue: asking for a missing one ends a channel
         self._consumers: dict[str, tuple[Seat, str]] = {}  # by queue: their channels and tags
         self._seats = []

@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from redrive.admin.target import BrokerTarget, ConnectedTarget
-from redrive.client import Connection, State
+from redrive.client import Connection, LinkState
 from redrive.client.dead_letters import DeadLetterBroker
 from redrive.errors import ConnectionFailed, ConnectionLost, OperationConflict, RedriveError
 from redrive.inspection import connect
@@ -82,11 +82,11 @@ class CachedTarget:
     async def _connected(self) -> Connection:
         if self._connection is None:
             return await self._first()
-        connection, state = self._connection, State.CLOSED
+        connection, state = self._connection, LinkState.CLOSED
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
-                state = await connection.until(State.OPEN, State.CLOSED)
-        if state is not State.OPEN:
+                state = await connection.until(LinkState.OPEN, LinkState.CLOSED)
+        if state is not LinkState.OPEN:
             raise ConnectionLost(f"the broker is away: {connection.last_error}; it is being looked for")
         return connection
 

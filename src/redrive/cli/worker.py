@@ -21,7 +21,7 @@ from redrive.app import App
 from redrive.cli.exits import PARTIAL, stop_on_signals
 from redrive.cli.health_pages import health_options, serving_health
 from redrive.cli.sources import load_app
-from redrive.connected import Running
+from redrive.connected_app import ConnectedApp
 from redrive.errors import ConfigurationError
 from redrive.integrations.logs import Form, LogObserver, configure_logging
 from redrive.integrations.monitoring import Monitoring
@@ -124,7 +124,7 @@ class _Work:
                 stop=stop, queues=self._queues, within=self._limit, relay=self._relay, ready=self._ready
             )
 
-    def _ready(self, running: Running) -> None:
+    def _ready(self, running: ConnectedApp) -> None:
         self._started = True
         consumers = ", ".join(spec.queue.name for spec in self._app.chosen(self._queues)) or "nothing"
         click.echo(f"{self._app.name} is working on {running.server}: {consumers}")

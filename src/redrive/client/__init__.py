@@ -25,7 +25,7 @@ Publish and consume on two connections: a broker in a memory or disk alarm stops
 publishes, and the acks on it with the publishes (`connection.blocked`).
 """
 
-from redrive.client.connection import Connection, State
+from redrive.client.connection import Connection, LinkState
 from redrive.client.consumer import Consumer, ConsumerState
 from redrive.client.publisher import Publish
 from redrive.client.topology import QueueInfo
@@ -39,8 +39,8 @@ __all__ = [
     "Consumer",
     "ConsumerState",
     "Delivery",
+    "LinkState",
     "Properties",
     "Publish",
     "QueueInfo",
-    "State",
 ]

@@ -19,7 +19,7 @@ from redrive.wire.methods.basic import BasicAck, BasicCancel, BasicNack, BasicRe
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelFlow, ChannelFlowOk, ChannelOpen
 
 if TYPE_CHECKING:
-    from redrive.client.link import Link
+    from redrive.client.transport import Transport
 
 M = TypeVar("M", bound=Method)
 
@@ -29,7 +29,7 @@ def _nobody_listens(event: object) -> None:
 
 
 class Channel:
-    def __init__(self, link: Link, number: int) -> None:
+    def __init__(self, link: Transport, number: int) -> None:
         self.link = link
         self.number = number
         self.closed: RedriveError | None = None  # why, once it is

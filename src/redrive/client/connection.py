@@ -20,11 +20,11 @@ from enum import Enum, auto
 from typing import Self
 
 from redrive import __version__
+from redrive.client.basic_get import Getter
 from redrive.client.consumer import BulkHandler, Consumer, Handler, log_death
-from redrive.client.getter import Getter
-from redrive.client.link import Link, open_link
-from redrive.client.publisher import AnyPublish, Publisher
+from redrive.client.publisher import AnyPublish, ConfirmingPublisher
 from redrive.client.topology import Arguments, TopologyClient
+from redrive.client.transport import Transport, open_transport
 from redrive.client.url import BrokerURL
 from redrive.errors import (
     AuthenticationFailed,
@@ -46,7 +46,7 @@ log = logging.getLogger("redrive.client")
 _HEADER_FRAME = 64
 
 
-class State(Enum):
+class LinkState(Enum):
     CLOSED = auto()
     CONNECTING = auto()
     OPEN = auto()
@@ -69,7 +69,7 @@ class Connection(TopologyClient):
         self.url = url if isinstance(url, BrokerURL) else BrokerURL.parse(url)
         if window < 1 or window_bytes < 1:
             raise ConfigurationError(f"window {window}, window_bytes {window_bytes}: at least 1 of each must fit")
-        self.state = State.CLOSED
+        self.state = LinkState.CLOSED
         self.last_error: RedriveError | None = None
         self.reconnects = 0
         self.troubles: list[str] = []  # what could not be restored after the last reconnect
@@ -78,9 +78,9 @@ class Connection(TopologyClient):
         self._patience = patience.total_seconds()
         self._window = window
         self._window_bytes = window_bytes
-        self._link: Link | None = None
-        self._known: Link | None = None  # the last there was: what the broker is does not change while it is away
-        self._publisher: Publisher | None = None
+        self._link: Transport | None = None
+        self._known: Transport | None = None  # the last there was: what the broker is does not change while it is away
+        self._publisher: ConfirmingPublisher | None = None
         self._consumers: list[Consumer] = []
         self._getter = Getter(self)
         self._changed: asyncio.Event = asyncio.Event()
@@ -121,13 +121,13 @@ class Connection(TopologyClient):
         """Have `listener` called whenever the state, or whether the broker takes messages, changes."""
         self._listeners.append(listener)
 
-    async def until(self, *states: State) -> State:
+    async def until(self, *states: LinkState) -> LinkState:
         """Wait until the connection is in one of these states."""
         while self.state not in states:
             await self._changed.wait()
         return self.state
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: LinkState) -> None:
         self.state = state
         self._notify()
 
@@ -146,22 +146,24 @@ class Connection(TopologyClient):
 
     async def open(self, *, wait: timedelta | None = None) -> Self:
         """Connect. Every host is tried once, or again and again for as long as `wait` says."""
-        if self._supervisor is not None or self._closing or self.state is not State.CLOSED:
+        if self._supervisor is not None or self._closing or self.state is not LinkState.CLOSED:
             raise Closed(f"{self!r} was opened before: make a new one")
-        self._become(State.CONNECTING)
-        self._publisher = Publisher(window=self._window, window_bytes=self._window_bytes, patience=self._patience)
+        self._become(LinkState.CONNECTING)
+        self._publisher = ConfirmingPublisher(
+            window=self._window, window_bytes=self._window_bytes, patience=self._patience
+        )
         try:
             self._link = self._known = link = await self._first_link(wait)
         except BaseException:
             self._publisher = None
-            self._become(State.CLOSED)
+            self._become(LinkState.CLOSED)
             raise
-        self._become(State.OPEN)
+        self._become(LinkState.OPEN)
         self._supervisor = asyncio.create_task(self._supervise(link), name="redrive-connection")
         self._supervisor.add_done_callback(log_death)
         return self
 
-    async def _first_link(self, wait: timedelta | None) -> Link:
+    async def _first_link(self, wait: timedelta | None) -> Transport:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (wait.total_seconds() if wait is not None else 0)
         attempt = 0
@@ -178,19 +180,19 @@ class Connection(TopologyClient):
                 log.info("not connected yet: %s", error)
                 await asyncio.sleep(pause)
 
-    async def _wanted(self, link: Link) -> Link:
+    async def _wanted(self, link: Transport) -> Transport:
         """Unless somebody closed this connection while it was being opened."""
         if self._closing:
             await link.close()
             raise Closed(f"{self!r} was closed while it was being opened")
         return link
 
-    async def _connect(self) -> Link:
+    async def _connect(self) -> Transport:
         """Try each host once. Wrong credentials and settings are wrong everywhere, so these end it."""
         problems = []
         for host in self.url.hosts:
             try:
-                return await open_link(self.url, host, self._client_properties(), self._notify)
+                return await open_transport(self.url, host, self._client_properties(), self._notify)
             except (AuthenticationFailed, ConfigurationError):
                 raise
             except ConnectionFailed as error:
@@ -207,16 +209,16 @@ class Connection(TopologyClient):
             "connection_name": self._name,
         }
 
-    async def _supervise(self, link: Link) -> None:
+    async def _supervise(self, link: Transport) -> None:
         while True:
             self._lost(await self._tend(link))
             link = await self._reconnect()
             self._link = self._known = link
             self.reconnects += 1
-            self._become(State.OPEN)
+            self._become(LinkState.OPEN)
             log.info("reconnected to %s", link.host)
 
-    async def _tend(self, link: Link) -> RedriveError:
+    async def _tend(self, link: Transport) -> RedriveError:
         """Keep a publishing channel open for as long as the link lives: a refused publish closes it."""
         publisher = self._publishing()
         attempt = 0
@@ -239,9 +241,9 @@ class Connection(TopologyClient):
         self._getter.disconnected()
         if self._publisher is not None:
             self._publisher.disconnected(reason)
-        self._become(State.RECONNECTING)
+        self._become(LinkState.RECONNECTING)
 
-    async def _reconnect(self) -> Link:
+    async def _reconnect(self) -> Transport:
         attempt = 0
         while True:
             attempt += 1
@@ -254,7 +256,7 @@ class Connection(TopologyClient):
                     self._publisher.disconnected(error)
                 log.info("still not connected, try %d: %s", attempt, error)
 
-    async def _restored(self, link: Link) -> Link:
+    async def _restored(self, link: Transport) -> Transport:
         """A new link is ours only when everything declared is there again and publishing is possible."""
         try:
             self.troubles = await self._restore(link, list(self._declarations))
@@ -266,10 +268,10 @@ class Connection(TopologyClient):
 
     # For publisher and consumers ----------------------------------------------------------------------
 
-    async def link(self) -> Link:
+    async def link(self) -> Transport:
         """The link that is open now, or the next one."""
-        while self._link is None or not self._link.alive or self.state is not State.OPEN:
-            if self.state is State.CLOSED:
+        while self._link is None or not self._link.alive or self.state is not LinkState.OPEN:
+            if self.state is LinkState.CLOSED:
                 raise Closed(f"{self!r} is closed")
             await self._changed.wait()
         return self._link
@@ -316,7 +318,7 @@ class Connection(TopologyClient):
         """
         return await self._publishing().publish_many(messages)
 
-    def _publishing(self) -> Publisher:
+    def _publishing(self) -> ConfirmingPublisher:
         if self._publisher is None:
             raise Closed(f"{self!r} is not open: use `async with` or `await connection.open()`")
         return self._publisher
@@ -407,7 +409,7 @@ class Connection(TopologyClient):
         """Finish what is under way, say farewell, and close. After `within`, or when this is given up, close all the
         same.
         """
-        if self.state is State.CLOSED and self._supervisor is None:
+        if self.state is LinkState.CLOSED and self._supervisor is None:
             return
         self._closing, caller = True, asyncio.current_task()
         try:
@@ -440,10 +442,10 @@ class Connection(TopologyClient):
             await link.close()
         elif link is not None:
             link.abort(ConnectionLost(f"{link.host}: closed by this side"))
-        self._become(State.CLOSED)
+        self._become(LinkState.CLOSED)
 
     async def __aenter__(self) -> Self:
-        return await self.open() if self.state is State.CLOSED else self
+        return await self.open() if self.state is LinkState.CLOSED else self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -34,8 +34,8 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Self
 
+from redrive.client.ack_batcher import AckBatcher
 from redrive.client.channel import Channel
-from redrive.client.settler import ChannelSettler
 from redrive.errors import ConsumerCancelled, RedriveError
 from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff
@@ -102,10 +102,10 @@ class Consumer:
         self._intercept = intercept
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
-        self._settler: ChannelSettler | None = None
+        self._settler: AckBatcher | None = None
         self._interrupted: asyncio.Future[RedriveError] = self._loop.create_future()
         self._buffer: deque[Delivery] = deque()
-        self._hungry: deque[asyncio.Future[None]] = deque()  # iterators and runners waiting for a delivery
+        self._waiters: deque[asyncio.Future[None]] = deque()  # iterators and runners waiting for a delivery
         self._in_a_row = 0
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,7 +145,7 @@ class Consumer:
 
     async def _consume_on(self, channel: Channel) -> None:
         interrupted: asyncio.Future[RedriveError] = self._loop.create_future()
-        settler = ChannelSettler(channel, prefetch=self.prefetch)
+        settler = AckBatcher(channel, prefetch=self.prefetch)
 
         def interrupt(reason: RedriveError) -> None:
             if not interrupted.done():
@@ -206,17 +206,17 @@ class Consumer:
 
     # Deliveries ---------------------------------------------------------------------------------------
 
-    def _deliver(self, delivery: Delivery, settler: ChannelSettler) -> None:
+    def _deliver(self, delivery: Delivery, settler: AckBatcher) -> None:
         settler.take(delivery)
         if delivery.redelivered and self._intercept is not None and self._intercept(delivery):
             return
         self._buffer.append(delivery)
-        if self._hungry:
-            self._feed_one()
+        if self._waiters:
+            self._wake_one()
 
-    def _feed_one(self) -> None:
-        while self._hungry:
-            waiting = self._hungry.popleft()
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiting = self._waiters.popleft()
             if not waiting.done():
                 waiting.set_result(None)
                 return
@@ -244,14 +244,14 @@ class Consumer:
 
     async def _next_delivery(self) -> None:
         waiting: asyncio.Future[None] = self._loop.create_future()
-        self._hungry.append(waiting)
+        self._waiters.append(waiting)
         try:
             await waiting
         except asyncio.CancelledError:
-            if waiting in self._hungry:
-                self._hungry.remove(waiting)
+            if waiting in self._waiters:
+                self._waiters.remove(waiting)
             elif self._buffer:
-                self._feed_one()  # we were called and leave: it is the next one's
+                self._wake_one()  # we were called and leave: it is the next one's
             raise
 
     async def _run(self, handler: Handler) -> None:
@@ -317,7 +317,7 @@ class Consumer:
     async def _finish(self, caller: asyncio.Task[object] | None) -> None:
         await self._stop_deliveries()
         self._give_back_buffered()
-        self._send_home()
+        self._wake_all()
         await asyncio.gather(*(task for task in self._tasks if task is not caller), return_exceptions=True)
         if self._finishing is not None:
             await self._finishing()
@@ -325,10 +325,10 @@ class Consumer:
             await self._channel.close()
         self._become(ConsumerState.CANCELLED)
 
-    def _send_home(self) -> None:
+    def _wake_all(self) -> None:
         """Nothing comes any more: those who wait for it find that out."""
-        while self._hungry:
-            self._feed_one()
+        while self._waiters:
+            self._wake_one()
 
     async def _stop_deliveries(self) -> None:
         if self._supervisor is not None:
@@ -346,7 +346,7 @@ class Consumer:
         self._ending = True
         self._connection.forget(self)
         self._buffer.clear()  # it goes back with the channel, and all of it in its order
-        self._send_home()
+        self._wake_all()
         tasks = [*self._tasks, *([self._supervisor] if self._supervisor is not None else [])]
         tasks = [task for task in tasks if task is not caller]
         for task in tasks:

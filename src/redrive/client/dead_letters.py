@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 
+from redrive.client.browser import QueueBrowser
 from redrive.client.connection import Connection
-from redrive.client.holding import Hold
-from redrive.client.link import Link
 from redrive.client.publisher import AnyPublish
+from redrive.client.transport import Transport
 from redrive.errors import ConnectionLost, OperationConflict, RedriveError, ResourceLocked
 from redrive.runtime.dlq.spending import Allowance
 from redrive.wire.methods.queue import QueueDeclare, QueueDeclareOk, QueueDelete, QueueDeleteOk
@@ -31,7 +31,9 @@ class DeadLetterBroker:
     def __init__(self, taking: Connection, publishing: Connection) -> None:
         self._taking = taking
         self._publishing = publishing
-        self._links: dict[str, tuple[Link, Link]] = {}  # that take and publish, since the queue's lock was taken
+        self._links: dict[
+            str, tuple[Transport, Transport]
+        ] = {}  # that take and publish, since the queue's lock was taken
         self.allowances: dict[str, Allowance] = {}  # of queues in which deliveries count
 
     @property
@@ -46,11 +48,11 @@ class DeadLetterBroker:
     async def consumers(self, queue: str) -> int:
         return (await self._taking.queue_info(queue)).consumers
 
-    async def hold(self, queue: str, at_most: int) -> Hold:
+    async def hold(self, queue: str, at_most: int) -> QueueBrowser:
         allowance = self.allowances.get(queue)
         if allowance is not None:
             allowance.spend()
-        return await Hold.on(self._taking, queue, at_most=at_most, seen=allowance.see if allowance else None)
+        return await QueueBrowser.on(self._taking, queue, at_most=at_most, seen=allowance.see if allowance else None)
 
     # Moving -------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from redrive.client.channel import Channel
-from redrive.client.link import Link
+from redrive.client.transport import Transport
 from redrive.errors import (
     ChannelClosed,
     Closed,
@@ -67,7 +67,7 @@ class Publish(NamedTuple):
 AnyPublish: TypeAlias = "tuple[str, str, bytes, Properties | bytes, bool]"
 
 
-class _Life:
+class _ConfirmChannel:
     """The publisher's channel, its ledger, and the frames it has made for known routes."""
 
     __slots__ = ("channel", "ledger", "routes", "unconfirmed_bytes")
@@ -88,13 +88,13 @@ class _Life:
         return frame
 
 
-class Publisher:
+class ConfirmingPublisher:
     def __init__(self, *, window: int, window_bytes: int, patience: float) -> None:
         self._window = window
         self._window_bytes = window_bytes
         self._patience = patience
         self._loop = asyncio.get_running_loop()
-        self._life: _Life | None = None
+        self._life: _ConfirmChannel | None = None
         self._open = False  # may a newcomer send right now?
         self._queue: deque[tuple[asyncio.Future[None], int]] = deque()  # publishers who wait for their turn, and sizes
         self._called = 0  # how many have been called from the queue and did not send yet: their room is taken
@@ -252,7 +252,7 @@ class Publisher:
 
     # For the connection -------------------------------------------------------------------------------
 
-    async def attach(self, link: Link) -> None:
+    async def attach(self, link: Transport) -> None:
         """Open a channel in confirm mode on this link; publishes go there from now on."""
         channel = await link.channel()
         try:
@@ -262,7 +262,7 @@ class Publisher:
             raise
         if channel.closed is not None:  # within the same read
             raise channel.closed
-        life = _Life(channel)
+        life = _ConfirmChannel(channel)
         channel.on_confirm = lambda confirm: self._confirmed(life, confirm)
         channel.on_return = lambda event: self._returned(life, event)
         channel.on_closed = lambda reason: self._ended(life, reason)
@@ -314,7 +314,7 @@ class Publisher:
 
     # What the broker says -----------------------------------------------------------------------------
 
-    def _confirmed(self, life: _Life, confirm: BasicAck | BasicNack) -> None:
+    def _confirmed(self, life: _ConfirmChannel, confirm: BasicAck | BasicNack) -> None:
         refused = isinstance(confirm, BasicNack)
         for pending in life.ledger.settle(confirm.delivery_tag, confirm.multiple):
             life.unconfirmed_bytes -= len(pending.body)
@@ -333,7 +333,7 @@ class Publisher:
         if self._draining and not life.ledger:
             self._tell_drained()
 
-    def _returned(self, life: _Life, event: Incoming) -> None:
+    def _returned(self, life: _ConfirmChannel, event: Incoming) -> None:
         method = event.method
         assert isinstance(method, BasicReturn)
         why = f"returned by the broker, {method.reply_code} {method.reply_text}: no queue is bound for it"
@@ -341,7 +341,7 @@ class Publisher:
         if blamed is None:
             log.warning("the broker returned a message nobody waits for: %r %r", method.exchange, method.routing_key)
 
-    def _ended(self, life: _Life, reason: RedriveError) -> None:
+    def _ended(self, life: _ConfirmChannel, reason: RedriveError) -> None:
         if self._life is life:
             self._life = None
             self._open = False
@@ -395,8 +395,8 @@ class _Pipeline:
         self._unsettled = 0
         self._all: asyncio.Future[None] | None = None
 
-    def place(self) -> _Place:
-        place = _Place(self, self.count)
+    def place(self) -> _Slot:
+        place = _Slot(self, self.count)
         self.count += 1
         self._unsettled += 1
         return place
@@ -412,7 +412,7 @@ class _Pipeline:
             await self._all
 
 
-class _Place:
+class _Slot:
     """One message of a pipeline."""
 
     __slots__ = ("_index", "_pipeline")

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from datetime import timedelta
 
-from redrive.client.connection import Connection, State
+from redrive.client.connection import Connection, LinkState
 from redrive.errors import ConfigurationError, ConnectionLost, RedriveError, ResourceLocked
 
 _STANDBY = 1.0  # seconds between the attempts of a relay that waits for the lock
@@ -45,7 +45,7 @@ class RelayLock:
 
     async def keep(self) -> None:
         """Raise a RedriveError if another relay may have the lock now."""
-        if self._connection.state is State.OPEN and self._connection.reconnects == self._taken:
+        if self._connection.state is LinkState.OPEN and self._connection.reconnects == self._taken:
             return
         try:
             async with asyncio.timeout(self._patience):

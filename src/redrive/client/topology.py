@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from redrive.client.channel import Channel
 from redrive.client.declarations import Declaration, Declarations
-from redrive.client.link import Link
+from redrive.client.transport import Transport
 from redrive.errors import ChannelClosed, NotFound
 from redrive.wire import methods as m
 from redrive.wire.method import Method
@@ -40,7 +40,7 @@ class TopologyClient(ABC):
         self._topology_turn = asyncio.Lock()
 
     @abstractmethod
-    async def link(self) -> Link:
+    async def link(self) -> Transport:
         """Return the link that is open now, or the next one."""
 
     async def ask(self, method: Method, reply: type[M]) -> M:
@@ -186,7 +186,7 @@ class TopologyClient(ABC):
         if declarations := self._declarations.of_queue(queue):
             await self._restore(await self.link(), declarations)
 
-    async def _restore(self, link: Link, declarations: Iterable[Declaration]) -> list[str]:
+    async def _restore(self, link: Transport, declarations: Iterable[Declaration]) -> list[str]:
         """Declare again, and return what the broker refused: the rest may well work."""
         troubles = []
         channel: Channel | None = None

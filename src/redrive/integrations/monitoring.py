@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry
 
 from redrive.app import App
-from redrive.connected import Running
+from redrive.connected_app import ConnectedApp
 from redrive.errors import RedriveError
 from redrive.integrations.prometheus import PrometheusObserver, Samples, exposition
 
@@ -66,7 +66,7 @@ class Monitoring:
             self._outbox = await outbox_samples(self._app)
         return exposition(self._registry)
 
-    async def _ask(self, running: Running | None) -> dict[tuple[str, str], int]:
+    async def _ask(self, running: ConnectedApp | None) -> dict[tuple[str, str], int]:
         if running is None or not running.is_ready:
             return {}
         try:

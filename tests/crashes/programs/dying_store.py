@@ -31,7 +31,7 @@ from crashes.programs.dying_worker import Fate, MortalConsumes, id_of
 from redrive import App, Batch, Retry
 from redrive.client import Connection
 from redrive.client.publisher import AnyPublish
-from redrive.connected import Running
+from redrive.connected_app import ConnectedApp
 from redrive.runtime.observing import Observer, Outcome, Settled
 from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
@@ -262,7 +262,7 @@ async def _relay(relay: Relay) -> None:
         pass
 
 
-async def _work(play: Play, running: Running) -> bool:
+async def _work(play: Play, running: ConnectedApp) -> bool:
     """Handle what is in the queues. Whether there was anything."""
     waiting = [await running.publishing.queue_info(name) for name in play.queues]
     count = sum(info.messages for info in waiting)

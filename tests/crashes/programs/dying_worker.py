@@ -26,7 +26,7 @@ from typing import Any
 
 from redrive import App, Batch, Message, Retry
 from redrive.client import Connection, Delivery
-from redrive.connected import Running
+from redrive.connected_app import ConnectedApp
 from redrive.errors import PublishError
 from redrive.protocol.messages import Settler
 from redrive.recovery.retry import Route
@@ -372,7 +372,7 @@ async def _nobody_consumes(connection: Connection, queue: str) -> None:
         await asyncio.sleep(0.005)
 
 
-async def _round(play: Play, running: Running) -> bool:
+async def _round(play: Play, running: ConnectedApp) -> bool:
     """Work until a probe is through. Whether there was, or is, anything but the probe."""
     before = play.calls
     worker = running.worker(play.app.chosen(()))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from redrive.admin.executor import subprocess
+from redrive.client.browser import QueueBrowser
 from redrive.client.dead_letters import DeadLetterBroker
-from redrive.client.holding import Hold
 from redrive.store.audit import Audit
 from redrive.store.operations import OperationsStore
 
@@ -26,8 +26,8 @@ EFFECTS: tuple[tuple[type, str], ...] = (
     (DeadLetterBroker, "lock"),
     (DeadLetterBroker, "hold"),
     (DeadLetterBroker, "publish_many"),
-    (Hold, "ack"),
-    (Hold, "release"),
+    (QueueBrowser, "ack"),
+    (QueueBrowser, "release"),
     (Audit, "write"),
 )
 

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from redrive.client import Connection
+from redrive.client.browser import QueueBrowser
 from redrive.client.dead_letters import DeadLetterBroker
-from redrive.client.holding import Hold
 from redrive.client.publisher import AnyPublish
 from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import SystemClock
@@ -46,7 +46,7 @@ class Life:
 
 
 class MortalHold:
-    def __init__(self, hold: Hold, life: Life) -> None:
+    def __init__(self, hold: QueueBrowser, life: Life) -> None:
         self._hold = hold
         self._life = life
 

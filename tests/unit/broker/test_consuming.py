@@ -10,7 +10,7 @@ from redrive.broker.dialect import DIALECTS, Dialect
 from redrive.broker.server import BrokerServer
 from redrive.client import Connection
 from redrive.client.channel import Channel
-from redrive.client.link import open_link
+from redrive.client.transport import open_transport
 from redrive.client.url import BrokerURL
 from redrive.protocol.messages import Delivery
 from redrive.wire.method import Method
@@ -56,7 +56,7 @@ async def client(dialect: Dialect = OLD, **arguments: str | bool) -> AsyncIterat
             await connection.declare_queue(queue, arguments=arguments)
             await connection.publish("", queue, queue.encode())
         url = BrokerURL.parse(server.url)
-        link = await open_link(url, url.hosts[0], {}, lambda: None)
+        link = await open_transport(url, url.hosts[0], {}, lambda: None)
         yield Client(await link.channel(), connection.publish)
         await link.close()
 

@@ -8,7 +8,7 @@ from redrive.broker.broker import Broker
 from redrive.broker.dialect import DIALECTS
 from redrive.broker.server import BrokerServer
 from redrive.client import Connection, Publish
-from redrive.client.link import open_link
+from redrive.client.transport import open_transport
 from redrive.client.url import BrokerURL
 from redrive.wire.methods.basic import BasicConsume
 
@@ -26,7 +26,7 @@ async def test_a_quorum_queue_loses_nothing_to_a_consumer_of_a_channel_that_ends
         await connection.declare_queue("target", arguments=QUORUM)
         await connection.declare_queue("source", arguments=SMALL)
         url = BrokerURL.parse(server.url)
-        link = await open_link(url, url.hosts[0], {}, lambda: None)
+        link = await open_transport(url, url.hosts[0], {}, lambda: None)
         channel = await link.channel()
         delivered: list[bytes] = []
         channel.on_delivery = lambda delivery: delivered.append(delivery.body)

@@ -10,7 +10,7 @@ finishes the handshake and answers every call with the reply that `answers` hold
 takes one away (`broker.ignore(BasicCancel)`), or speaks up unasked. It never confirms a publish by itself, unless told
 to with `confirming`.
 
-`WiredLink` is a real `Link` to such a broker without the socket: what the broker says arrives within `say`, before it
+`WiredLink` is a real `Transport` to such a broker without the socket: what the broker says arrives within `say`, before it
 returns. That stages the meetings of two events that a socket brings about once in a thousand runs.
 """
 
@@ -22,7 +22,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from redrive.client.link import Link
+from redrive.client.transport import Transport
 from redrive.client.url import BrokerURL
 from redrive.protocol.connection import AmqpConnection, Event
 from redrive.protocol.lifecycle import ConnectionState
@@ -310,7 +310,7 @@ class WiredLink(Manners):
         super().__init__()
         self.on_change: Callable[[], object] = lambda: None
         parsed = BrokerURL.parse(url)
-        self.link = Link(parsed, parsed.hosts[0], {}, self._changed)
+        self.link = Transport(parsed, parsed.hosts[0], {}, self._changed)
         self.session = Session(self, self.link.data_received)
         self.transport = _Wire(self.session)
 

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from redrive.client import Connection, Delivery, State
+from redrive.client import Connection, Delivery, LinkState
 from redrive.client.consumer import ConsumerState
 from redrive.errors import (
     AuthenticationFailed,
@@ -51,9 +51,9 @@ PUBLISHING = 1  # the channel that is opened first
 
 async def reconnected(connection: Connection, times: int = 1) -> None:
     async with asyncio.timeout(10):
-        while connection.reconnects < times or connection.state is not State.OPEN:
-            await connection.until(State.RECONNECTING, State.CONNECTING)
-            await connection.until(State.OPEN)
+        while connection.reconnects < times or connection.state is not LinkState.OPEN:
+            await connection.until(LinkState.RECONNECTING, LinkState.CONNECTING)
+            await connection.until(LinkState.OPEN)
 
 
 async def alarmed(connection: Connection, broker: ScriptedBroker) -> None:
@@ -127,7 +127,7 @@ async def test_when_the_first_host_is_dead_the_next_is_taken(broker: ScriptedBro
     hosts = f"{dead_host()},127.0.0.1:{broker.port}"
 
     async with Connection(f"amqp://{hosts}/") as connection:
-        assert connection.state is State.OPEN
+        assert connection.state is LinkState.OPEN
 
 
 async def test_when_all_hosts_are_dead_each_is_named_with_its_reason() -> None:
@@ -159,7 +159,7 @@ async def test_a_host_that_breaks_the_rules_is_passed_over(broker: ScriptedBroke
         hosts = f"127.0.0.1:{odd.port},127.0.0.1:{broker.port}"
 
         async with Connection(f"amqp://{hosts}/") as connection:
-            assert connection.state is State.OPEN
+            assert connection.state is LinkState.OPEN
 
 
 async def test_certificate_files_that_are_missing_are_a_fault_of_the_url() -> None:
@@ -225,7 +225,7 @@ async def test_an_opening_that_is_given_up_closes_its_socket(broker: ScriptedBro
     opening.cancel()
 
     await asyncio.wait_for(session.lost.wait(), 5)
-    assert connection.state is State.CLOSED
+    assert connection.state is LinkState.CLOSED
 
 
 @pytest.mark.parametrize("moment", [ChannelOpen, ConfirmSelect])
@@ -265,7 +265,7 @@ async def test_nothing_can_be_done_before_it_is_open(operation: Callable[[Connec
 
 async def test_those_who_listen_hear_of_every_change(broker: ScriptedBroker) -> None:
     connection = Connection(broker.url, backoff=QUICK)
-    states: list[State] = []
+    states: list[LinkState] = []
     connection.on_change(lambda changed: states.append(changed.state))
 
     await connection.open()
@@ -274,13 +274,13 @@ async def test_those_who_listen_hear_of_every_change(broker: ScriptedBroker) -> 
     await connection.close()
 
     in_order = [state for state, before in zip(states, [None, *states], strict=False) if state is not before]
-    assert in_order == [State.CONNECTING, State.OPEN, State.RECONNECTING, State.OPEN, State.CLOSED]
+    assert in_order == [LinkState.CONNECTING, LinkState.OPEN, LinkState.RECONNECTING, LinkState.OPEN, LinkState.CLOSED]
 
 
 async def test_a_listener_that_fails_stops_neither_the_others_nor_the_connection(
     connection: Connection, broker: ScriptedBroker
 ) -> None:
-    heard: list[State] = []
+    heard: list[LinkState] = []
 
     def fail(_: Connection) -> None:
         raise ValueError("a bug in a dashboard")
@@ -291,7 +291,7 @@ async def test_a_listener_that_fails_stops_neither_the_others_nor_the_connection
     broker.hang_up()
     await reconnected(connection)
 
-    assert State.RECONNECTING in heard
+    assert LinkState.RECONNECTING in heard
 
 
 async def test_an_alarm_is_seen_and_heard_of(connection: Connection, broker: ScriptedBroker) -> None:
@@ -382,7 +382,7 @@ async def test_a_first_consume_under_way_fails_with_the_reason(
 
 async def test_declarations_wait_for_the_next_connection(connection: Connection, broker: ScriptedBroker) -> None:
     broker.hang_up()
-    await connection.until(State.RECONNECTING)
+    await connection.until(LinkState.RECONNECTING)
 
     assert (await connection.declare_queue("orders")).name == "orders"
     assert len(broker.sessions) == 2
@@ -400,7 +400,7 @@ async def test_it_tries_again_after_every_kind_of_failure(connection: Connection
 
 async def test_why_it_is_not_connected_can_be_seen(connection: Connection, broker: ScriptedBroker) -> None:
     broker.session.say(0, SHUTDOWN)
-    await connection.until(State.RECONNECTING)
+    await connection.until(LinkState.RECONNECTING)
 
     assert str(connection.last_error) == "320 CONNECTION_FORCED - shutdown"
     await reconnected(connection)
@@ -789,7 +789,7 @@ async def test_a_handler_may_close_the_connection(connection: Connection, broker
     await connection.consume("orders", handler)
     broker.session.deliver(await broker.session.hears_on(BasicConsume), b"the last one")
 
-    await asyncio.wait_for(connection.until(State.CLOSED), 5)
+    await asyncio.wait_for(connection.until(LinkState.CLOSED), 5)
     assert len(broker.session.heard(BasicAck)) == 1
 
 
@@ -844,7 +844,7 @@ async def test_those_who_wait_for_a_connection_are_told_that_there_will_be_none(
     await patient.open()
     broker.ignore(GREETING)
     broker.hang_up()
-    await patient.until(State.RECONNECTING)
+    await patient.until(LinkState.RECONNECTING)
     declaring = asyncio.create_task(patient.declare_queue("orders"))
     publishing = asyncio.create_task(patient.publish("", "orders", b"{}"))
     await asyncio.sleep(0)
@@ -868,7 +868,7 @@ async def test_what_the_broker_is_stays_known_while_it_is_away(broker: ScriptedB
     broker.hang_up()
     await broker.accepted(2)
 
-    assert connection.state is State.RECONNECTING
+    assert connection.state is LinkState.RECONNECTING
     assert (connection.server_version, connection.properties_max) == before
     assert before[0] == (4, 3, 1)
     assert before[1] < 8192
@@ -901,4 +901,4 @@ async def test_a_broker_that_does_not_answer_the_farewell_is_left_after_a_moment
     await clock.advance(30)
 
     await asyncio.wait_for(closing, 5)
-    assert connection.state is State.CLOSED
+    assert connection.state is LinkState.CLOSED

@@ -188,7 +188,7 @@ async def test_those_that_stopped_waiting_are_forgotten(connection: Connection, 
             async with asyncio.timeout(0):
                 await anext(consumer)
 
-    assert len(consumer._hungry) == 0
+    assert len(consumer._waiters) == 0
 
 
 async def test_two_can_iterate_and_each_delivery_goes_to_one_of_them(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive.client import Connection, Delivery, State
+from redrive.client import Connection, Delivery, LinkState
 from redrive.client.consumer import Consumer, ConsumerState
 from redrive.errors import Closed
 from redrive.protocol.messages import Publication
@@ -129,7 +129,7 @@ async def test_a_consumer_that_cannot_finish_keeps_no_connection_open(
     async with Connection(broker.url, backoff=QUICK) as connection:
         consumer = await connection.consume("orders", finishing=finish)
 
-    assert (connection.state, consumer.state) == (State.CLOSED, ConsumerState.CANCELLED)
+    assert (connection.state, consumer.state) == (LinkState.CLOSED, ConsumerState.CANCELLED)
     assert "did not finish in order" in caplog.text
 
 
@@ -144,7 +144,7 @@ async def test_a_close_that_is_given_up_closes_all_the_same(broker: ScriptedBrok
         async with asyncio.timeout(0.05):
             await connection.close()
 
-    assert connection.state is State.CLOSED
+    assert connection.state is LinkState.CLOSED
     await asyncio.gather(publishing, return_exceptions=True)
     assert [task.get_name() for task in asyncio.all_tasks() if "redrive" in task.get_name()] == []
 
@@ -153,13 +153,13 @@ async def test_what_is_closed_while_it_is_being_opened_stays_closed() -> None:
     later = ScriptedBroker()
     connection = Connection(later.url, backoff=QUICK)
     opening = asyncio.create_task(connection.open(wait=timedelta(seconds=10)))
-    await connection.until(State.CONNECTING)
+    await connection.until(LinkState.CONNECTING)
     await connection.close()
 
     async with later:
         with pytest.raises(Closed, match="was closed while it was being opened"):
             await opening
-    assert connection.state is State.CLOSED
+    assert connection.state is LinkState.CLOSED
 
 
 async def test_a_node_that_is_full_is_passed_over(broker: ScriptedBroker) -> None:
@@ -191,7 +191,7 @@ async def test_an_address_that_leads_nowhere_leaves_time_for_the_next(
     async with await asyncio.start_server(stranger, "127.0.0.2", broker.port):
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two)
         async with Connection(f"amqp://guest:guest@rabbit:{broker.port}/?connection_timeout=500") as connection:
-            assert connection.state is State.OPEN
+            assert connection.state is LinkState.OPEN
     assert len(broker.sessions) == 1
 
 

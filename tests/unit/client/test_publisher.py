@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from redrive.client.publisher import Publish, Publisher
+from redrive.client.publisher import ConfirmingPublisher, Publish
 from redrive.errors import (
     Closed,
     ConnectionLost,
@@ -41,7 +41,7 @@ class Press:
     def __init__(self, wired: WiredLink, *, window: int = 1000, window_bytes: int = 1 << 20) -> None:
         self.wired = wired
         self.session = wired.session
-        self.publisher = Publisher(window=window, window_bytes=window_bytes, patience=PATIENCE)
+        self.publisher = ConfirmingPublisher(window=window, window_bytes=window_bytes, patience=PATIENCE)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def attach(self) -> "Press":

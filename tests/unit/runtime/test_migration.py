@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redrive.client import Connection, Delivery, Properties, State
+from redrive.client import Connection, Delivery, LinkState, Properties
 from redrive.errors import ConnectionLost, MigrationPaused, MigrationRefused, PublishUnknown
 from redrive.inspection.embedded import EmbeddedWatcher
 from redrive.runtime.migration import migrate, prospect
@@ -455,8 +455,8 @@ async def test_nothing_is_done_after_the_connection_was_lost(connection: Connect
         link = connection._link
         assert link is not None
         link.abort(ConnectionLost("cut"))
-        await connection.until(State.RECONNECTING)
-        await connection.until(State.OPEN)
+        await connection.until(LinkState.RECONNECTING)
+        await connection.until(LinkState.OPEN)
 
     with pytest.raises(MigrationPaused, match="the connection was lost, and the lock on the queue with it"):
         await run(connection, watcher=Intruder(connection, nothing, nothing, nothing, lose))

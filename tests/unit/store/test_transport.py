@@ -9,9 +9,9 @@ import pytest
 
 from redrive.app import App
 from redrive.errors import ConfigurationError
+from redrive.inspection.stranded import stranded
 from redrive.store.outbox import OutboxPolicy
 from redrive.store.transport import Arrangement, Transport, arrange
-from redrive.stranded import stranded
 
 RABBITMQ = "amqp://rabbit.example/"
 MANAGEMENT = "http://rabbit.example:15672/"

@@ -50,9 +50,9 @@ class Impatient(H11Protocol):
             self._place = place_of(self.client[0])
         self._waiting_since = monotonic()
         self._wait()
-        self._make_room()
+        self._grow_prefetch()
 
-    def _make_room(self) -> None:
+    def _grow_prefetch(self) -> None:
         others = [one for one in self.connections if isinstance(one, Impatient) and not one.transport.is_closing()]
         neighbours = [one for one in others if one._place == self._place]
         if self._place is not None and len(neighbours) > MOST_OF_AN_ADDRESS:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from redrive.client.link import Link, open_link
+from redrive.client.transport import Transport, open_transport
 from redrive.client.url import BrokerURL
 from redrive.errors import (
     AuthenticationFailed,
@@ -42,13 +42,13 @@ from unit.client.scripted import GREETING, ScriptedBroker, WiredLink
 SECRET = "s3cret"
 
 
-async def connect(url: str) -> Link:
+async def connect(url: str) -> Transport:
     parsed = BrokerURL.parse(url)
-    return await open_link(parsed, parsed.hosts[0], {"product": "test"}, lambda: None)
+    return await open_transport(parsed, parsed.hosts[0], {"product": "test"}, lambda: None)
 
 
 @asynccontextmanager
-async def connected(broker: ScriptedBroker, query: str = "") -> AsyncIterator[Link]:
+async def connected(broker: ScriptedBroker, query: str = "") -> AsyncIterator[Transport]:
     link = await connect(broker.url + query)
     yield link
     await link.close(within=0.1)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from redrive.client import Connection, State
+from redrive.client import Connection, LinkState
 from redrive.errors import NotFound
 from redrive.runtime.observing import ConnectionChanged, Observers
 from redrive.runtime.publishing import Publisher
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redrive.app import App
 
 
-class Running:
+class ConnectedApp:
     """An application that is connected, three times, so that no part of it can disturb another.
 
     A broker in a memory or disk alarm stops reading connections that publish, acks included: so one connection
@@ -83,12 +83,12 @@ class Running:
         return {queue: count for worker in self._workers for queue, count in worker.unsettled.items()}
 
     def _teller(self, name: str) -> Callable[[Connection], None]:
-        known = State.OPEN
+        known = LinkState.OPEN
 
         def tell(connection: Connection) -> None:
             """Only what is news: that it was lost, that it is back."""
             nonlocal known
-            if connection.state in (known, State.CLOSED):
+            if connection.state in (known, LinkState.CLOSED):
                 return
             known = connection.state
             reason = str(connection.last_error) if connection.last_error is not None else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from redrive.client.ack_batcher import AckBatcher
 from redrive.client.channel import Channel
-from redrive.client.settler import ChannelSettler
 from redrive.protocol.messages import Delivery
 from redrive.wire.methods.basic import BasicGet, BasicGetOk
 
@@ -21,7 +21,7 @@ class _GetChannel:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.settler = ChannelSettler(channel, prefetch=1)
+        self.settler = AckBatcher(channel, prefetch=1)
         self.asked = 0  # and not answered yet
 
 

@@ -43,7 +43,7 @@ _PATIENCE = 60.0  # seconds
 _DOUBT = 5.0  # seconds after which it is believed that somebody else has the messages that do not come back
 
 
-class Hold:
+class QueueBrowser:
     """`await Hold.on(connection, queue, at_most=100)`; then `next`, `ack`, and in any case `release`."""
 
     def __init__(
@@ -74,20 +74,20 @@ class Hold:
     @classmethod
     async def on(
         cls, connection: Connection, queue: str, *, at_most: int, seen: Callable[[Delivery], None] | None = None
-    ) -> Hold:
+    ) -> QueueBrowser:
         """Begin to take messages, `at_most` so many. `seen` is called with each of them when it comes."""
         hold = cls(await (await connection.link()).channel(), queue, at_most, seen)
         hold._channel.on_delivery = hold._deliver
         hold._channel.on_cancel = lambda _: hold._end(ConsumerCancelled(f"the broker ended the look at {queue}"))
         hold._channel.on_closed = hold._end
-        with hold._or_let_go():
+        with hold._close_on_error():
             found = await hold._channel.call(m.QueueDeclare(queue=queue, passive=True), m.QueueDeclareOk)
             hold._before, hold._others = found.message_count, found.consumer_count
             await hold._consume(min(_FIRST_ROOM, at_most))
         return hold
 
     @contextmanager
-    def _or_let_go(self) -> Iterator[None]:
+    def _close_on_error(self) -> Iterator[None]:
         """Whoever is interrupted here has nothing to release any more: the channel ends, and all goes back with it."""
         try:
             yield
@@ -135,7 +135,7 @@ class Hold:
 
     def _change_if_full(self) -> None:
         if self._in_hand * 2 >= self._room and self.taken < self._at_most and self._changing is None:
-            self._changing = asyncio.create_task(self._make_room(), name="redrive-hold-room")
+            self._changing = asyncio.create_task(self._grow_prefetch(), name="redrive-hold-room")
 
     async def _comes(self, patience: float) -> bool:
         """Silence alone is no end: a broker, or this machine, may just be slow. Nor is a consumer that is full: what
@@ -160,7 +160,7 @@ class Hold:
         found = await self._channel.call(m.QueueDeclare(queue=self.queue, passive=True), m.QueueDeclareOk)
         return found.message_count > 0
 
-    async def _make_room(self) -> None:
+    async def _grow_prefetch(self) -> None:
         try:
             await self._channel.call(m.BasicCancel(consumer_tag=self._tag), m.BasicCancelOk)
             wanted = self._at_most - self.taken - len(self._waiting)
@@ -213,7 +213,7 @@ class Hold:
         if not channel.is_open:
             return 0
         channel.on_cancel = lambda _: None
-        with self._or_let_go():
+        with self._close_on_error():
             if self._changing is not None:
                 await self._changing
             if self._is_consuming:

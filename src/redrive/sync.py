@@ -27,7 +27,7 @@ from redrive.client.url import BrokerURL
 from redrive.errors import Closed, PublishUnknown
 from redrive.wire.properties import Properties
 
-__all__ = ["Properties", "Publish", "Publisher"]
+__all__ = ["Properties", "Publish", "SyncPublisher"]
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class _Engine:
         self._loop.close()
 
 
-class Publisher:
+class SyncPublisher:
     def __init__(
         self, url: str | BrokerURL, *, name: str = "redrive", patience: timedelta = timedelta(seconds=30)
     ) -> None:
@@ -136,7 +136,7 @@ class Publisher:
         return f"<Publisher {self.url} {state}>"
 
 
-_living: weakref.WeakSet[Publisher] = weakref.WeakSet()
+_living: weakref.WeakSet[SyncPublisher] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

@@ -14,7 +14,7 @@ from redrive.protocol.messages import Delivery
 from redrive.wire.frames import ack_frame, nack_frame, reject_frame
 
 
-class ChannelSettler:
+class AckBatcher:
     def __init__(self, channel: Channel, *, prefetch: int) -> None:
         self._channel = channel
         self._settlements = AckLedger()

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from redrive.client.ack_batcher import AckBatcher
 from redrive.client.channel import Channel
-from redrive.client.settler import ChannelSettler
 from redrive.errors import AlreadySettled
 from redrive.protocol.messages import Delivery, ack_all
 from redrive.wire.method import Method
@@ -21,7 +21,7 @@ class Desk:
     def __init__(self, wired: WiredLink, channel: Channel, prefetch: int = 100) -> None:
         self.session = wired.session
         self.channel = channel
-        self.settler = ChannelSettler(channel, prefetch=prefetch)
+        self.settler = AckBatcher(channel, prefetch=prefetch)
         self.deliveries: list[Delivery] = []
         channel.on_delivery = self._take
 

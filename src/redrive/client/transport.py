@@ -43,7 +43,9 @@ log = logging.getLogger("redrive.client")
 WRITE_HIGH_WATER = 1024 * 1024
 
 
-async def open_link(url: BrokerURL, host: Host, client_properties: Table, on_change: Callable[[], None]) -> Link:
+async def open_transport(
+    url: BrokerURL, host: Host, client_properties: Table, on_change: Callable[[], None]
+) -> Transport:
     """Connect to one host and finish the handshake, within the URL's connection timeout.
 
     A name may stand for several addresses, of which one leads nowhere, or to a node that is full or about to end: each
@@ -58,7 +60,9 @@ async def open_link(url: BrokerURL, host: Host, client_properties: Table, on_cha
             share = (deadline - loop.time()) / left
             try:
                 async with asyncio.timeout(share):
-                    return await _open_link(url, host, addresses[-left], Link(url, host, client_properties, on_change))
+                    return await _open_link(
+                        url, host, addresses[-left], Transport(url, host, client_properties, on_change)
+                    )
             except (OSError, RedriveError) as error:  # and a timeout is an OSError
                 if left == 1 or isinstance(error, AuthenticationFailed | ConfigurationError):
                     raise
@@ -75,7 +79,7 @@ async def _addresses(host: Host) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-async def _open_link(url: BrokerURL, host: Host, address: str, link: Link) -> Link:
+async def _open_link(url: BrokerURL, host: Host, address: str, link: Transport) -> Transport:
     context = url.tls.context() if url.tls is not None else None
     server_name = (url.tls.server_name or host.name) if url.tls is not None else None
     try:
@@ -96,7 +100,7 @@ def _plainly(error: OSError | UnicodeError) -> str:
     return os.strerror(error.errno)
 
 
-class Link(asyncio.Protocol):
+class Transport(asyncio.Protocol):
     def __init__(self, url: BrokerURL, host: Host, client_properties: Table, on_change: Callable[[], None]) -> None:
         self.host = host
         self.conversation = AmqpConnection(Sender.CLIENT)
