@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import Exchange, Queue, QueueType, Server, Topology
 from redrive.topology.files import parse_toml
 
@@ -15,15 +15,15 @@ def system(name: str) -> Topology:
     return parse_toml((EXAMPLES / name / "topology.toml").read_text())
 
 
-def orders(kind: str = "classic", via: Route | str = Route.REPUBLISH, **options: object) -> Topology:
+def orders(kind: str = "classic", via: RetryRoute | str = RetryRoute.REPUBLISH, **options: object) -> Topology:
     """One queue for orders, bound to a topic exchange."""
     events = Exchange("events", "topic")
-    retry = Retry(attempts=3, delay="15s", via=Route(via))
+    retry = Retry(attempts=3, delay="15s", via=RetryRoute(via))
     queue = Queue("orders", events.on("order.*"), retry=retry, type=QueueType(kind), **options)  # type: ignore[arg-type]
     return Topology([events], [queue])
 
 
-def routes(server: Server) -> list[tuple[str, Route]]:
+def routes(server: Server) -> list[tuple[str, RetryRoute]]:
     """Every queue type with every route that the server can do."""
-    possible = [(kind, via) for kind in ("classic", "quorum") for via in Route if via is not Route.QUORUM]
-    return [*possible, ("quorum", Route.QUORUM)] if server.native_delayed_retry else possible
+    possible = [(kind, via) for kind in ("classic", "quorum") for via in RetryRoute if via is not RetryRoute.QUORUM]
+    return [*possible, ("quorum", RetryRoute.QUORUM)] if server.native_delayed_retry else possible

@@ -23,7 +23,7 @@ from examples.errorfilter.exceptions import (
     ValidationException,
 )
 from redrive import Exponential, Retry
-from redrive.recovery.classification import Kind, classify
+from redrive.recovery.classification import FailureKind, classify
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.history import HeaderNames, read_history
 from redrive.recovery.verdict import RecoveryPolicy, RetryVerdict, decide
@@ -90,7 +90,7 @@ class RabbitMQConsumerErrorFilter:
             due = verdict.not_before or now  # later than the waits there are, if the gateway asked for that
             delay = max(verdict.rung.delay, due - now)
             return Decision("retry()", True, history.failed + 1, milliseconds(delay))
-        return Decision("Nack(false)", False if classified.kind is Kind.TRANSIENT else None)
+        return Decision("Nack(false)", False if classified.kind is FailureKind.TRANSIENT else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redrive.app import App
     from redrive.recovery.breaker import BreakerPolicy
+    from redrive.recovery.handler_signals import Discard, Park, RetryLater, Snooze
     from redrive.recovery.retry import Exponential, Retry
-    from redrive.recovery.signals import Discard, Park, RetryLater, Snooze
     from redrive.router import Router
     from redrive.runtime.batch import Batch
     from redrive.runtime.message import Message
@@ -31,18 +31,18 @@ _HOMES = {
     "App": "redrive.app",
     "Batch": "redrive.runtime.batch",
     "BreakerPolicy": "redrive.recovery.breaker",
-    "Discard": "redrive.recovery.signals",
+    "Discard": "redrive.recovery.handler_signals",
     "Exchange": "redrive.topology",
     "Exponential": "redrive.recovery.retry",
     "Message": "redrive.runtime.message",
     "Naming": "redrive.topology",
-    "Park": "redrive.recovery.signals",
+    "Park": "redrive.recovery.handler_signals",
     "Publisher": "redrive.runtime.publishing",
     "Queue": "redrive.topology",
     "Retry": "redrive.recovery.retry",
-    "RetryLater": "redrive.recovery.signals",
+    "RetryLater": "redrive.recovery.handler_signals",
     "Router": "redrive.router",
-    "Snooze": "redrive.recovery.signals",
+    "Snooze": "redrive.recovery.handler_signals",
     "Topology": "redrive.topology",
 }
 

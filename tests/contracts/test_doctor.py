@@ -15,7 +15,7 @@ from contracts.observing import DEADLINE, eventually, ready
 from redrive.client import Connection
 from redrive.inspection.management import Management
 from redrive.inspection.passive import probe, server_of
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.runtime.provisioning import declare
 from redrive.testing import Endpoint, RabbitMQ
 from redrive.topology import Exchange, Queue, QueueType, Topology, expand
@@ -469,17 +469,17 @@ async def test_plain_amqp_shows_less(ward: Ward) -> None:
 
 
 @pytest.mark.parametrize("kind", [QueueType.CLASSIC, QueueType.QUORUM])
-@pytest.mark.parametrize("via", Route)
-async def test_what_redrive_makes_is_healthy(ward: Ward, kind: QueueType, via: Route) -> None:
+@pytest.mark.parametrize("via", RetryRoute)
+async def test_what_redrive_makes_is_healthy(ward: Ward, kind: QueueType, via: RetryRoute) -> None:
     server = (await ward.snapshot()).server
-    if via is Route.QUORUM and (kind is QueueType.CLASSIC or not server.native_delayed_retry):
+    if via is RetryRoute.QUORUM and (kind is QueueType.CLASSIC or not server.native_delayed_retry):
         pytest.skip("native delayed retry needs quorum queues and RabbitMQ 4.3")
     events = Exchange("events", "topic")
     queue = Queue("q", bind=events.on("order.*"), retry=Retry(via=via))
     wanted = Topology(exchanges=[events], queues=[queue], queue_type=kind)
     await declare(expand(wanted, server), ward.connection)
 
-    price = {"reject-classic"} if via is Route.REJECT and kind is QueueType.CLASSIC and ward.is_4 else set()
+    price = {"reject-classic"} if via is RetryRoute.REJECT and kind is QueueType.CLASSIC and ward.is_4 else set()
     assert {finding.id for finding in await ward.findings(wanted)} == price
     assert {finding.id for finding in await ward.findings()} == price
 

@@ -21,7 +21,7 @@ from redrive.admin.target import BrokerTarget
 from redrive.cli.dlq import dlq
 from redrive.cli.exits import FOUND
 from redrive.integrations.monitoring import Monitoring
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.runtime.dlq.operation import Kind, Order, Ramp, Selection, State
 from redrive.topology import Naming
 from redrive.topology.definitions import Definitions
@@ -59,7 +59,7 @@ def declare_all(shop: Shop) -> None:
     declare("mail", naming=Naming(dlq_queue="{queue}_graveyard"))
     declare("payments", dlq={KeyError: "payments.unknown", ValueError: "payments.invalid"})
     declare("invoices", dlq="invoices.grave")
-    declare("returns", dlq="{queue}.grave", retry=Retry(attempts=2, delay="20ms", via=Route.REJECT))
+    declare("returns", dlq="{queue}.grave", retry=Retry(attempts=2, delay="20ms", via=RetryRoute.REJECT))
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ async def test_what_fails_in_an_api_that_works_is_logged(
         await shop.handled.get()
 
     assert [entry.getMessage().partition(" [")[0] for entry in caplog.records if entry.name == "redrive"] == [
-        "greetings: parked as requested after attempt 1 of 3: redrive.recovery.signals.Park: not you"
+        "greetings: parked as requested after attempt 1 of 3: redrive.recovery.handler_signals.Park: not you"
     ]
 
 
@@ -274,7 +274,7 @@ async def test_an_api_tells_its_metrics_and_its_health(amqp_url: str, tmp_path: 
         alive, ready = await client.get("/healthz"), await client.get("/readyz")
         paths = (await client.get("/openapi.json")).json()["paths"]
 
-    assert 'redrive_failures_total{error="redrive.recovery.signals.Park",queue="greetings"} 1.0' in told
+    assert 'redrive_failures_total{error="redrive.recovery.handler_signals.Park",queue="greetings"} 1.0' in told
     assert 'redrive_queue_messages{queue="greetings.dlq",role="dlq"} 1.0' in told
     assert 'redrive_unsettled{queue="greetings"} 0.0' in told
     assert 'redrive_publish_seconds_count{exchange="events"} 1.0' in told

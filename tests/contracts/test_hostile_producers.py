@@ -23,7 +23,7 @@ from redrive import App, Message, Retry
 from redrive.admin.office import Office
 from redrive.admin.service import Service
 from redrive.client import Connection, Delivery, Properties
-from redrive.recovery.retry import Route
+from redrive.recovery.retry import RetryRoute
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Outcome, State
 from redrive.testing import Endpoint
 from working import working
@@ -406,20 +406,20 @@ async def test_whatever_a_producer_writes_into_our_headers_the_message_goes_back
     assert left <= 3  # "re-driven too often already": a number that a producer may write
 
 
-@pytest.mark.parametrize("via", [Route.REPUBLISH, Route.REJECT, Route.QUORUM])
+@pytest.mark.parametrize("via", [RetryRoute.REPUBLISH, RetryRoute.REJECT, RetryRoute.QUORUM])
 async def test_forged_counters_do_not_take_attempts_away(
-    connection: Connection, amqp_url: str, tmp_path: Path, via: Route
+    connection: Connection, amqp_url: str, tmp_path: Path, via: RetryRoute
 ) -> None:
-    if via is Route.QUORUM and connection.server_version < (4, 3):
+    if via is RetryRoute.QUORUM and connection.server_version < (4, 3):
         pytest.skip("quorum queues retry by themselves from 4.3 on")
     app = App("shop", broker=amqp_url, data=tmp_path)
-    delay = "1s" if via is Route.QUORUM else "50ms"
+    delay = "1s" if via is RetryRoute.QUORUM else "50ms"
     seen: list[int] = []
 
     @app.consumer(
         "orders",
         retry=Retry(attempts=2, delay=delay, via=via, max_age="1h"),
-        type="quorum" if via is Route.QUORUM else None,
+        type="quorum" if via is RetryRoute.QUORUM else None,
     )
     async def handle(message: Message) -> None:
         seen.append(message.attempt)

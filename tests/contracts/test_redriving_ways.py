@@ -13,7 +13,7 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, State
 from redrive.runtime.dlq.planning import Plan
 from redrive.store.audit import Audit
@@ -89,9 +89,9 @@ async def test_who_counts_in_a_header_of_his_own_begins_anew(
 
 
 @pytest.mark.parametrize("to", ["retry", "exchange:retry.orders:retry"])
-@pytest.mark.parametrize("via", [Route.REJECT, Route.REPUBLISH])
+@pytest.mark.parametrize("via", [RetryRoute.REJECT, RetryRoute.REPUBLISH])
 async def test_by_the_default_destination_a_message_has_all_its_attempts_again_and_a_canary_sees_it_fail(
-    connection: Connection, amqp_url: str, tmp_path: Path, via: Route, to: str
+    connection: Connection, amqp_url: str, tmp_path: Path, via: RetryRoute, to: str
 ) -> None:
     app = App("shop", broker=amqp_url, data=tmp_path)
     seen: list[tuple[int, str]] = []

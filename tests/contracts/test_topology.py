@@ -11,7 +11,7 @@ from redrive.client import Connection, Properties
 from redrive.errors import NotFound, TopologyConflict, TopologyMissing
 from redrive.inspection import inspect_broker
 from redrive.inspection.passive import probe, server_of
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.runtime.provisioning import provision
 from redrive.testing import Endpoint
 from redrive.topology import Definitions, Exchange, ExchangeDefinition, Queue, QueueDefinition, Topology, expand, ladder
@@ -175,7 +175,7 @@ async def test_a_republished_message_waits_and_comes_back_to_its_queue_alone(con
 
 
 async def test_a_rejected_message_is_parked_unless_rejecting_is_retrying(connection: Connection) -> None:
-    retry = Retry(attempts=2, delay="100ms", via=Route.REJECT)
+    retry = Retry(attempts=2, delay="100ms", via=RetryRoute.REJECT)
     await bring(connection, Topology(queues=[Queue("parks"), Queue("loops", retry=retry)]))
     for queue in ("parks", "loops"):
         await connection.publish("", queue, queue.encode())
@@ -187,7 +187,7 @@ async def test_a_rejected_message_is_parked_unless_rejecting_is_retrying(connect
 
 
 async def test_the_ladder_delays_and_delivers_to_one_queue_alone(connection: Connection) -> None:
-    topology = Topology(queues=[Queue(name, retry=Retry(via=Route.DELAYED), dlq=False) for name in ("a", "x.a")])
+    topology = Topology(queues=[Queue(name, retry=Retry(via=RetryRoute.DELAYED), dlq=False) for name in ("a", "x.a")])
     wanted = expand(topology, type(server_of(connection))(server_of(connection).version))
     await provision(make_plan(wanted, await probe(connection, wanted, server_of(connection))), connection)
     loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from redrive.client import Connection, Properties
 from redrive.errors import ConfigurationError
 from redrive.inspection.passive import server_of
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import Route
+from redrive.recovery.retry import RetryRoute
 from redrive.runtime.observing import BreakerChanged, Observer, Outcome
 from working import Watcher, depth, take, working
 
@@ -31,17 +31,17 @@ async def app(amqp_url: str, cleanliness: None) -> App:  # noqa: ARG001
     return App("shop", broker=amqp_url)
 
 
-def routes_of(connection: Connection) -> list[tuple[str, Route]]:
+def routes_of(connection: Connection) -> list[tuple[str, RetryRoute]]:
     possible = [
-        ("classic", Route.REPUBLISH),
-        ("classic", Route.REJECT),
-        ("quorum", Route.REPUBLISH),
-        ("quorum", Route.REJECT),
+        ("classic", RetryRoute.REPUBLISH),
+        ("classic", RetryRoute.REJECT),
+        ("quorum", RetryRoute.REPUBLISH),
+        ("quorum", RetryRoute.REJECT),
     ]
     if server_of(connection).embedded:
-        possible.append(("classic", Route.DELAYED))
+        possible.append(("classic", RetryRoute.DELAYED))
     elif server_of(connection).native_delayed_retry:
-        possible.append(("quorum", Route.QUORUM))
+        possible.append(("quorum", RetryRoute.QUORUM))
     return possible
 
 
@@ -190,7 +190,7 @@ async def test_on_every_route_attempts_are_counted_and_the_last_one_parks(app: A
     async with Connection(app.broker or "") as connection:
         names = []
         for kind, via in routes_of(connection):
-            delay = "1s" if via is Route.QUORUM else "50ms"
+            delay = "1s" if via is RetryRoute.QUORUM else "50ms"
             name = f"{kind}.{via}"
             names.append(name)
             app.consumer(name, retry=Retry(attempts=3, delay=delay, via=via), type=kind)(handle)
@@ -808,7 +808,7 @@ async def test_a_consumer_of_dead_letters_can_be_done_with_one_for_good(app: App
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
         (event,) = await watcher.seen(Outcome.DISCARDED)
-    assert (event.queue, event.error) == ("orders.dlq", "redrive.recovery.signals.Discard: nobody wants it")
+    assert (event.queue, event.error) == ("orders.dlq", "redrive.recovery.handler_signals.Discard: nobody wants it")
     async with Connection(app.broker or "") as connection:
         assert await depth(connection, "orders.dlq") == 0
 
@@ -890,7 +890,7 @@ async def test_rejections_are_not_taken_for_crashes(amqp_url: str, cleanliness: 
     app = App("shop", broker=amqp_url, queue_type=queue_type)
     handled = []
 
-    @app.consumer("orders", retry=Retry(attempts=7, delay="20ms", via=Route.REJECT), crash_limit=3)
+    @app.consumer("orders", retry=Retry(attempts=7, delay="20ms", via=RetryRoute.REJECT), crash_limit=3)
     async def handle(order: Order) -> None:
         handled.append(order.id)
         raise OSError("busy")
@@ -923,7 +923,7 @@ async def test_a_forged_x_death_neither_loops_nor_harms_its_queue(
     app = App("shop", broker=amqp_url, queue_type=queue_type)
     handled: Counter[int] = Counter()
 
-    @app.consumer("orders", retry=Retry(attempts=2, delay="20ms", via=Route.REJECT))
+    @app.consumer("orders", retry=Retry(attempts=2, delay="20ms", via=RetryRoute.REJECT))
     async def handle(order: Order) -> None:
         handled[order.id] += 1
         raise OSError("busy")

@@ -32,7 +32,7 @@ import pytest
 
 from crashes.programs.dying_worker import CRASH_LIMIT, NATIVE, SCENARIOS, SCENARIOS_OF_43, Scenario, live
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import Route
+from redrive.recovery.retry import RetryRoute
 from redrive.testing import Endpoint
 from redrive.testing.embedded import EmbeddedBroker
 
@@ -165,7 +165,7 @@ def check(scenario: Scenario, clean: Account, account: Account, die_before: int)
     where = f"dead before side effect {die_before}, {clean.effects[die_before - 1]}"
     assert account.ends.keys() == clean.ends.keys(), f"{where}: lost"
     assert account.ends in [clean.ends + extra.ends for extra in possible], f"{where}: not as stated"
-    if scenario.via is Route.QUORUM:  # the broker counts every delivery that was not acked: a death is an attempt
+    if scenario.via is RetryRoute.QUORUM:  # the broker counts every delivery that was not acked: a death is an attempt
         assert account.calls <= clean.calls, f"{where}: handled too often"
     elif scenario.poisonous:
         assert account.calls.total() <= (CRASH_LIMIT + 2) * account.ends.total(), f"{where}: handled too often"
@@ -180,7 +180,7 @@ def check(scenario: Scenario, clean: Account, account: Account, die_before: int)
 
 def check_story(scenario: Scenario, headers: dict[str, Any]) -> None:
     names = HeaderNames()
-    if scenario.via is Route.QUORUM:
+    if scenario.via is RetryRoute.QUORUM:
         assert headers["x-death"][0]["reason"] == "delivery_limit"
         return
     if scenario.options.get("park") == "reject":  # what this attempt ended in, only the broker knows

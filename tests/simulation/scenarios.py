@@ -18,7 +18,7 @@ from redrive.client import Connection, Properties
 from redrive.errors import MigrationPaused, MigrationRefused, PublishError
 from redrive.inspection.embedded import EmbeddedWatcher, read_status
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import Route
+from redrive.recovery.retry import RetryRoute
 from redrive.runtime.dlq.operation import Kind, Order
 from redrive.runtime.migration import migrate
 from redrive.runtime.migration_ports import Terms
@@ -44,7 +44,7 @@ class Working(Scenario):
     """A worker handles numbered orders. Order 0 fails always, order 1 fails once, the others succeed."""
 
     orders = 3
-    route = Route.REPUBLISH
+    route = RetryRoute.REPUBLISH
     queue_type = "classic"
     waiting: tuple[str, ...] = (f"{QUEUE}.retry",)
 
@@ -121,12 +121,12 @@ class Retrying(Working):
 
 class Rejecting(Working):
     name = "reject"
-    route = Route.REJECT
+    route = RetryRoute.REJECT
 
 
 class Delaying(Working):
     name = "delayed"
-    route = Route.DELAYED
+    route = RetryRoute.DELAYED
     waiting = ()  # they wait in an exchange
 
 

@@ -51,8 +51,8 @@ from redrive.deadletters.redaction import REDACTION
 from redrive.deadletters.timeline import explain
 from redrive.errors import RedriveError
 from redrive.protocol.messages import Delivery
+from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.story import ParkReason
 from redrive.runtime.dlq.letters import decode_letter, encode_letter
 from redrive.runtime.dlq.looking import By
 from redrive.runtime.dlq.operation import Kind, Order, Selection, State

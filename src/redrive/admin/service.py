@@ -29,7 +29,7 @@ from redrive.admin.queries import Queries, risk_of
 from redrive.admin.queries import QueueView as QueueView
 from redrive.deadletters.redrive_headers import harmless, restamped
 from redrive.errors import ConfigurationError, NotFound, OperationConflict, OperationOver, RedriveError
-from redrive.recovery.story import NAMES
+from redrive.recovery.failure_headers import NAMES
 from redrive.runtime.dlq.acts import Discarding, Moving, Redriving, Transforming
 from redrive.runtime.dlq.archive import Archive, archive_path
 from redrive.runtime.dlq.letters import Exported

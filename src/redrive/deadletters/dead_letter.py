@@ -1,6 +1,6 @@
 """Read what a message in a dead-letter queue contains: why it is there, where it came from, what happened before.
 
-There are two kinds. One was parked by Redrive and has a failure record (`redrive.recovery.story`). The other was put
+There are two kinds. One was parked by Redrive and has a failure record (`redrive.recovery.failure_headers`). The other was put
 there by a broker and has `x-death`, in which RabbitMQ counts, for each queue and reason, how often the message died:
 
     rejected         a consumer rejected it              expired    it waited longer than a TTL
@@ -66,8 +66,8 @@ from redrive.deadletters.header_values import (
     value_of,
 )
 from redrive.errors import RemoteProtocolError
+from redrive.recovery.failure_headers import NAMES, ParkReason
 from redrive.recovery.history import Attempt, HeaderNames, read_history, read_moment, read_text
-from redrive.recovery.story import NAMES, ParkReason
 from redrive.wire.property_scan import ScannedProperties, skim
 from redrive.wire.raw_properties import RawValue, read_content_encoding
 from redrive.wire.values import FieldValue, as_datetime

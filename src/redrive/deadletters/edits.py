@@ -30,7 +30,7 @@ from redrive.deadletters.body_preview import Kind, is_json, show
 from redrive.deadletters.json_patch import read_json
 from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact
 from redrive.errors import EditRefused, EncodingError, NotJson, RemoteProtocolError
-from redrive.recovery.story import BUDGET
+from redrive.recovery.failure_headers import BUDGET
 from redrive.text import did_you_mean, printable
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.raw_properties import RawValue, check_properties, find_header, patch_properties, with_property

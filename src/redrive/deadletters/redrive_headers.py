@@ -43,8 +43,8 @@ from struct import Struct
 
 from redrive.deadletters.dead_letter import Summary
 from redrive.errors import RemoteProtocolError
+from redrive.recovery.failure_headers import BUDGET, NAMES
 from redrive.recovery.history import MOST, HeaderNames, read_count
-from redrive.recovery.story import BUDGET, NAMES
 from redrive.text import truncate
 from redrive.wire.properties import PERSISTENT, Properties
 from redrive.wire.raw_properties import (

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from redrive.deadletters.dead_letter import DeadLetter, Death, Redrive
 from redrive.recovery.durations import brief
-from redrive.recovery.story import ParkReason
+from redrive.recovery.failure_headers import ParkReason
 from redrive.text import one_line, pluralise
 
 _WHY = {

@@ -37,8 +37,8 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import TypeAlias, assert_never
 
+from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.history import History
-from redrive.recovery.story import ParkReason
 from redrive.recovery.verdict import (
     Crashed,
     CrashGuard,

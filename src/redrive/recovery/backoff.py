@@ -3,7 +3,7 @@
 A delay is a function of the attempt number and of chance, which is an argument: the same two give the same
 delay. Jitter shortens, never lengthens, so that `ceiling` is a promise.
 
-A `Spell` is for many who fail of the same cause: a thousand messages that a database refuses in one moment are one
+A `OutageBackoff` is for many who fail of the same cause: a thousand messages that a database refuses in one moment are one
 failure, and the pause grows with the time that it lasts, not with how many it hit.
 """
 
@@ -41,7 +41,7 @@ class Backoff:
             return ceiling if first else 0
 
 
-class Spell:
+class OutageBackoff:
     """Pauses that grow for as long as things go wrong. Whoever fails during a pause of the others pauses as long."""
 
     def __init__(self, backoff: Backoff) -> None:

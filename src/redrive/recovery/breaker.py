@@ -29,8 +29,8 @@ from typing import assert_never
 from redrive.errors import ConfigurationError
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
-from redrive.recovery.error_kinds import Errors, check_errors, is_one_of
-from redrive.recovery.outcomes import LastCalls, LastSeconds, Outcomes
+from redrive.recovery.exception_filter import Errors, check_errors, is_one_of
+from redrive.recovery.failure_window import CountWindow, FailureWindow, TimeWindow
 
 
 class BreakerState(StrEnum):
@@ -113,10 +113,10 @@ class BreakerPolicy:
     def blames(self, error: BaseException) -> bool:
         return self.only == () or is_one_of(error, self.only)
 
-    def outcomes(self) -> Outcomes:
+    def outcomes(self) -> FailureWindow:
         if isinstance(self.window, int):
-            return LastCalls(self.window)
-        return LastSeconds(duration(self.window).total_seconds())
+            return CountWindow(self.window)
+        return TimeWindow(duration(self.window).total_seconds())
 
     def pauses(self) -> Backoff:
         return Backoff(duration(self.pause), self.factor, duration(self.ceiling), jitter=0)

@@ -1,6 +1,6 @@
 """Classify an error: is a retry worth while? The first of these that applies decides.
 
-1. a signal that the handler raised (`redrive.recovery.signals`)
+1. a signal that the handler raised (`redrive.recovery.handler_signals`)
 2. the policy's `classify`, `only` and `never`
 3. what is known of errors in general: data that cannot be decoded or validated never becomes valid; an HTTP status
    shows whose fault it was, and `Retry-After` how long to wait
@@ -16,12 +16,12 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from redrive.recovery.error_kinds import is_one_of
+from redrive.recovery.exception_filter import is_one_of
+from redrive.recovery.handler_signals import Discard, Park, RetryLater, Signal, Snooze
 from redrive.recovery.retry import Retry
-from redrive.recovery.signals import Discard, Park, RetryLater, Signal, Snooze
 
 
-class Kind(StrEnum):
+class FailureKind(StrEnum):
     TRANSIENT = "transient"
     PERMANENT = "permanent"
     REQUESTED = "requested"  # the handler raised Park
@@ -31,12 +31,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    kind: Kind
+    kind: FailureKind
     after: timedelta | None = None  # not sooner than this
 
 
-TRANSIENT = Classified(Kind.TRANSIENT)
-PERMANENT = Classified(Kind.PERMANENT)
+TRANSIENT = Classified(FailureKind.TRANSIENT)
+PERMANENT = Classified(FailureKind.PERMANENT)
 
 # Errors are recognised by the names of their classes, so no library must be installed for that.
 _NEVER = {
@@ -64,19 +64,19 @@ def classify(error: BaseException, policy: Retry, now: datetime) -> Classified:
     said = _by_policy(error, policy)
     if said is None:
         return _by_nature(error, now)
-    return Classified(Kind.TRANSIENT, _retry_after(error, now)) if said else PERMANENT
+    return Classified(FailureKind.TRANSIENT, _retry_after(error, now)) if said else PERMANENT
 
 
 def _by_itself(signal: Signal) -> Classified | None:
     match signal:
         case RetryLater():
-            return Classified(Kind.TRANSIENT, signal.after)
+            return Classified(FailureKind.TRANSIENT, signal.after)
         case Snooze():
-            return Classified(Kind.SNOOZED, signal.after)
+            return Classified(FailureKind.SNOOZED, signal.after)
         case Park():
-            return Classified(Kind.REQUESTED)
+            return Classified(FailureKind.REQUESTED)
         case Discard():
-            return Classified(Kind.DISCARDED)
+            return Classified(FailureKind.DISCARDED)
         case _:
             return None
 
@@ -97,7 +97,7 @@ def _by_nature(error: BaseException, now: datetime) -> Classified:
     status = http_status(error)
     if status is not None and 400 <= status < 500 and status not in _MAY_PASS:
         return PERMANENT
-    return Classified(Kind.TRANSIENT, _retry_after(error, now)) if status is not None else TRANSIENT
+    return Classified(FailureKind.TRANSIENT, _retry_after(error, now)) if status is not None else TRANSIENT
 
 
 @lru_cache(1024)

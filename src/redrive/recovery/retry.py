@@ -16,7 +16,7 @@ from math import inf
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, brief, duration, milliseconds
-from redrive.recovery.error_kinds import Errors, check_errors
+from redrive.recovery.exception_filter import Errors, check_errors
 
 # A wait is a queue: more of them than this is a mistake in the schedule.
 MOST_RUNGS = 32
@@ -28,7 +28,7 @@ _SHARDS = 3
 LONGEST = timedelta(milliseconds=2**32 - 1)
 
 
-class Route(StrEnum):
+class RetryRoute(StrEnum):
     """How a retried message waits (see the table in docs/topology.md)."""
 
     REJECT = "reject"
@@ -109,7 +109,7 @@ class Retry:
     exponential: Exponential | None = None  # waits that grow
     jitter: float = 0.0  # chance takes up to this share off each wait, from 0 to below 1
     max_age: Duration | None = None  # a message whose first failure is longer ago is parked, whatever attempts are left
-    via: Route | str = Route.REPUBLISH  # how it waits: republish, reject, delayed or quorum
+    via: RetryRoute | str = RetryRoute.REPUBLISH  # how it waits: republish, reject, delayed or quorum
     only: Errors = ()  # retry these errors alone: a type, several, or a function
     never: Errors = ()  # park these errors at once
     # looks at an error first: True retries, False parks, None leaves it to the rest
@@ -188,11 +188,11 @@ class Retry:
         return retry >= len(self.steps)
 
 
-def _route(value: str) -> Route:
+def _route(value: str) -> RetryRoute:
     try:
-        return Route(value)
+        return RetryRoute(value)
     except ValueError:
-        raise ConfigurationError(f"retry.via {value!r}: want one of {', '.join(Route)}") from None
+        raise ConfigurationError(f"retry.via {value!r}: want one of {', '.join(RetryRoute)}") from None
 
 
 NO_RETRY = Retry(attempts=1)

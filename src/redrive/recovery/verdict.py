@@ -27,11 +27,11 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
-from redrive.recovery.classification import Classified, Kind
+from redrive.recovery.classification import Classified, FailureKind
 from redrive.recovery.durations import duration
+from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.history import History
-from redrive.recovery.retry import Retry, Route, Rung
-from redrive.recovery.story import ParkReason
+from redrive.recovery.retry import Retry, RetryRoute, Rung
 
 LONGEST_WAIT = timedelta(days=30)
 
@@ -97,7 +97,7 @@ class RetryVerdict:
     rung: Rung
     not_before: datetime | None = None
     counts: bool = True  # a snooze uses no attempt
-    via: Route = Route.REPUBLISH  # how it gets to its rung
+    via: RetryRoute = RetryRoute.REPUBLISH  # how it gets to its rung
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +170,18 @@ def decide(
 def _after_failure(
     classified: Classified, history: History, policy: RecoveryPolicy, now: datetime, chance: float
 ) -> Verdict:
-    if policy.for_dead_letters and classified.kind is not Kind.DISCARDED:
+    if policy.for_dead_letters and classified.kind is not FailureKind.DISCARDED:
         return _AS_DEAD_LETTER
     match classified.kind:
-        case Kind.TRANSIENT:
+        case FailureKind.TRANSIENT:
             return _after_attempt(classified, history, policy.retry, now, chance)
-        case Kind.DISCARDED:
+        case FailureKind.DISCARDED:
             return DiscardVerdict()
-        case Kind.REQUESTED:
+        case FailureKind.REQUESTED:
             return ParkVerdict(ParkReason.REQUESTED)
-        case Kind.PERMANENT:
+        case FailureKind.PERMANENT:
             return ParkVerdict(ParkReason.PERMANENT)
-        case Kind.SNOOZED:
+        case FailureKind.SNOOZED:
             snooze = rung_for_delay(policy.retry, classified.after or timedelta(0), now, counts=False)
             # Without a rung there is nowhere to wait. Dead letters and metrics know that as `exhausted`.
             return snooze or ParkVerdict(ParkReason.EXHAUSTED)
@@ -262,12 +262,12 @@ def choose_route(
     """Return the verdict with the route it takes. A copy without room for the counter would be retried indefinitely, so
     such a message is parked.
     """
-    if retry.via is Route.QUORUM:
-        return RetryVerdict(verdict.rung, verdict.not_before, verdict.counts, Route.QUORUM)
-    if broker_counts and retry.via is Route.REJECT and verdict.counts and verdict.not_before is None:
-        return RetryVerdict(verdict.rung, via=Route.REJECT)
+    if retry.via is RetryRoute.QUORUM:
+        return RetryVerdict(verdict.rung, verdict.not_before, verdict.counts, RetryRoute.QUORUM)
+    if broker_counts and retry.via is RetryRoute.REJECT and verdict.counts and verdict.not_before is None:
+        return RetryVerdict(verdict.rung, via=RetryRoute.REJECT)
     if not has_room:
         return ParkVerdict(ParkReason.UNCOUNTABLE)
-    if retry.via is Route.DELAYED:
-        return RetryVerdict(verdict.rung, verdict.not_before, verdict.counts, Route.DELAYED)
+    if retry.via is RetryRoute.DELAYED:
+        return RetryVerdict(verdict.rung, verdict.not_before, verdict.counts, RetryRoute.DELAYED)
     return verdict

@@ -21,12 +21,12 @@ from redrive.errors import RedriveError
 from redrive.protocol.messages import Delivery, ack_all
 from redrive.recovery.admission import Arrival, CheckWorker, Handle, Reject, Watch, admit
 from redrive.recovery.breaker import Breaker
-from redrive.recovery.classification import PERMANENT, TRANSIENT, Classified, Kind, classify
+from redrive.recovery.classification import PERMANENT, TRANSIENT, Classified, FailureKind, classify
 from redrive.recovery.failure import describe
 from redrive.recovery.fingerprint import type_name
 from redrive.recovery.history import HeaderNames, History, read_history
-from redrive.recovery.rate import RateLimit
-from redrive.recovery.retry import Route
+from redrive.recovery.rate_limiter import RateLimit
+from redrive.recovery.retry import RetryRoute
 from redrive.recovery.verdict import (
     Crashed,
     CrashGuard,
@@ -191,7 +191,7 @@ class Walk:
         now, history = self.clock.now(), self.read_history(delivery)
         outcome = self._outcome(delivery, error, now)
         if self.breaker is not None:
-            may_pass = isinstance(outcome, Classified) and outcome.kind is Kind.TRANSIENT
+            may_pass = isinstance(outcome, Classified) and outcome.kind is FailureKind.TRANSIENT
             self.breaker.failed([one for one in self.breaker if may_pass and self._blames(one, error)])
         verdict = self._decide(outcome, delivery, history, now)
         failure = describe(error, now, stack=isinstance(verdict, ParkVerdict))
@@ -205,7 +205,7 @@ class Walk:
             now,
             random.random(),
             has_room=self.settlement.has_room(delivery),
-            broker_counts=self._via is Route.REJECT and self.settlement.broker_counts(delivery),
+            broker_counts=self._via is RetryRoute.REJECT and self.settlement.broker_counts(delivery),
         )
 
     def _outcome(self, delivery: Delivery, error: BaseException, now: datetime) -> HandlerOutcome:
@@ -247,8 +247,8 @@ class Walk:
             headers,
             self.queue,
             count_header=self.spec.headers.attempts,
-            via_reject=self._via is Route.REJECT,
-            delivery_count=self._via is Route.QUORUM and delivery.redelivered,  # else a producer wrote it
+            via_reject=self._via is RetryRoute.REJECT,
+            delivery_count=self._via is RetryRoute.QUORUM and delivery.redelivered,  # else a producer wrote it
         )
 
     # Admit --------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Walk:
         limit is left to the broker.
         """
         counted = self._counts_deliveries and self._quarantine is not None and self.spec.queue.delivery_limit is None
-        return self._renew if counted and self._via is not Route.REJECT else None
+        return self._renew if counted and self._via is not RetryRoute.REJECT else None
 
     def _renew(self, delivery: Delivery) -> bool:
         """Replace a message by a fresh copy when a quorum queue has delivered it often. Deploys and lost connections

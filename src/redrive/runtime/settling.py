@@ -16,9 +16,9 @@ from redrive.protocol.messages import Delivery
 from redrive.recovery.admission import ALONE, REJECT, Mark
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure
+from redrive.recovery.failure_headers import Origin, ParkReason, countable, parking, retrying
 from redrive.recovery.history import HeaderNames, History, broker_can_count, read_history
-from redrive.recovery.retry import Route
-from redrive.recovery.story import Origin, ParkReason, countable, parking, retrying
+from redrive.recovery.retry import RetryRoute
 from redrive.recovery.verdict import (
     DiscardVerdict,
     ParkVerdict,
@@ -126,10 +126,10 @@ class Settlement:
     def _retry(self, case: Case, verdict: RetryVerdict) -> None:
         outcome, reason = (Outcome.RETRIED, "failed") if verdict.counts else (Outcome.SNOOZED, "snoozed")
         event = self._event(case, outcome, reason, verdict.rung.delay)
-        if verdict.via is Route.QUORUM:
+        if verdict.via is RetryRoute.QUORUM:
             case.delivery.reject(requeue=True) if verdict.counts else case.delivery.nack(requeue=True)
             self._observer.settled(event)
-        elif verdict.via is Route.REJECT:
+        elif verdict.via is RetryRoute.REJECT:
             case.delivery.reject(requeue=False)
             self._observer.settled(event)
         else:
@@ -137,7 +137,7 @@ class Settlement:
             self.transfers.send(case.delivery, to, self._retry_properties(case, verdict), event)
 
     def _retry_destination(self, case: Case, verdict: RetryVerdict) -> Destination:
-        if verdict.via is Route.DELAYED:
+        if verdict.via is RetryRoute.DELAYED:
             return self._delayed_destination(case, verdict)
         label = verdict.rung.label
         if label not in self._rungs:

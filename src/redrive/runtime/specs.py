@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import BreakerPolicy
 from redrive.recovery.durations import Duration, duration
-from redrive.recovery.error_kinds import Errors, is_one_of
+from redrive.recovery.exception_filter import Errors, is_one_of
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.retry import NO_RETRY, Retry, Route
+from redrive.recovery.retry import NO_RETRY, Retry, RetryRoute
 from redrive.recovery.verdict import CrashGuard, RecoveryPolicy
 from redrive.runtime.message import Message
 from redrive.runtime.transactions import InboxPolicy
@@ -139,12 +139,12 @@ class ConsumerSpec:
     @property
     def rejects_to_retry(self) -> bool:
         """Does the queue's own dead-letter exchange lead to its retry queue?"""
-        return self.retry.via is Route.REJECT and bool(self.retry.rungs)
+        return self.retry.via is RetryRoute.REJECT and bool(self.retry.rungs)
 
     @property
     def guards_against_crashes(self) -> bool:
         """Where the broker retries, it counts crashes as attempts; dead letters have no other place to go."""
-        return self.crash_limit is not None and self.retry.via is not Route.QUORUM and not self.for_dead_letters
+        return self.crash_limit is not None and self.retry.via is not RetryRoute.QUORUM and not self.for_dead_letters
 
     def recovery(self, *, keeps_failures: bool) -> RecoveryPolicy:
         """Return what the decisions about a delivery depend on. `keeps_failures`: the broker goes on counting the
@@ -154,7 +154,7 @@ class ConsumerSpec:
             self.retry,
             CrashGuard.QUARANTINE if self.guards_against_crashes else CrashGuard.NONE,
             self.crash_limit or 1,
-            keeps_rejections=keeps_failures and self.retry.via is Route.REJECT,
+            keeps_rejections=keeps_failures and self.retry.via is RetryRoute.REJECT,
             for_dead_letters=self.for_dead_letters,
         )
 

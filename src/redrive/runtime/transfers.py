@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from redrive.errors import PublishError, PublishRefused
 from redrive.protocol.messages import Delivery
-from redrive.recovery.backoff import Backoff, Spell
+from redrive.recovery.backoff import Backoff, OutageBackoff
 from redrive.runtime.clock import Clock
 from redrive.runtime.observing import Observer, Outcome, Settled
 from redrive.runtime.ports import Consuming, HandsOver
@@ -66,8 +66,8 @@ class Transfers:
         self._observer = observer
         self._clock = clock
         self._release = release
-        self.trouble = Spell(_PAUSES)  # with retry and dead-letter queues
-        self._move_trouble = Spell(_MOVE_PAUSES)  # with moves into and out of quarantine
+        self.trouble = OutageBackoff(_PAUSES)  # with retry and dead-letter queues
+        self._move_trouble = OutageBackoff(_MOVE_PAUSES)  # with moves into and out of quarantine
         self._copies: set[HandOver] = set()  # that the broker has not answered for
         self._tasks: set[asyncio.Task[None]] = set()  # that wait for something else
         self._publishing: set[asyncio.Task[None]] = set()  # those of them that publish a copy
@@ -123,7 +123,7 @@ class Transfers:
             self._observer.settled(replace(event, outcome=Outcome.RELEASED, reason=reason, delay=None))
         self.spawn(self._release_after(delivery, self._pauses_of(event)))
 
-    def _pauses_of(self, event: Settled | None) -> Spell:
+    def _pauses_of(self, event: Settled | None) -> OutageBackoff:
         """A move says nothing about a retry or dead-letter queue that refuses, and the other way round."""
         return self._move_trouble if event is None or event.outcome is Outcome.RELEASED else self.trouble
 
@@ -173,7 +173,7 @@ class Transfers:
             if not delivery.settled:
                 self.release_later(delivery)
 
-    async def _release_after(self, delivery: Delivery, pauses: Spell) -> None:
+    async def _release_after(self, delivery: Delivery, pauses: OutageBackoff) -> None:
         pause = pauses.pause(self._clock.monotonic(), random.random())
         try:
             await asyncio.sleep(pause.total_seconds())

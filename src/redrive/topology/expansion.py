@@ -20,7 +20,7 @@ from hashlib import sha256
 
 from redrive.errors import TopologyError
 from redrive.recovery.durations import milliseconds
-from redrive.recovery.retry import Retry, Route, Rung
+from redrive.recovery.retry import Retry, RetryRoute, Rung
 from redrive.topology import ladder
 from redrive.topology.declared import Queue, QueueType, Topology
 from redrive.topology.definitions import (
@@ -51,7 +51,7 @@ def expand(topology: Topology, server: Server) -> Definitions:
         collected.problems += problems_of_queue(queue, topology.type_of(queue), server)
         for definition in Expanded(topology, queue, server).definitions():
             collected.add(definition, by=f"queue {queue.name}")
-    if topology.delays or any(queue.retry and queue.retry.via is Route.DELAYED for queue in topology.queues):
+    if topology.delays or any(queue.retry and queue.retry.via is RetryRoute.DELAYED for queue in topology.queues):
         for definition in _ladder(topology, server):
             collected.add(definition, by="the ladder of delays")
     for definition in (*topology.bindings, *topology.others):
@@ -136,7 +136,7 @@ class Expanded:
         self.naming = topology.names_of(queue)
         self.server = server
         self.has_dlq = queue.has_dlq(topology.queue_type)
-        self.has_delays = topology.delays or (queue.retry is not None and queue.retry.via is Route.DELAYED)
+        self.has_delays = topology.delays or (queue.retry is not None and queue.retry.via is RetryRoute.DELAYED)
 
     # Names --------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Expanded:
     def waiting_queues(self) -> tuple[str, ...]:
         """The queues of its own in which retries wait."""
         retry = self.queue.retry
-        if retry is None or retry.via not in (Route.REJECT, Route.REPUBLISH):
+        if retry is None or retry.via not in (RetryRoute.REJECT, RetryRoute.REPUBLISH):
             return ()
         return tuple(self.rung(rung).queue for rung in retry.rungs)
 
@@ -221,7 +221,7 @@ class Expanded:
         yield QueueDefinition(queue.name, queue.durable, queue.auto_delete, self._main_arguments())
         for bind in queue.bind:
             yield BindingDefinition(bind.exchange, queue.name, bind.routing_key, arguments=dict(bind.arguments))
-        if retry is not None and retry.via in (Route.REJECT, Route.REPUBLISH):
+        if retry is not None and retry.via in (RetryRoute.REJECT, RetryRoute.REPUBLISH):
             yield from self._rungs(retry)
         if self.has_delays:
             yield from self._delayed()
@@ -248,7 +248,7 @@ class Expanded:
 
     def _dead_letter_arguments(self) -> dict[str, object]:
         retry = self.queue.retry
-        if retry is not None and retry.via is Route.REJECT and retry.rungs:
+        if retry is not None and retry.via is RetryRoute.REJECT and retry.rungs:
             exchange, key = self.retry_exchange, self.rung(retry.rungs[0]).key
         elif self.has_dlq:
             exchange, key = self.dlq_exchange, self.dlq_key
@@ -261,7 +261,7 @@ class Expanded:
         limit, retry = self._delivery_limit(), self.queue.retry
         if limit is not None:
             arguments["x-delivery-limit"] = limit
-        if retry is not None and retry.via is Route.QUORUM:
+        if retry is not None and retry.via is RetryRoute.QUORUM:
             arguments["x-delayed-retry-type"] = "all"  # a snooze is a nack: it waits, and does not count
             arguments["x-delayed-retry-min"] = milliseconds(retry.rung(1).delay)
             arguments["x-delayed-retry-max"] = max(milliseconds(rung.delay) for rung in retry.rungs)
@@ -273,9 +273,9 @@ class Expanded:
         queue, retry = self.queue, self.queue.retry
         if queue.delivery_limit is not None:
             return queue.delivery_limit
-        if retry is not None and retry.via is Route.QUORUM:
+        if retry is not None and retry.via is RetryRoute.QUORUM:
             return retry.attempts - 1  # the limit counts what comes back, not the first delivery
-        if retry is not None and retry.via is Route.REJECT:
+        if retry is not None and retry.via is RetryRoute.REJECT:
             return self.server.unlimited_deliveries  # a limit would end in the loop, and the broker would drop it
         return DELIVERY_LIMIT if self.has_dlq else None
 

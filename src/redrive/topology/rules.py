@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.text import closest, did_you_mean
 from redrive.topology import ladder
 from redrive.topology.cycles import find_cycles
@@ -70,14 +70,14 @@ def _at_least_once(queue: Queue, kind: QueueType, who: str) -> Iterator[str]:
 def _problems_of_retry(queue: Queue, retry: Retry, kind: QueueType, server: Server) -> Iterator[str]:
     who = f"queue {queue.name}"
     match retry.via:
-        case Route.REJECT:
+        case RetryRoute.REJECT:
             yield from _reject_route(queue, retry, who)
-        case Route.DELAYED:
+        case RetryRoute.DELAYED:
             if not server.delayed_exchanges and (problem := ladder.problem_with(queue.name)):
                 yield problem
-        case Route.QUORUM:
+        case RetryRoute.QUORUM:
             yield from _quorum_route(retry, kind, server, who)
-        case Route.REPUBLISH:
+        case RetryRoute.REPUBLISH:
             pass
 
 

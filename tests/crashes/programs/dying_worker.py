@@ -29,7 +29,7 @@ from redrive.client import Connection, Delivery
 from redrive.connected_app import ConnectedApp
 from redrive.errors import PublishError
 from redrive.protocol.messages import Settler
-from redrive.recovery.retry import Route
+from redrive.recovery.retry import RetryRoute
 from redrive.runtime.batch import Item
 from redrive.runtime.ports import Waiter
 
@@ -49,7 +49,7 @@ class Scenario:
     attempts: int = 3
     fails: int = 0  # so many attempts at `culprit` fail
     culprit: int = 1
-    via: Route = Route.REPUBLISH
+    via: RetryRoute = RetryRoute.REPUBLISH
     # "marks" its culprit, or "stumbles" over it; "fine" if there is none. "prepares": it fails while it is prepared
     batch: str = ""
     poisonous: bool = False  # who handles it dies
@@ -66,8 +66,8 @@ GUARDED = {"crash_limit": CRASH_LIMIT, "crash_grace": CRASH_GRACE}
 SCENARIOS = {
     "handle": Scenario("handle ack"),
     "retry by republish": Scenario(HANDED_OVER * 2 + "handle ack", fails=2),
-    "retry by reject": Scenario("reject reject handle ack", fails=2, via=Route.REJECT),
-    "retry by delay": Scenario(HANDED_OVER * 2 + "handle ack", fails=2, via=Route.DELAYED),
+    "retry by reject": Scenario("reject reject handle ack", fails=2, via=RetryRoute.REJECT),
+    "retry by delay": Scenario(HANDED_OVER * 2 + "handle ack", fails=2, via=RetryRoute.DELAYED),
     "park by publish": Scenario(HANDED_OVER * 2, attempts=2, fails=2),
     "park by reject": Scenario(HANDED_OVER + "reject", attempts=2, fails=2, options={"park": "reject"}),
     "park the malformed": Scenario(HANDED_OVER, bodies=[b"[1]"]),
@@ -91,13 +91,13 @@ SCENARIOS = {
     "crash guard, prepared": Scenario(HANDED_OVER * 6, poisonous=True, batch="prepares", options=GUARDED),
     "quorum queue, retry": Scenario(HANDED_OVER * 2 + "handle ack", fails=2, options={"type": "quorum"}),
     "quorum queue, retry by reject": Scenario(
-        "reject reject handle ack", fails=2, via=Route.REJECT, options={"type": "quorum"}
+        "reject reject handle ack", fails=2, via=RetryRoute.REJECT, options={"type": "quorum"}
     ),
     "quorum queue, crash guard": Scenario(HANDED_OVER * 6, poisonous=True, options={"type": "quorum", **GUARDED}),
 }
 NATIVE = "quorum queue, retry by the broker"
 SCENARIOS_OF_43 = {
-    NATIVE: Scenario("reject reject handle ack", fails=2, via=Route.QUORUM, options={"type": "quorum"}),
+    NATIVE: Scenario("reject reject handle ack", fails=2, via=RetryRoute.QUORUM, options={"type": "quorum"}),
 }
 
 
@@ -256,7 +256,7 @@ class Play:
         self._scenario = scenario
         self._fate = fate
         self._probe, self._probed = "", asyncio.Event()
-        delay = NATIVE_DELAY if scenario.via is Route.QUORUM else DELAY
+        delay = NATIVE_DELAY if scenario.via is RetryRoute.QUORUM else DELAY
         retry = Retry(attempts=scenario.attempts, delay=delay, via=scenario.via)
         # With a prefetch below 8 every ack is written at once, and not with the next ones.
         options: dict[str, Any] = {"retry": retry, "prefetch": 7, **scenario.options}

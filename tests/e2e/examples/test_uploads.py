@@ -25,7 +25,7 @@ from admin_api import SECRET, bearing
 from e2e.examples.checklist import Checklist
 from e2e.examples.stacks import ROOT, Program, Stack
 from redrive.client import Connection, Delivery, Properties
-from redrive.recovery.retry import Route
+from redrive.recovery.retry import RetryRoute
 from redrive.testing import RabbitMQ
 from redrive.testing.ports import free_port
 from redrive.topology import Server, expand
@@ -169,7 +169,7 @@ def test_the_consumers_share_one_policy_that_counts_by_x_death() -> None:
 
     assert [spec.queue.name for spec in app.consumers] == list(BINDS)
     assert all(spec.queue.retry is again for spec in app.consumers)
-    assert (again.attempts, again.via) == (3, Route.REJECT)
+    assert (again.attempts, again.via) == (3, RetryRoute.REJECT)
 
 
 @says("files", "init", "again", "command")

@@ -22,8 +22,8 @@ from redrive.deadletters.dead_letter import (
     read_summary,
 )
 from redrive.recovery.failure import Failure
+from redrive.recovery.failure_headers import Origin, ParkReason, parking, retrying
 from redrive.recovery.history import MOST, Attempt, HeaderNames, History, read_history
-from redrive.recovery.story import Origin, ParkReason, parking, retrying
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.raw_properties import join_table, patch_properties, raw_long, raw_table, raw_text
 

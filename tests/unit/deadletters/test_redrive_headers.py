@@ -15,8 +15,8 @@ from redrive.broker.dialect import DIALECTS
 from redrive.deadletters.dead_letter import read_dead_letter, read_summary
 from redrive.deadletters.redrive_headers import MOST_DEATHS, harmless, moved, redriven, restamped, traceable
 from redrive.recovery.failure import Failure
+from redrive.recovery.failure_headers import Origin, ParkReason, parking, retrying
 from redrive.recovery.history import NO_HISTORY, HeaderNames, History, read_history
-from redrive.recovery.story import Origin, ParkReason, parking, retrying
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.property_scan import skim
 from redrive.wire.raw_properties import (

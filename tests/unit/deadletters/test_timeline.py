@@ -13,8 +13,8 @@ from redrive.deadletters.dead_letter import read_dead_letter
 from redrive.deadletters.redrive_headers import redriven
 from redrive.deadletters.timeline import EventKind, TimelineEvent, explain
 from redrive.recovery.failure import Failure
+from redrive.recovery.failure_headers import Origin, ParkReason, parking, retrying
 from redrive.recovery.history import History, read_history
-from redrive.recovery.story import Origin, ParkReason, parking, retrying
 from redrive.wire.properties import Properties, decode_properties
 
 NOON = dt.datetime(2024, 5, 17, 12, tzinfo=dt.UTC)

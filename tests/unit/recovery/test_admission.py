@@ -23,9 +23,9 @@ from redrive.recovery.admission import (
     Watch,
     admit,
 )
+from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.history import History
-from redrive.recovery.retry import NO_RETRY, Retry, Route
-from redrive.recovery.story import ParkReason
+from redrive.recovery.retry import NO_RETRY, Retry, RetryRoute
 from redrive.recovery.verdict import CrashGuard, ParkVerdict, RecoveryPolicy, RequeueVerdict, RetryVerdict
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -120,8 +120,8 @@ TABLE = {
     "a quorum queue needs none": (
         Arrival(False, has_room=False),
         EARLY,
-        RecoveryPolicy(Retry(delay="1m", via=Route.QUORUM)),
-        RetryVerdict(Retry(delay="1m").rung(1), EARLY.not_before, counts=False, via=Route.QUORUM),
+        RecoveryPolicy(Retry(delay="1m", via=RetryRoute.QUORUM)),
+        RetryVerdict(Retry(delay="1m").rung(1), EARLY.not_before, counts=False, via=RetryRoute.QUORUM),
     ),
     "a message that is due is handled": (HANDLED, History(not_before=NOON), WATCHING, Handle()),
     "so is one whose time is too far away": (
@@ -156,7 +156,7 @@ def test_every_arrival_is_admitted_or_settled() -> None:
             (0, 1), (0, 4, 99), (None, NOON, EARLY.not_before, datetime.max.replace(tzinfo=UTC))
         )
     ]
-    retries = [NO_RETRY, *(Retry(attempts=3, delay="1m", via=via) for via in Route)]
+    retries = [NO_RETRY, *(Retry(attempts=3, delay="1m", via=via) for via in RetryRoute)]
     policies = [
         RecoveryPolicy(retry, guard, limit, keeps_rejections=keeps)
         for retry, guard, limit, keeps in product(retries, CrashGuard, (1, 5), (False, True))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.backoff import Backoff, Spell
+from redrive.recovery.backoff import Backoff, OutageBackoff
 
 SECOND = timedelta(seconds=1)
 
@@ -80,8 +80,8 @@ def test_settings_that_make_no_sense_are_refused_when_they_are_made(settings: di
 # Spells -------------------------------------------------------------------------------------------
 
 
-def spell() -> Spell:
-    return Spell(Backoff(first=SECOND, factor=2, ceiling=5 * SECOND, jitter=0.5))
+def spell() -> OutageBackoff:
+    return OutageBackoff(Backoff(first=SECOND, factor=2, ceiling=5 * SECOND, jitter=0.5))
 
 
 def test_pauses_grow_for_as_long_as_it_goes_on_failing() -> None:

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.classification import Classified, Kind, classify, http_status
+from redrive.recovery.classification import Classified, FailureKind, classify, http_status
+from redrive.recovery.handler_signals import Discard, Park, RetryLater, Snooze
 from redrive.recovery.retry import Retry
-from redrive.recovery.signals import Discard, Park, RetryLater, Snooze
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def kind(error: BaseException, policy: Retry | None = None) -> Kind:
+def kind(error: BaseException, policy: Retry | None = None) -> FailureKind:
     return classify(error, policy or Retry(), NOW).kind
 
 
@@ -40,13 +40,13 @@ class OurOwn(ValidationException):
 @pytest.mark.parametrize(
     ("error", "expected", "after"),
     [
-        (RetryLater(after="30s"), Kind.TRANSIENT, timedelta(seconds=30)),
-        (Snooze("5m"), Kind.SNOOZED, timedelta(minutes=5)),
-        (Park("unknown customer"), Kind.REQUESTED, None),
-        (Discard(), Kind.DISCARDED, None),
+        (RetryLater(after="30s"), FailureKind.TRANSIENT, timedelta(seconds=30)),
+        (Snooze("5m"), FailureKind.SNOOZED, timedelta(minutes=5)),
+        (Park("unknown customer"), FailureKind.REQUESTED, None),
+        (Discard(), FailureKind.DISCARDED, None),
     ],
 )
-def test_a_handler_decides_by_what_it_raises(error: Exception, expected: Kind, after: timedelta | None) -> None:
+def test_a_handler_decides_by_what_it_raises(error: Exception, expected: FailureKind, after: timedelta | None) -> None:
     said = classify(error, Retry(never=Exception), NOW)
     assert (said.kind, said.after) == (expected, after)
 
@@ -61,27 +61,27 @@ def test_a_handler_that_says_no_time_is_told(make: object) -> None:
 
 
 def test_never_and_only_take_types_tuples_and_functions() -> None:
-    assert kind(KeyError(), Retry(never=LookupError)) is Kind.PERMANENT
-    assert kind(KeyError(), Retry(never=(OSError, KeyError))) is Kind.PERMANENT
-    assert kind(OSError("locked"), Retry(never=lambda error: "locked" in str(error))) is Kind.PERMANENT
-    assert kind(OSError(), Retry(only=OSError)) is Kind.TRANSIENT
-    assert kind(KeyError(), Retry(only=OSError)) is Kind.PERMANENT
+    assert kind(KeyError(), Retry(never=LookupError)) is FailureKind.PERMANENT
+    assert kind(KeyError(), Retry(never=(OSError, KeyError))) is FailureKind.PERMANENT
+    assert kind(OSError("locked"), Retry(never=lambda error: "locked" in str(error))) is FailureKind.PERMANENT
+    assert kind(OSError(), Retry(only=OSError)) is FailureKind.TRANSIENT
+    assert kind(KeyError(), Retry(only=OSError)) is FailureKind.PERMANENT
 
 
 def test_what_is_in_both_is_never_retried() -> None:
-    assert kind(ConnectionError(), Retry(only=OSError, never=ConnectionError)) is Kind.PERMANENT
+    assert kind(ConnectionError(), Retry(only=OSError, never=ConnectionError)) is FailureKind.PERMANENT
 
 
 def test_classify_is_asked_first_and_may_have_no_opinion() -> None:
     policy = Retry(classify=lambda error: {"yes": True, "no": False}.get(str(error)), never=OSError)
-    assert kind(OSError("yes"), policy) is Kind.TRANSIENT
-    assert kind(KeyError("x"), policy) is Kind.TRANSIENT
-    assert kind(Exception("no"), policy) is Kind.PERMANENT
-    assert kind(OSError("?"), policy) is Kind.PERMANENT
+    assert kind(OSError("yes"), policy) is FailureKind.TRANSIENT
+    assert kind(KeyError("x"), policy) is FailureKind.TRANSIENT
+    assert kind(Exception("no"), policy) is FailureKind.PERMANENT
+    assert kind(OSError("?"), policy) is FailureKind.PERMANENT
 
 
 def test_a_policy_can_retry_what_is_never_retried_by_default() -> None:
-    assert kind(OurOwn(), Retry(only=OurOwn)) is Kind.TRANSIENT
+    assert kind(OurOwn(), Retry(only=OurOwn)) is FailureKind.TRANSIENT
 
 
 # What is known of errors --------------------------------------------------------------------------
@@ -99,20 +99,20 @@ def test_a_policy_can_retry_what_is_never_retried_by_default() -> None:
     ],
 )
 def test_data_that_is_wrong_stays_wrong(error: Exception) -> None:
-    assert kind(error) is Kind.PERMANENT
+    assert kind(error) is FailureKind.PERMANENT
 
 
 @pytest.mark.parametrize("error", [OSError(), TimeoutError(), KeyError("x"), ValueError(), RuntimeError(), Exception()])
 def test_everything_else_may_pass(error: Exception) -> None:
-    assert kind(error) is Kind.TRANSIENT
+    assert kind(error) is FailureKind.TRANSIENT
 
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(400, Kind.PERMANENT), (404, Kind.PERMANENT), (422, Kind.PERMANENT), (408, Kind.TRANSIENT), (409, Kind.TRANSIENT),
-     (429, Kind.TRANSIENT), (500, Kind.TRANSIENT), (503, Kind.TRANSIENT), (302, Kind.TRANSIENT)],
+    [(400, FailureKind.PERMANENT), (404, FailureKind.PERMANENT), (422, FailureKind.PERMANENT), (408, FailureKind.TRANSIENT), (409, FailureKind.TRANSIENT),
+     (429, FailureKind.TRANSIENT), (500, FailureKind.TRANSIENT), (503, FailureKind.TRANSIENT), (302, FailureKind.TRANSIENT)],
 )  # fmt: skip
-def test_an_http_status_says_whose_fault_it_was(status: int, expected: Kind) -> None:
+def test_an_http_status_says_whose_fault_it_was(status: int, expected: FailureKind) -> None:
     assert kind(ClientError(status)) is expected
 
 
@@ -136,8 +136,8 @@ class Unanswered(Exception):
 
 def test_an_error_whose_attributes_raise_tells_nothing() -> None:
     assert http_status(Unanswered()) is None
-    assert classify(Unanswered(), Retry(), NOW) == Classified(Kind.TRANSIENT)
-    assert classify(Unanswered(), Retry(only=Unanswered), NOW) == Classified(Kind.TRANSIENT)
+    assert classify(Unanswered(), Retry(), NOW) == Classified(FailureKind.TRANSIENT)
+    assert classify(Unanswered(), Retry(only=Unanswered), NOW) == Classified(FailureKind.TRANSIENT)
 
 
 @pytest.mark.parametrize(

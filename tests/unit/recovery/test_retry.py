@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.retry import MOST_RUNGS, Exponential, Retry, Route
+from redrive.recovery.retry import MOST_RUNGS, Exponential, Retry, RetryRoute
 
 
 def labels(retry: Retry) -> list[str]:
@@ -43,7 +43,7 @@ def test_exponential_waits_grow_up_to_their_ceiling() -> None:
 
 
 def test_without_a_word_it_is_three_attempts_and_fifteen_seconds() -> None:
-    assert (Retry().attempts, labels(Retry()), Retry().via) == (3, ["15s"], Route.REPUBLISH)
+    assert (Retry().attempts, labels(Retry()), Retry().via) == (3, ["15s"], RetryRoute.REPUBLISH)
 
 
 def test_jitter_spreads_each_rung_over_shorter_ones() -> None:

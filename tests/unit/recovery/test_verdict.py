@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.recovery import verdict as verdicts
-from redrive.recovery.classification import PERMANENT, TRANSIENT, Classified, Kind
+from redrive.recovery.classification import PERMANENT, TRANSIENT, Classified, FailureKind
+from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.history import NO_HISTORY, History
-from redrive.recovery.retry import NO_RETRY, Exponential, Retry, Route, Rung
-from redrive.recovery.story import ParkReason
+from redrive.recovery.retry import NO_RETRY, Exponential, Retry, RetryRoute, Rung
 from redrive.recovery.verdict import (
     LONGEST_WAIT,
     Crashed,
@@ -45,16 +45,18 @@ def verdict(outcome: HandlerOutcome = TRANSIENT, history: History = NO_HISTORY, 
 FRESH = NO_HISTORY
 ONCE = History(failed=1)
 TWICE = History(failed=2)
-SNOOZE = Classified(Kind.SNOOZED, timedelta(seconds=10))
-LATER = Classified(Kind.TRANSIENT, timedelta(minutes=1))
+SNOOZE = Classified(FailureKind.SNOOZED, timedelta(seconds=10))
+LATER = Classified(FailureKind.TRANSIENT, timedelta(minutes=1))
 RUNG = Rung.of("15s", "")
 
 
-def by(via: Route, **more: Any) -> RecoveryPolicy:
+def by(via: RetryRoute, **more: Any) -> RecoveryPolicy:
     return RecoveryPolicy(Retry(attempts=3, delay="15s", via=via), CrashGuard.QUARANTINE, 3, **more)
 
 
-REPUBLISH, REJECT, DELAYED, QUORUM = map(by, (Route.REPUBLISH, Route.REJECT, Route.DELAYED, Route.QUORUM))
+REPUBLISH, REJECT, DELAYED, QUORUM = map(
+    by, (RetryRoute.REPUBLISH, RetryRoute.REJECT, RetryRoute.DELAYED, RetryRoute.QUORUM)
+)
 DEAD = RecoveryPolicy(NO_RETRY, for_dead_letters=True)
 AS_DEAD_LETTER = ReleaseVerdict("failed as a dead letter", pause=True)
 UNCOUNTABLE = ParkVerdict(ParkReason.UNCOUNTABLE)
@@ -65,23 +67,23 @@ TABLE: dict[str, tuple[HandlerOutcome, History, RecoveryPolicy, dict[str, bool],
     "what may pass is retried": (TRANSIENT, ONCE, REPUBLISH, {}, RetryVerdict(RUNG)),
     "until the last attempt": (TRANSIENT, TWICE, REPUBLISH, {}, ParkVerdict(ParkReason.EXHAUSTED)),
     "what does not pass is parked": (PERMANENT, FRESH, REPUBLISH, {}, ParkVerdict(ParkReason.PERMANENT)),
-    "a handler can park": (Classified(Kind.REQUESTED), FRESH, REPUBLISH, {}, ParkVerdict(ParkReason.REQUESTED)),
-    "a handler can discard": (Classified(Kind.DISCARDED), FRESH, REPUBLISH, {}, DiscardVerdict()),
+    "a handler can park": (Classified(FailureKind.REQUESTED), FRESH, REPUBLISH, {}, ParkVerdict(ParkReason.REQUESTED)),
+    "a handler can discard": (Classified(FailureKind.DISCARDED), FRESH, REPUBLISH, {}, DiscardVerdict()),
     "a handler can snooze": (SNOOZE, TWICE, REPUBLISH, {}, RetryVerdict(RUNG, counts=False)),
     # Routes
-    "a reject that the broker counts": (TRANSIENT, FRESH, REJECT, COUNTED, RetryVerdict(RUNG, via=Route.REJECT)),
+    "a reject that the broker counts": (TRANSIENT, FRESH, REJECT, COUNTED, RetryVerdict(RUNG, via=RetryRoute.REJECT)),
     "else a copy": (TRANSIENT, FRESH, REJECT, {}, RetryVerdict(RUNG)),
     "a snooze is not counted": (SNOOZE, FRESH, REJECT, COUNTED, RetryVerdict(RUNG, counts=False)),
     "nor can a reject wait longer": (LATER, FRESH, REJECT, COUNTED, RetryVerdict(RUNG, NOW + timedelta(minutes=1))),
-    "by an exchange that delays": (TRANSIENT, FRESH, DELAYED, {}, RetryVerdict(RUNG, via=Route.DELAYED)),
-    "by returning to the queue": (TRANSIENT, FRESH, QUORUM, {}, RetryVerdict(RUNG, via=Route.QUORUM)),
-    "a snooze, too": (SNOOZE, FRESH, QUORUM, {}, RetryVerdict(RUNG, counts=False, via=Route.QUORUM)),
+    "by an exchange that delays": (TRANSIENT, FRESH, DELAYED, {}, RetryVerdict(RUNG, via=RetryRoute.DELAYED)),
+    "by returning to the queue": (TRANSIENT, FRESH, QUORUM, {}, RetryVerdict(RUNG, via=RetryRoute.QUORUM)),
+    "a snooze, too": (SNOOZE, FRESH, QUORUM, {}, RetryVerdict(RUNG, counts=False, via=RetryRoute.QUORUM)),
     # Room for the counter
     "a copy needs room": (TRANSIENT, FRESH, REPUBLISH, NO_ROOM, UNCOUNTABLE),
     "so does a delayed one": (TRANSIENT, FRESH, DELAYED, NO_ROOM, UNCOUNTABLE),
     "and a snooze": (SNOOZE, FRESH, REJECT, NO_ROOM | COUNTED, UNCOUNTABLE),
-    "a reject needs none": (TRANSIENT, FRESH, REJECT, NO_ROOM | COUNTED, RetryVerdict(RUNG, via=Route.REJECT)),
-    "nor does a return": (TRANSIENT, FRESH, QUORUM, NO_ROOM, RetryVerdict(RUNG, via=Route.QUORUM)),
+    "a reject needs none": (TRANSIENT, FRESH, REJECT, NO_ROOM | COUNTED, RetryVerdict(RUNG, via=RetryRoute.REJECT)),
+    "nor does a return": (TRANSIENT, FRESH, QUORUM, NO_ROOM, RetryVerdict(RUNG, via=RetryRoute.QUORUM)),
     "to be parked takes none": (PERMANENT, FRESH, REPUBLISH, NO_ROOM, ParkVerdict(ParkReason.PERMANENT)),
     # No error of the handler
     "a body that cannot be read": (Ending.MALFORMED, FRESH, REPUBLISH, {}, ParkVerdict(ParkReason.MALFORMED)),
@@ -124,10 +126,10 @@ TABLE: dict[str, tuple[HandlerOutcome, History, RecoveryPolicy, dict[str, bool],
     # Dead letters
     "a dead letter that fails stays": (TRANSIENT, FRESH, DEAD, {}, AS_DEAD_LETTER),
     "whatever the error": (PERMANENT, FRESH, DEAD, {}, AS_DEAD_LETTER),
-    "or its handler says": (Classified(Kind.REQUESTED), FRESH, DEAD, {}, AS_DEAD_LETTER),
+    "or its handler says": (Classified(FailureKind.REQUESTED), FRESH, DEAD, {}, AS_DEAD_LETTER),
     "or when it wants it": (SNOOZE, FRESH, DEAD, {}, AS_DEAD_LETTER),
     "or what its body is": (Ending.MALFORMED, FRESH, DEAD, {}, AS_DEAD_LETTER),
-    "unless it is discarded": (Classified(Kind.DISCARDED), FRESH, DEAD, {}, DiscardVerdict()),
+    "unless it is discarded": (Classified(FailureKind.DISCARDED), FRESH, DEAD, {}, DiscardVerdict()),
 }
 
 
@@ -147,20 +149,20 @@ def test_the_table_has_every_outcome_and_every_verdict() -> None:
     assert {type(outcome) for outcome in outcomes} == members(HandlerOutcome)
     assert {type(row[-1]) for row in TABLE.values()} == members(Verdict)
     assert {outcome for outcome in outcomes if isinstance(outcome, Ending)} == set(Ending)
-    assert {outcome.kind for outcome in outcomes if isinstance(outcome, Classified)} == set(Kind)
+    assert {outcome.kind for outcome in outcomes if isinstance(outcome, Classified)} == set(FailureKind)
 
 
 def test_every_outcome_has_a_verdict() -> None:
     outcomes: list[HandlerOutcome] = [
         *Ending,
-        *(Classified(kind, after) for kind, after in product(Kind, (None, timedelta(0), timedelta.max))),
+        *(Classified(kind, after) for kind, after in product(FailureKind, (None, timedelta(0), timedelta.max))),
         *(Crashed(alone) for alone in (False, True)),
         *(Disconnected(alone) for alone in (False, True)),
     ]
     histories = [History(failed=failed, crashes=crashes) for failed, crashes in product((0, 2, 2**31), (0, 2, 2**31))]
     retries = [
         NO_RETRY,
-        *(Retry(attempts=3, delay="15s", max_age=age, via=via) for via in Route for age in (None, "1h")),
+        *(Retry(attempts=3, delay="15s", max_age=age, via=via) for via in RetryRoute for age in (None, "1h")),
     ]
     policies = [
         RecoveryPolicy(retry, guard, limit, for_dead_letters=dead)
@@ -170,7 +172,9 @@ def test_every_outcome_has_a_verdict() -> None:
         for has_room, broker_counts in product((False, True), repeat=2):
             found = decide(outcome, history, policy, NOW, 0.5, has_room=has_room, broker_counts=broker_counts)
             assert isinstance(found, tuple(members(Verdict)))
-            assert has_room or not isinstance(found, RetryVerdict) or found.via in (Route.QUORUM, Route.REJECT)
+            assert (
+                has_room or not isinstance(found, RetryVerdict) or found.via in (RetryRoute.QUORUM, RetryRoute.REJECT)
+            )
 
 
 # Rungs --------------------------------------------------------------------------------------------
@@ -189,28 +193,30 @@ def test_the_last_attempt_is_the_last() -> None:
 
 
 def test_who_asks_for_more_time_gets_the_next_rung_that_is_not_sooner() -> None:
-    later = Classified(Kind.TRANSIENT, timedelta(seconds=90))
+    later = Classified(FailureKind.TRANSIENT, timedelta(seconds=90))
     assert verdict(later, steps=["10s", "1m", "2m"]) == RetryVerdict(Rung.of("2m", ""))
     assert verdict(later, steps=["10s", "2m", "90s"]) == RetryVerdict(Rung.of("90s", ""))
 
 
 def test_who_asks_for_less_time_than_the_policy_gets_the_policys() -> None:
-    assert verdict(Classified(Kind.TRANSIENT, timedelta(seconds=1)), delay="15s") == RetryVerdict(RUNG)
+    assert verdict(Classified(FailureKind.TRANSIENT, timedelta(seconds=1)), delay="15s") == RetryVerdict(RUNG)
 
 
 def test_beyond_the_longest_rung_the_message_knows_when_it_is_due() -> None:
-    later = Classified(Kind.TRANSIENT, timedelta(hours=1))
+    later = Classified(FailureKind.TRANSIENT, timedelta(hours=1))
     assert verdict(later, delay="15s") == RetryVerdict(RUNG, NOW + timedelta(hours=1))
 
 
 def test_no_wait_is_longer_than_the_longest_wait() -> None:
     for length in (LONGEST_WAIT + timedelta(days=10), timedelta.max):
-        snooze = Classified(Kind.SNOOZED, length)
+        snooze = Classified(FailureKind.SNOOZED, length)
         assert verdict(snooze, delay="15s") == RetryVerdict(RUNG, NOW + LONGEST_WAIT, counts=False)
 
 
 def test_a_snooze_with_nowhere_to_wait_is_parked() -> None:
-    assert verdict(Classified(Kind.SNOOZED, timedelta(seconds=1)), attempts=1) == ParkVerdict(ParkReason.EXHAUSTED)
+    assert verdict(Classified(FailureKind.SNOOZED, timedelta(seconds=1)), attempts=1) == ParkVerdict(
+        ParkReason.EXHAUSTED
+    )
 
 
 def test_what_would_be_too_old_when_it_comes_back_is_parked_now() -> None:

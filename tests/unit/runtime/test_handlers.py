@@ -13,11 +13,11 @@ import pytest
 
 from redrive.errors import ConfigurationError
 from redrive.protocol.messages import Delivery
-from redrive.recovery.classification import Kind, classify
+from redrive.recovery.classification import FailureKind, classify
 from redrive.recovery.failure import describe
+from redrive.recovery.handler_signals import Discard, Park, RetryLater, Snooze
 from redrive.recovery.history import History
 from redrive.recovery.retry import Retry
-from redrive.recovery.signals import Discard, Park, RetryLater, Snooze
 from redrive.runtime.batch import Batch
 from redrive.runtime.codecs import Codecs
 from redrive.runtime.handlers import FailedElsewhere, Handler, HandlerDied
@@ -147,7 +147,7 @@ async def test_errors_of_another_process_arrive_as_what_they_are_and_harm_no_nei
     with pytest.raises(FailedElsewhere, match="no money") as caught:
         await call(found)
     pool = found._executor
-    assert classify(caught.value, Retry(), datetime.now(UTC)).kind is Kind.PERMANENT  # by the name of its base
+    assert classify(caught.value, Retry(), datetime.now(UTC)).kind is FailureKind.PERMANENT  # by the name of its base
     assert describe(caught.value, datetime.now(UTC)).error_type == f"{__name__}.Declined"
 
     for function, expected in ((snoozes, Snooze), (forgets, TypeError)):

@@ -15,9 +15,9 @@ from redrive.protocol.messages import Delivery
 from redrive.recovery.admission import Mark
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.breaker import Breaker, BreakerPolicy, BreakerState
+from redrive.recovery.handler_signals import Park
 from redrive.recovery.history import NO_HISTORY, HeaderNames
-from redrive.recovery.retry import Route
-from redrive.recovery.signals import Park
+from redrive.recovery.retry import RetryRoute
 from redrive.recovery.verdict import Ending, RecoveryPolicy, RequeueVerdict
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.clock import SystemClock
@@ -399,7 +399,7 @@ async def test_a_breaker_that_cannot_say_whom_it_blames_blames_nobody(
 # By reject ----------------------------------------------------------------------------------------
 
 
-BY_REJECT = Retry(attempts=3, delay="1s", via=Route.REJECT)
+BY_REJECT = Retry(attempts=3, delay="1s", via=RetryRoute.REJECT)
 
 
 async def test_a_retry_by_reject_is_one_word(broker: Broker) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server, expand
 from redrive.topology.dead_ends import Feeders, dead_letter_queues, declared, feeders, is_named_after, sources
 from redrive.topology.declared import Queue, Topology
@@ -115,15 +115,15 @@ def test_a_queue_that_passes_dead_letters_on_is_none() -> None:
     assert dead(*chain, QueueDefinition("last")) == {"last"}
 
 
-@pytest.mark.parametrize("via", [Route.REJECT, Route.REPUBLISH, Route.DELAYED])
-def test_redrives_own(via: Route) -> None:
+@pytest.mark.parametrize("via", [RetryRoute.REJECT, RetryRoute.REPUBLISH, RetryRoute.DELAYED])
+def test_redrives_own(via: RetryRoute) -> None:
     wanted = Topology(queues=[Queue("q", retry=Retry(via=via)), Queue("bare", retry=Retry(via=via), dlq=False)])
 
     assert dead_letter_queues(expand(wanted, Server.of("4.3"))) == {"q.dlq"}
 
 
-@pytest.mark.parametrize("via", [Route.REJECT, Route.REPUBLISH, Route.DELAYED])
-def test_queues_for_some_errors_only_are_known_by_declaration_and_by_shape(via: Route) -> None:
+@pytest.mark.parametrize("via", [RetryRoute.REJECT, RetryRoute.REPUBLISH, RetryRoute.DELAYED])
+def test_queues_for_some_errors_only_are_known_by_declaration_and_by_shape(via: RetryRoute) -> None:
     wanted = Topology(queues=[Queue("q", retry=Retry(via=via), dead_ends=["q.invalid"])])
 
     assert declared(wanted, Server.of("4.3")) == {"q.dlq": "q", "q.invalid": "q"}

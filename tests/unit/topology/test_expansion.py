@@ -1,7 +1,7 @@
 import pytest
 
 from redrive.errors import TopologyError
-from redrive.recovery.retry import Exponential, Retry, Route
+from redrive.recovery.retry import Exponential, Retry, RetryRoute
 from redrive.topology import Definitions, Exchange, Naming, Queue, QueueType, Server, Topology, expand
 from redrive.topology.expansion import Expanded
 from redrive.topology.ladder import ARRIVAL, LEVELS, arrival_key
@@ -48,7 +48,7 @@ def test_what_the_broker_kills_is_parked_except_where_rejecting_is_retrying(vers
         made = expand(orders(kind, via), server)
         main = made.queue("orders")
         assert main is not None
-        expected = "orders.retry" if via is Route.REJECT else "orders.dlq"
+        expected = "orders.retry" if via is RetryRoute.REJECT else "orders.dlq"
         assert dead_letter_targets(made, main) == {expected}
 
 
@@ -176,7 +176,7 @@ def test_with_delays_every_queue_can_be_published_to_for_later() -> None:
 
 def test_there_is_one_ladder_for_all() -> None:
     one = expand(Topology(delays=True), V43)
-    two = expand(Topology(queues=[Queue(name, retry=Retry(via=Route.DELAYED)) for name in "ab"]), V43)
+    two = expand(Topology(queues=[Queue(name, retry=Retry(via=RetryRoute.DELAYED)) for name in "ab"]), V43)
     assert {queue.name for queue in one.queues} < {queue.name for queue in two.queues}
 
 
@@ -313,7 +313,7 @@ def test_everything_wrong_is_told_at_once() -> None:
             Queue("n" * 256, dlq=False),
             Queue("ttl", arguments={"x-message-ttl": 2**32}, dlq=False),
             Queue("typo", arguments={"x-mesage-ttl": 5}),
-            Queue("waits", retry=Retry(attempts=5, exponential=Exponential(), via=Route.REJECT)),
+            Queue("waits", retry=Retry(attempts=5, exponential=Exponential(), via=RetryRoute.REJECT)),
         ],
     )
     with pytest.raises(TopologyError) as caught:

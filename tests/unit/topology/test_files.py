@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError, TopologyError
-from redrive.recovery.retry import Exponential, Retry, Route
+from redrive.recovery.retry import Exponential, Retry, RetryRoute
 from redrive.topology import Bind, BindingDefinition, Exchange, Naming, Queue, QueueType, Topology
 from redrive.topology.files import parse_toml, parse_yaml, to_toml
 from topology_systems import SYSTEMS, system
@@ -14,7 +14,10 @@ arguments = st.dictionaries(text, st.one_of(st.integers(-(2**60), 2**60), st.boo
 retries = st.one_of(
     st.none(),
     st.builds(
-        Retry, attempts=st.integers(1, 20), delay=st.sampled_from(["1s", "15s", "1m30s"]), via=st.sampled_from(Route)
+        Retry,
+        attempts=st.integers(1, 20),
+        delay=st.sampled_from(["1s", "15s", "1m30s"]),
+        via=st.sampled_from(RetryRoute),
     ),
     st.builds(
         Retry, steps=st.lists(st.sampled_from(["1s", "2m", "1h"]), min_size=1), jitter=st.sampled_from([0.0, 0.25])

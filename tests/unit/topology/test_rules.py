@@ -3,7 +3,7 @@
 import pytest
 
 from redrive.errors import ConfigurationError, TopologyError
-from redrive.recovery.retry import Exponential, Retry, Route
+from redrive.recovery.retry import Exponential, Retry, RetryRoute
 from redrive.topology import Definitions, Exchange, Queue, QueueDefinition, QueueType, Server, Topology, expand
 from redrive.topology.rules import expiring_cycles, problems_of_definitions, problems_of_queue
 
@@ -25,24 +25,40 @@ QUORUM, CLASSIC, STREAM = QueueType.QUORUM, QueueType.CLASSIC, QueueType.STREAM
             "works with x-overflow reject-publish only",
         ),
         (Queue("q", type=STREAM, retry=Retry()), V43, "a stream keeps its messages"),
-        (Queue("q", retry=Retry(steps=["1s", "2s"], via=Route.REJECT)), V43, "via='reject' has one wait"),
+        (Queue("q", retry=Retry(steps=["1s", "2s"], via=RetryRoute.REJECT)), V43, "via='reject' has one wait"),
         (
-            Queue("q", retry=Retry(via=Route.REJECT), arguments={"x-max-length": 5}),
+            Queue("q", retry=Retry(via=RetryRoute.REJECT), arguments={"x-max-length": 5}),
             V43,
             "drops what x-max-length removes",
         ),
-        (Queue("q", retry=Retry(via=Route.REJECT), arguments={"x-message-ttl": 5}), V43, "drops what x-message-ttl"),
-        (Queue("q", type=QUORUM, retry=Retry(via=Route.REJECT), delivery_limit=3), V43, "what reaches delivery_limit"),
-        (Queue("q", retry=Retry(via=Route.QUORUM)), V43, "via='quorum' needs a quorum queue"),
-        (Queue("q", type=QUORUM, retry=Retry(via=Route.QUORUM)), V3, "needs RabbitMQ 4.3 and this is RabbitMQ 3.10"),
-        (Queue("q", type=QUORUM, retry=Retry(via=Route.QUORUM, jitter=0.1)), V43, "has no jitter"),
         (
-            Queue("q", type=QUORUM, retry=Retry(attempts=4, exponential=Exponential("1s"), via=Route.QUORUM)),
+            Queue("q", retry=Retry(via=RetryRoute.REJECT), arguments={"x-message-ttl": 5}),
+            V43,
+            "drops what x-message-ttl",
+        ),
+        (
+            Queue("q", type=QUORUM, retry=Retry(via=RetryRoute.REJECT), delivery_limit=3),
+            V43,
+            "what reaches delivery_limit",
+        ),
+        (Queue("q", retry=Retry(via=RetryRoute.QUORUM)), V43, "via='quorum' needs a quorum queue"),
+        (
+            Queue("q", type=QUORUM, retry=Retry(via=RetryRoute.QUORUM)),
+            V3,
+            "needs RabbitMQ 4.3 and this is RabbitMQ 3.10",
+        ),
+        (Queue("q", type=QUORUM, retry=Retry(via=RetryRoute.QUORUM, jitter=0.1)), V43, "has no jitter"),
+        (
+            Queue("q", type=QUORUM, retry=Retry(attempts=4, exponential=Exponential("1s"), via=RetryRoute.QUORUM)),
             V43,
             "this schedule differs at retry 3",
         ),
-        (Queue("q" * 220, retry=Retry(via=Route.DELAYED)), V43, "its name is too long for delays: at most 211 bytes"),
-        (Queue("all.#", retry=Retry(via=Route.DELAYED)), V43, "matches others' delays"),
+        (
+            Queue("q" * 220, retry=Retry(via=RetryRoute.DELAYED)),
+            V43,
+            "its name is too long for delays: at most 211 bytes",
+        ),
+        (Queue("all.#", retry=Retry(via=RetryRoute.DELAYED)), V43, "matches others' delays"),
     ],
 )
 def test_a_combination_that_cannot_work_is_explained(queue: Queue, server: Server, complaint: str) -> None:
@@ -52,10 +68,10 @@ def test_a_combination_that_cannot_work_is_explained(queue: Queue, server: Serve
 @pytest.mark.parametrize(
     "queue",
     [
-        Queue("q", type=QUORUM, retry=Retry(attempts=4, steps=["1s", "2s", "3s"], via=Route.QUORUM)),
-        Queue("q", type=QUORUM, retry=Retry(attempts=9, steps=["1s", "2s", "3s"], via=Route.QUORUM)),
+        Queue("q", type=QUORUM, retry=Retry(attempts=4, steps=["1s", "2s", "3s"], via=RetryRoute.QUORUM)),
+        Queue("q", type=QUORUM, retry=Retry(attempts=9, steps=["1s", "2s", "3s"], via=RetryRoute.QUORUM)),
         Queue("q", type=QUORUM, delivery_limit=-1),
-        Queue("q", retry=Retry(via=Route.REJECT), arguments={"x-max-length": 5, "x-overflow": "reject-publish"}),
+        Queue("q", retry=Retry(via=RetryRoute.REJECT), arguments={"x-max-length": 5, "x-overflow": "reject-publish"}),
         Queue("q", dlq=False, arguments={"x-dead-letter-exchange": "x"}),
         Queue("q", arguments={"x-my-own": 1}),
     ],

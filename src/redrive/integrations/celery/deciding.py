@@ -15,8 +15,8 @@ from billiard.exceptions import WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry, Terminated
 
 from redrive.errors import PublishError
+from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.retry import Retry as Policy
-from redrive.recovery.story import ParkReason
 from redrive.recovery.verdict import RetryVerdict, rung_for_delay
 
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from redrive.errors import ConfigurationError
+from redrive.recovery.failure_headers import Origin
 from redrive.recovery.history import HeaderNames, read_name
-from redrive.recovery.retry import NO_RETRY, Retry, Route, Rung
-from redrive.recovery.story import Origin
+from redrive.recovery.retry import NO_RETRY, Retry, RetryRoute, Rung
 from redrive.recovery.verdict import CrashGuard, RecoveryPolicy
 from redrive.topology import Definitions, Queue, QueueType, Server, Topology, expand
 from redrive.topology.expansion import Expanded
@@ -105,7 +105,7 @@ class Equipment:
 
 
 def _check(queue: Queue) -> None:
-    if queue.retry is not None and queue.retry.rungs and queue.retry.via is not Route.REPUBLISH:
+    if queue.retry is not None and queue.retry.rungs and queue.retry.via is not RetryRoute.REPUBLISH:
         raise ConfigurationError(
             f"equip: queue {queue.name} retries via {queue.retry.via!r}: a retry of Celery's is published, with other "
             f"arguments if the task wants; use via='republish'"

@@ -39,8 +39,8 @@ from redrive.integrations.celery.places import Place, equipment_of, find_place
 from redrive.integrations.celery.sending import budget_of, hand_over
 from redrive.recovery.admission import Arrival, admit
 from redrive.recovery.failure import MOST_STACK, Failure, describe
+from redrive.recovery.failure_headers import ParkReason, parking, retrying
 from redrive.recovery.history import History, read_count, read_history
-from redrive.recovery.story import ParkReason, parking, retrying
 from redrive.recovery.verdict import (
     Crashed,
     CrashGuard,

@@ -25,7 +25,7 @@ from kombu.utils.functional import ChannelPromise
 
 from redrive.errors import ConfigurationError, EncodingError, PublishRefused, Unroutable
 from redrive.integrations.celery.messages import headers_of, plain
-from redrive.recovery.story import BUDGET
+from redrive.recovery.failure_headers import BUDGET
 from redrive.wire.properties import Properties, decode_properties
 
 # What becomes of the properties of a message, in bytes; the story is written into them.

@@ -31,8 +31,8 @@ from redrive.integrations.celery.deciding import next_wait
 from redrive.integrations.celery.places import Place, find_place
 from redrive.integrations.celery.sending import Rewrite, budget_of, confirmed
 from redrive.recovery.failure import describe
+from redrive.recovery.failure_headers import Origin, retrying
 from redrive.recovery.history import read_history
-from redrive.recovery.story import Origin, retrying
 from redrive.recovery.verdict import RetryVerdict
 
 _OWN = "celery."  # how the names of Celery's own tasks begin

@@ -22,8 +22,8 @@ from redrive.integrations.celery.messages import body_of, properties_of, restore
 from redrive.integrations.celery.places import equipment_of, find_place
 from redrive.integrations.celery.sending import budget_of, hand_over
 from redrive.recovery.failure import describe
+from redrive.recovery.failure_headers import ParkReason, parking
 from redrive.recovery.history import read_history
-from redrive.recovery.story import ParkReason, parking
 from redrive.topology import Definitions, Server, Topology, expand
 
 log = logging.getLogger("redrive.integrations.celery")

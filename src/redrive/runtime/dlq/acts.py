@@ -15,8 +15,8 @@ from redrive.deadletters.edits import Content
 from redrive.deadletters.redrive_headers import moved, redriven
 from redrive.errors import TransformFailed
 from redrive.protocol.messages import Delivery
+from redrive.recovery.failure_headers import NAMES
 from redrive.recovery.history import HeaderNames
-from redrive.recovery.story import NAMES
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.archive import Archive
 from redrive.runtime.dlq.choosing import Skipped

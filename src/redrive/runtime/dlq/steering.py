@@ -16,7 +16,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from redrive.errors import RedriveError
-from redrive.recovery.rate import RateLimit
+from redrive.recovery.rate_limiter import RateLimit
 from redrive.runtime.clock import Clock
 from redrive.runtime.dlq.operation import Item, Operation, State, Wish
 from redrive.runtime.dlq.ports import Remembers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from redrive.recovery.retry import Route
+from redrive.recovery.retry import RetryRoute
 from redrive.topology.cycles import find_cycles
 from redrive.topology.definitions import QueueDefinition
 from redrive.topology.doctor.context import DROPPING, Occurrence, RuleContext
@@ -82,7 +82,7 @@ def reject_classic(context: RuleContext) -> Iterator[Occurrence]:
     loops = {queue.name for queue, way in _rejecting(context) if len(way) > 2}
     for queue in context.definitions.queues:
         main = context.main(queue.name)
-        rejects = main is not None and main.retry is not None and main.retry.via is Route.REJECT
+        rejects = main is not None and main.retry is not None and main.retry.via is RetryRoute.REJECT
         if queue.type == "classic" and (queue.name in loops or rejects):
             way = f" ({_path_text(context.loops[queue.name][:-1])})" if queue.name in loops else ""
             fix = f"retry with via='republish'; or {recreate(queue, 'with x-queue-type: quorum')}"

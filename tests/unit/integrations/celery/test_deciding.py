@@ -11,8 +11,8 @@ from celery.exceptions import Retry as Retried
 
 from redrive.errors import Unroutable
 from redrive.integrations.celery.deciding import CrashedTooOften, Fate, fate_of, next_wait, reason_of
+from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.retry import Exponential, Retry
-from redrive.recovery.story import ParkReason
 from redrive.recovery.verdict import RetryVerdict
 
 NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)

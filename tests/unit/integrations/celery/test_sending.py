@@ -10,7 +10,7 @@ from kombu import Connection
 
 from redrive.errors import ConfigurationError
 from redrive.integrations.celery.sending import ConfirmedProducer, budget_of
-from redrive.recovery.story import BUDGET
+from redrive.recovery.failure_headers import BUDGET
 from redrive.wire.raw_properties import patch_properties, raw_text
 
 

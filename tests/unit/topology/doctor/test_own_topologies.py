@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import Exchange, Queue, QueueType, Server, Topology, expand
 from redrive.topology.doctor import examine
 from redrive.topology.snapshot import BrokerSnapshot, QueueState
@@ -12,8 +12,8 @@ from redrive.topology.snapshot import BrokerSnapshot, QueueState
 VERSIONS = ["3.10", "4.0", "4.3"]
 POSSIBLE = [
     (version, kind, via)
-    for version, kind, via in product(VERSIONS, (QueueType.CLASSIC, QueueType.QUORUM), (*Route, None))
-    if via is not Route.QUORUM or (kind is QueueType.QUORUM and version == "4.3")  # others are refused
+    for version, kind, via in product(VERSIONS, (QueueType.CLASSIC, QueueType.QUORUM), (*RetryRoute, None))
+    if via is not RetryRoute.QUORUM or (kind is QueueType.QUORUM and version == "4.3")  # others are refused
 ]
 
 
@@ -42,7 +42,7 @@ def unhealthy(seen: BrokerSnapshot, wanted: Topology | None) -> set[str]:
 
 @pytest.mark.parametrize(("version", "kind", "via"), POSSIBLE)
 @pytest.mark.parametrize("way", ["seen from outside", "with the topology", "without consumers", "over plain AMQP"])
-def test_nothing_is_found(version: str, kind: QueueType, via: Route | None, way: str) -> None:
+def test_nothing_is_found(version: str, kind: QueueType, via: RetryRoute | None, way: str) -> None:
     wanted = topology(kind, None if via is None else Retry(attempts=3, delay="15s", via=via))
     server = Server.of(version)
     complete = way != "over plain AMQP"
@@ -50,7 +50,7 @@ def test_nothing_is_found(version: str, kind: QueueType, via: Route | None, way:
 
     found = unhealthy(seen, None if way == "seen from outside" else wanted)
 
-    price = via is Route.REJECT and kind is QueueType.CLASSIC and version != "3.10"
+    price = via is RetryRoute.REJECT and kind is QueueType.CLASSIC and version != "3.10"
     assert found == ({"reject-classic"} if price else set())
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_found(version: str, kind: QueueType, via: Route | None, way:
 def test_a_ladder_of_waits_and_delays_for_publishing(version: str, kind: QueueType) -> None:
     queues = [
         Queue("q", retry=Retry(steps=["1s", "30s", "10m"], jitter=0.2)),
-        Queue("later", retry=Retry(via=Route.DELAYED)),
+        Queue("later", retry=Retry(via=RetryRoute.DELAYED)),
         Queue("no.retry"),
         Queue("bare", dlq=False),
     ]
@@ -70,6 +70,6 @@ def test_a_ladder_of_waits_and_delays_for_publishing(version: str, kind: QueueTy
 
 @pytest.mark.parametrize(("version", "found"), [("3.10", set()), ("4.0", {"delayed-ending"})])
 def test_with_the_delayed_message_plugin_only_its_end_is_told(version: str, found: set[str]) -> None:
-    wanted = topology(QueueType.QUORUM, Retry(via=Route.DELAYED))
+    wanted = topology(QueueType.QUORUM, Retry(via=RetryRoute.DELAYED))
 
     assert unhealthy(snapshot(wanted, Server.of(version, delayed_exchanges=True)), wanted) == found

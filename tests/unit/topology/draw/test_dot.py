@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from hypothesis import given
 
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import Definitions
 from redrive.topology.draw.dot import dot
 from redrive.topology.draw.picture import picture_of
@@ -82,7 +82,7 @@ def test_a_queue_and_its_parts_are_a_cluster() -> None:
 
 
 def test_edges_say_why() -> None:
-    text = drawn(orders(Retry(attempts=3, delay="15s", via=Route.REJECT)))
+    text = drawn(orders(Retry(attempts=3, delay="15s", via=RetryRoute.REJECT)))
 
     assert '"queueOrders" -> "queueOrdersRetry" [label="rejected"' in text
     assert re.search(r'"queueOrdersRetry" -> "queueOrders" \[label="after 15s".*constraint=false\]', text)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import Definitions, ExchangeDefinition
 from redrive.topology.draw.layout import INDENT, Box, Layout, PlacedEdge, PlacedNode
 from redrive.topology.draw.picture import picture_of
@@ -184,7 +184,7 @@ def test_between_a_queue_and_its_parts_edges_run_level(source: str, target: str)
 
 
 def test_a_retry_leaves_above_and_comes_back_below() -> None:
-    layout = laid_out(orders(Retry(attempts=3, delay="15s", via=Route.REJECT)))
+    layout = laid_out(orders(Retry(attempts=3, delay="15s", via=RetryRoute.REJECT)))
 
     away, back = edge(layout, "orders", "orders.retry"), edge(layout, "orders.retry", "orders")
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given
 
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import Definitions
 from redrive.topology.draw.mermaid import mermaid
 from redrive.topology.draw.picture import picture_of
@@ -90,7 +90,7 @@ def test_a_queue_and_its_parts_are_a_subgraph() -> None:
 
 
 def test_edges_say_why_and_who() -> None:
-    text = drawn(orders(Retry(attempts=3, delay="15s", via=Route.REJECT)))
+    text = drawn(orders(Retry(attempts=3, delay="15s", via=RetryRoute.REJECT)))
 
     assert 'queueOrders -->|"rejected"| queueOrdersRetry' in text
     assert 'queueOrdersRetry -->|"after 15s"| queueOrders' in text
@@ -112,7 +112,7 @@ def test_each_kind_of_node_has_its_look() -> None:
 
 
 def test_edges_are_coloured_by_their_number() -> None:
-    picture = picture_of(orders(Retry(attempts=3, delay="15s", via=Route.REJECT)))
+    picture = picture_of(orders(Retry(attempts=3, delay="15s", via=RetryRoute.REJECT)))
 
     (dead,) = [number for number, edge in enumerate(picture.edges) if edge.why == "parked"]
 

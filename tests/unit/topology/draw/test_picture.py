@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import Definitions, Exchange, ExchangeDefinition, Queue, QueueType, Server, Topology, expand
 from redrive.topology.draw.picture import EdgeKind, NodeKind, Tone, picture_of
 from unit.topology.draw.topologies import (
@@ -31,7 +31,7 @@ def kinds(definitions: Definitions) -> dict[str, NodeKind]:
 
 
 def test_by_reject_a_failure_goes_round_in_a_loop_and_a_worker_parks_it() -> None:
-    definitions = orders(Retry(attempts=3, delay="15s", via=Route.REJECT))
+    definitions = orders(Retry(attempts=3, delay="15s", via=RetryRoute.REJECT))
 
     assert edges(definitions) == {
         "events → orders: order.*",
@@ -55,7 +55,7 @@ def test_by_republish_a_worker_publishes_to_the_rung_for_the_attempt() -> None:
 
 
 def test_the_ladder_of_delays_is_one_node() -> None:
-    definitions = orders(Retry(attempts=3, delay="15s", via=Route.DELAYED))
+    definitions = orders(Retry(attempts=3, delay="15s", via=RetryRoute.DELAYED))
 
     assert len(definitions.queues) > 20
     assert kinds(definitions) == {
@@ -74,7 +74,9 @@ def test_a_ladder_that_nobody_uses_yet_is_there_all_the_same() -> None:
 
 
 def test_a_delayed_exchange_brings_retries_back() -> None:
-    queue = Queue("orders", Exchange("events").on("order.*"), retry=Retry(attempts=3, delay="15s", via=Route.DELAYED))
+    queue = Queue(
+        "orders", Exchange("events").on("order.*"), retry=Retry(attempts=3, delay="15s", via=RetryRoute.DELAYED)
+    )
 
     definitions = expanded(queue, server=Server.of("3.10", delayed_exchanges=True))
 
@@ -92,13 +94,13 @@ def test_a_delayed_exchange_may_also_be_one_for_events() -> None:
 
 
 def test_a_quorum_queue_that_delays_by_itself_has_a_loop_of_its_own() -> None:
-    retry = Retry(steps=["5s", "10s"], via=Route.QUORUM)
+    retry = Retry(steps=["5s", "10s"], via=RetryRoute.QUORUM)
 
     assert "orders → orders: after 5s to 10s" in edges(orders(retry, type=QueueType.QUORUM))
 
 
 def test_one_delay_is_said_once() -> None:
-    retry = Retry(attempts=2, delay="5s", via=Route.QUORUM)
+    retry = Retry(attempts=2, delay="5s", via=RetryRoute.QUORUM)
 
     assert "orders → orders: after 5s" in edges(orders(retry, type=QueueType.QUORUM))
 
@@ -346,7 +348,7 @@ def test_a_queue_without_parts_is_in_no_group() -> None:
     ],
 )
 def test_an_edge_has_the_tone_of_what_it_is_about(edge: str, tone: Tone) -> None:
-    picture = picture_of(orders(Retry(attempts=3, delay="15s", via=Route.REJECT)))
+    picture = picture_of(orders(Retry(attempts=3, delay="15s", via=RetryRoute.REJECT)))
 
     (found,) = [tone for each, tone in zip(picture.edges, picture.tones, strict=True) if each.lines == (edge,)]
 

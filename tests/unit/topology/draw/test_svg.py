@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 
-from redrive.recovery.retry import Retry, Route
+from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import Definitions, ExchangeDefinition
 from redrive.topology.draw.layout import Layout
 from redrive.topology.draw.picture import picture_of
@@ -37,7 +37,7 @@ def of_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
     return [element for element in root.iter() if name in element.get("class", "").split()]
 
 
-REJECTING = orders(Retry(attempts=3, delay="15s", via=Route.REJECT))
+REJECTING = orders(Retry(attempts=3, delay="15s", via=RetryRoute.REJECT))
 
 
 @given(any_definitions)

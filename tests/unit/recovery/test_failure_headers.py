@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from redrive.recovery.failure import Failure, describe
+from redrive.recovery.failure_headers import (
+    _TRACES,
+    BUDGET,
+    HeaderNames,
+    Origin,
+    ParkReason,
+    countable,
+    parking,
+    retrying,
+)
 from redrive.recovery.history import MOST, MOST_ATTEMPTS, NO_HISTORY, Attempt, History, read_history
-from redrive.recovery.story import _TRACES, BUDGET, HeaderNames, Origin, ParkReason, countable, parking, retrying
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.raw_properties import find_header, join_table, raw_long, raw_text, split_table
 

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.recovery.outcomes import LastCalls, LastSeconds
+from redrive.recovery.failure_window import CountWindow, TimeWindow
 
 
 @given(st.integers(1, 20), st.lists(st.booleans()))
 def test_the_last_calls_are_counted_as_in_the_end_of_a_list(size: int, flags: list[bool]) -> None:
-    outcomes = LastCalls(size)
+    outcomes = CountWindow(size)
 
     for number, failed in enumerate(flags, start=1):
         outcomes.add(0.0, failed)
@@ -24,7 +24,7 @@ steps = st.lists(st.tuples(st.integers(0, 30), st.booleans()))
 def test_the_calls_of_the_last_seconds_are_those_of_this_slice_and_the_nine_before(
     start: int, happened: list[tuple[int, bool]]
 ) -> None:
-    outcomes = LastSeconds(10.0)  # slices of a second
+    outcomes = TimeWindow(10.0)  # slices of a second
     now, everything = float(start), list[tuple[float, bool]]()
 
     for step, failed in happened:
@@ -37,7 +37,7 @@ def test_the_calls_of_the_last_seconds_are_those_of_this_slice_and_the_nine_befo
 
 
 def test_a_long_silence_costs_one_turn_of_the_ring_and_forgets_everything() -> None:
-    outcomes = LastSeconds(0.001)
+    outcomes = TimeWindow(0.001)
     outcomes.add(0.0, True)
 
     outcomes.add(10.0**9, False)
@@ -46,7 +46,7 @@ def test_a_long_silence_costs_one_turn_of_the_ring_and_forgets_everything() -> N
 
 
 def test_cleared_means_nothing_happened() -> None:
-    for outcomes in (LastCalls(3), LastSeconds(3.0)):
+    for outcomes in (CountWindow(3), TimeWindow(3.0)):
         outcomes.add(1.0, True)
         outcomes.clear()
         assert (outcomes.calls, outcomes.failures) == (0, 0)
@@ -56,7 +56,7 @@ def test_cleared_means_nothing_happened() -> None:
 
 
 def test_outcomes_introduce_themselves() -> None:
-    calls, seconds = LastCalls(100), LastSeconds(60.0)
+    calls, seconds = CountWindow(100), TimeWindow(60.0)
     calls.add(0.0, True)
     seconds.add(0.0, True)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.rate import RateLimit
+from redrive.recovery.rate_limiter import RateLimit
 
 rates = st.floats(0.001, 1e5)
 bursts = st.integers(1, 50)

@@ -13,7 +13,7 @@ from typing import Protocol
 _SLICES = 10
 
 
-class Outcomes(Protocol):
+class FailureWindow(Protocol):
     calls: int
     failures: int
 
@@ -22,7 +22,7 @@ class Outcomes(Protocol):
     def clear(self) -> None: ...
 
 
-class LastCalls:
+class CountWindow:
     """The last `size` calls, however long ago."""
 
     __slots__ = ("_failed", "_next", "_size", "calls", "failures")
@@ -51,7 +51,7 @@ class LastCalls:
         return f"<LastCalls {self.failures} of {self.calls} failed, at most {self._size}>"
 
 
-class LastSeconds:
+class TimeWindow:
     """The calls of the last `seconds`, however many."""
 
     __slots__ = ("_calls", "_failures", "_slice", "_width", "calls", "failures")

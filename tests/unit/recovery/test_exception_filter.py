@@ -4,7 +4,7 @@ import pytest
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import BreakerPolicy
-from redrive.recovery.error_kinds import Errors, check_errors, is_one_of
+from redrive.recovery.exception_filter import Errors, check_errors, is_one_of
 from redrive.recovery.retry import Retry
 
 

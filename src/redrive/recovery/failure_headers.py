@@ -161,7 +161,7 @@ def retrying(
         if first is not None and len(first) <= budget:
             return first
     attempts, dropped = _attempts(history, failure, attempt, delay)
-    telling = _Telling(
+    telling = _HeaderDraft(
         failed={names.attempts.encode(): _number(_failed(history, failure, attempt))},
         core=_state(history, failure, not_before) | ({_QUARANTINE: _words(mark)} if mark else {}),
         facts=_origin(history, origin),
@@ -194,7 +194,7 @@ def parking(
             _words(failure.fingerprint[:_LONGEST_FINGERPRINT]),
             _label(failure.error_type),
         )
-    telling = _Telling(
+    telling = _HeaderDraft(
         failed={names.attempts.encode(): _number(_failed(history, failure, attempt))},
         core=core,
         facts=facts,
@@ -255,7 +255,7 @@ def _origin_fields(exchange: str, routing_key: str, queue: str) -> bytes:
     )
 
 
-class _Frame(NamedTuple):
+class _HeaderFrame(NamedTuple):
     """A first story without its time, its origin and its words: for one kind of failure always the same."""
 
     failed: bytes  # how many attempts did; and the name of the time
@@ -269,14 +269,16 @@ class _Frame(NamedTuple):
 
 
 @lru_cache(256)
-def _frame(names: HeaderNames, error_type: str, fingerprint: str, attempt: int, delay: timedelta | None) -> _Frame:
+def _frame(
+    names: HeaderNames, error_type: str, fingerprint: str, attempt: int, delay: timedelta | None
+) -> _HeaderFrame:
     count, reason = names.attempts.encode(), names.reason.encode()
     of_attempt = (
         b"".join((b"\x06number", _number(attempt), b"\x05error", _words(error_type), b"\x07message")),
         b"".join((b"\x0bfingerprint", _words(fingerprint), b"\x02at")),
         _delay_field(delay),
     )
-    return _Frame(
+    return _HeaderFrame(
         named(count, _number(attempt)) + _FIELD_FIRST_FAILED_AT,
         named(reason),
         names.around_message(error_type),
@@ -289,7 +291,7 @@ def _frame(names: HeaderNames, error_type: str, fingerprint: str, attempt: int, 
 # What there is to tell ------------------------------------------------------------------------------
 
 
-class _Telling(NamedTuple):
+class _HeaderDraft(NamedTuple):
     """A story in the parts by which it is shortened, the dearest first."""
 
     failed: Mapping[bytes, RawValue]  # how many attempts did
@@ -349,7 +351,7 @@ def _origin(history: History, origin: Origin) -> dict[bytes, RawValue]:
 # Making it fit --------------------------------------------------------------------------------------
 
 
-def _written(raw: bytes, telling: _Telling, names: HeaderNames, budget: int) -> bytes:
+def _written(raw: bytes, telling: _HeaderDraft, names: HeaderNames, budget: int) -> bytes:
     try:
         check_properties(raw)
     except RemoteProtocolError:
@@ -364,7 +366,7 @@ def _written(raw: bytes, telling: _Telling, names: HeaderNames, budget: int) -> 
     return _patched(raw, _fitted(telling, budget - taken), names)
 
 
-def _with_new_properties(raw: bytes, telling: _Telling, budget: int) -> bytes:
+def _with_new_properties(raw: bytes, telling: _HeaderDraft, budget: int) -> bytes:
     room = budget - _TABLE - len(_NEW_PROPERTIES)
     headers = {_RAW_PROPERTIES: encode_value(raw)}
     if _size(headers) > room - _CORE:
@@ -386,7 +388,7 @@ def _superseded(names: HeaderNames) -> frozenset[bytes]:
     return frozenset((*_HARMFUL, *_STORY, names.reason.encode()))
 
 
-def _headers(telling: _Telling) -> dict[bytes, RawValue]:
+def _headers(telling: _HeaderDraft) -> dict[bytes, RawValue]:
     headers = {**telling.failed, **telling.core, **telling.facts}
     for name, text in telling.words.items():
         headers[name] = _words(text)
@@ -399,7 +401,7 @@ def _headers(telling: _Telling) -> dict[bytes, RawValue]:
     return headers
 
 
-def _fitted(telling: _Telling, room: int) -> dict[bytes, RawValue]:
+def _fitted(telling: _HeaderDraft, room: int) -> dict[bytes, RawValue]:
     for shorten in _SHORTENINGS:
         headers = _headers(telling)
         excess = _size(headers) - room
@@ -410,7 +412,7 @@ def _fitted(telling: _Telling, room: int) -> dict[bytes, RawValue]:
     return headers if _size(headers) <= room else {}
 
 
-def _fewer_attempts(telling: _Telling, excess: int) -> _Telling:
+def _fewer_attempts(telling: _HeaderDraft, excess: int) -> _HeaderDraft:
     goes, freed = 0, -(len(_DROPPED) + 6)  # what it takes to say that some are missing
     for attempt in telling.attempts[:-1]:
         if freed >= excess:
@@ -420,32 +422,32 @@ def _fewer_attempts(telling: _Telling, excess: int) -> _Telling:
     return telling._replace(attempts=telling.attempts[goes:], dropped=telling.dropped + goes)
 
 
-def _shorter_stack(telling: _Telling, excess: int) -> _Telling:
+def _shorter_stack(telling: _HeaderDraft, excess: int) -> _HeaderDraft:
     room = len(_words(telling.stack)) - 5 - excess
     return telling._replace(stack=elide_lines(telling.stack, room) if room >= _SHORTEST_STACK else "")
 
 
-def _fewer_words(telling: _Telling, _: int) -> _Telling:
+def _fewer_words(telling: _HeaderDraft, _: int) -> _HeaderDraft:
     return telling._replace(
         words={name: truncate(text, _FEW_WORDS) for name, text in telling.words.items()},
         attempts=tuple(replace(attempt, message=truncate(attempt.message, _FEW_WORDS)) for attempt in telling.attempts),
     )
 
 
-def _no_attempts(telling: _Telling, _: int) -> _Telling:
+def _no_attempts(telling: _HeaderDraft, _: int) -> _HeaderDraft:
     return telling._replace(attempts=(), dropped=telling.dropped + len(telling.attempts))
 
 
-def _core_alone(telling: _Telling, _: int) -> _Telling:
-    return _Telling(telling.failed, telling.core, {}, {}, dropped=telling.dropped)
+def _core_alone(telling: _HeaderDraft, _: int) -> _HeaderDraft:
+    return _HeaderDraft(telling.failed, telling.core, {}, {}, dropped=telling.dropped)
 
 
-def _count_alone(telling: _Telling, _: int) -> _Telling:
+def _count_alone(telling: _HeaderDraft, _: int) -> _HeaderDraft:
     """With the number of attempts that are not told: without it the count would not be believed."""
-    return _Telling(telling.failed, {}, {}, {}, dropped=telling.dropped)
+    return _HeaderDraft(telling.failed, {}, {}, {}, dropped=telling.dropped)
 
 
-_SHORTENINGS: tuple[Callable[[_Telling, int], _Telling], ...] = (
+_SHORTENINGS: tuple[Callable[[_HeaderDraft, int], _HeaderDraft], ...] = (
     *(_fewer_attempts, _shorter_stack, _fewer_words, _no_attempts, _core_alone, _count_alone),
 )
 
