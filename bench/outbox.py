@@ -35,7 +35,7 @@ from bench.samples import Found
 from bench.workplace import Workplace
 from redrive.app import App
 from redrive.client import Connection
-from redrive.runtime.observing import Observer, Settled
+from redrive.runtime.events import DeliverySettled, Observer
 from redrive.store.claims import Claims
 from redrive.store.outbox_relay import Relay
 
@@ -226,7 +226,7 @@ class _Tally(Observer):
             self.ended = time.perf_counter()
             self.all.set_result(None)
 
-    def settled(self, event: Settled) -> None:
+    def settled(self, event: DeliverySettled) -> None:
         self.all.set_exception(RuntimeError(f"a message was {event.outcome}: {event.reason} {event.error}"))
 
 

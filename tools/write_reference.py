@@ -38,8 +38,8 @@ from redrive.integrations.prometheus import METRICS
 from redrive.recovery.breaker import BreakerPolicy
 from redrive.recovery.history import FOREIGN, HeaderNames
 from redrive.recovery.retry import Exponential, Retry
-from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Outcome, Settled
-from redrive.runtime.specs import BatchSpec, ConsumerSpec
+from redrive.runtime.consumer_spec import BatchSpec, ConsumerSpec
+from redrive.runtime.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
 from redrive.runtime.transactions import InboxPolicy
 from redrive.store.application_tables import InboxNames, OutboxNames
 from redrive.store.outbox import OutboxPolicy
@@ -407,9 +407,9 @@ def _labels(labels: Sequence[str]) -> str:
 _EVENTS = {
     "settled": (
         "A message was settled, and not simply done: retried, parked, discarded, snoozed, given back, or a duplicate.",
-        Settled(
+        DeliverySettled(
             queue="",
-            outcome=Outcome.RETRIED,
+            outcome=DeliveryOutcome.RETRIED,
             reason="",
             attempt=1,
             max_attempts=3,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redrive.router import Router
     from redrive.runtime.batch import Batch
     from redrive.runtime.message import Message
-    from redrive.runtime.publishing import Publisher
+    from redrive.runtime.publisher import Publisher
     from redrive.topology import Exchange, Naming, Queue, Topology
 
 __version__ = "0.1.0.dev0"
@@ -37,7 +37,7 @@ _HOMES = {
     "Message": "redrive.runtime.message",
     "Naming": "redrive.topology",
     "Park": "redrive.recovery.handler_signals",
-    "Publisher": "redrive.runtime.publishing",
+    "Publisher": "redrive.runtime.publisher",
     "Queue": "redrive.topology",
     "Retry": "redrive.recovery.retry",
     "RetryLater": "redrive.recovery.handler_signals",

@@ -39,11 +39,11 @@ from redrive.recovery.history import HeaderNames
 from redrive.router import F, Router
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.codecs import Codec, Codecs
-from redrive.runtime.observing import Observer
-from redrive.runtime.provisioning import insist, provision
-from redrive.runtime.publishing import Around, Publisher, nothing_around
-from redrive.runtime.specs import ConsumerSpec
-from redrive.runtime.tidying import tidying
+from redrive.runtime.consumer_spec import ConsumerSpec
+from redrive.runtime.events import Observer
+from redrive.runtime.periodic import tidying
+from redrive.runtime.publisher import Publisher, PublishHook, nothing_around
+from redrive.runtime.topology_apply import insist, provision
 from redrive.store.application_tables import InboxNames, OutboxNames
 from redrive.store.claims import Claims
 from redrive.store.database import Database
@@ -112,7 +112,7 @@ class App(Router):
         self._declares = declare
         self._patience = duration(patience, "patience")
         self.clock = clock or SystemClock()
-        self.around_publish: Around = nothing_around
+        self.around_publish: PublishHook = nothing_around
         self.given: dict[type, object] = {App: self}  # what handlers can ask for by its type, beside the publisher
         self._running: ConnectedApp | None = None
         self._starters: list[Callable[[], Any]] = []

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from redrive.client import Connection, LinkState
 from redrive.errors import NotFound
-from redrive.runtime.observing import ConnectionChanged, Observers
-from redrive.runtime.publishing import Publisher
-from redrive.runtime.specs import ConsumerSpec
-from redrive.runtime.worker import Surroundings, Worker
+from redrive.runtime.consumer_spec import ConsumerSpec
+from redrive.runtime.events import ConnectionChanged, Observers
+from redrive.runtime.publisher import Publisher
+from redrive.runtime.worker import Worker, WorkerContext
 from redrive.store.transactions import SESSION_TYPES, StoreTransactions
 from redrive.topology import Server
 from redrive.topology.expansion import Expanded
@@ -58,7 +58,7 @@ class ConnectedApp:
         return {"consuming": self.consuming, "publishing": self.publishing, "settling": self.settling}
 
     def worker(self, specs: Iterable[ConsumerSpec]) -> Worker:
-        around = Surroundings(
+        around = WorkerContext(
             topology=self.app.topology,
             server=self.server,
             app=self.app.name,

@@ -26,7 +26,7 @@ from redrive.recovery.admission import ALONE, Mark
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.history import HeaderNames
 from redrive.runtime import quarantine
-from redrive.runtime.observing import Outcome
+from redrive.runtime.events import DeliveryOutcome
 from redrive.testing import Endpoint
 from working import Watcher, depth, take, working
 
@@ -253,7 +253,7 @@ async def test_fifty_lost_connections_park_nothing(app: App, shape: str) -> None
         handler.set_free()
         await until_handled(running, handler, ORDERS)
         assert await depth(running.publishing, "orders.dlq") == 0
-    assert not watcher.counts[Outcome.PARKED]
+    assert not watcher.counts[DeliveryOutcome.PARKED]
 
 
 async def test_a_message_that_is_handled_alone_survives_fifty_lost_connections(app: App) -> None:
@@ -266,7 +266,7 @@ async def test_a_message_that_is_handled_alone_survives_fifty_lost_connections(a
             await cut_while_handling(running, handler)
         handler.set_free()
         await until_handled(running, handler, 1)
-    assert not watcher.counts[Outcome.PARKED]
+    assert not watcher.counts[DeliveryOutcome.PARKED]
     assert handler.handled[7] >= 1
 
 
@@ -307,12 +307,12 @@ async def test_without_its_retry_exchange_a_message_stays_and_goes_on_when_it_is
     async with working(app) as (running, watcher):
         await running.publishing.delete_exchange("retry.orders")
         await publish_orders(running, 1)
-        released = await watcher.seen(Outcome.RELEASED, 4)
+        released = await watcher.seen(DeliveryOutcome.RELEASED, 4)
         assert {event.reason.partition(":")[0] for event in released} == {"not handed over"}
-        assert not watcher.counts[Outcome.PARKED]
+        assert not watcher.counts[DeliveryOutcome.PARKED]
         await running.publishing.declare_exchange("retry.orders", "direct")
         await running.publishing.bind_queue("orders.retry", "retry.orders", "retry")
-        (parked,) = await watcher.seen(Outcome.PARKED)
+        (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
     assert (parked.reason, parked.attempt) == ("exhausted", 10)
     assert calls >= 13  # those that could not be handed over are not counted
 
@@ -331,7 +331,9 @@ async def test_a_process_that_dies_of_one_message_costs_its_neighbours_nothing(a
     app.consumer("orders", processes=3, concurrency=3, crash_limit=2, retry=Retry(attempts=1))(dies_of_seven)
     async with working(app) as (running, watcher):
         await publish_orders(running, 10)
-        await watcher.until(lambda: watcher.counts[Outcome.DONE] == 9 and watcher.counts[Outcome.PARKED] > 0, within=60)
+        await watcher.until(
+            lambda: watcher.counts[DeliveryOutcome.DONE] == 9 and watcher.counts[DeliveryOutcome.PARKED] > 0, within=60
+        )
         dead = await take(running.publishing, "orders.dlq")
         assert await depth(running.publishing, "orders.dlq") == 0
     assert dead.body == b"7"
@@ -357,7 +359,7 @@ async def test_a_redelivered_message_fails_and_is_retried_like_any_other(app: Ap
         got.nack(requeue=True)
         app._running = running
     async with working(app) as (running, watcher):
-        (parked,) = await watcher.seen(Outcome.PARKED)
+        (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
         dead = await take(running.publishing, "orders.dlq")
     assert (parked.reason, parked.attempt) == ("exhausted", 3)
     assert attempts == [(1, True, "", "orders"), (2, False, "", "orders"), (3, False, "", "orders")]
@@ -386,7 +388,7 @@ async def test_a_redelivered_message_is_parked_by_the_dead_letter_exchange_of_it
         assert got is not None
         got.nack(requeue=True)
     async with working(app) as (running, watcher):
-        await watcher.seen(Outcome.PARKED)
+        await watcher.seen(DeliveryOutcome.PARKED)
         dead = await take(running.publishing, "orders.dlq" if "park" in options else "elsewhere")
     assert dead.body == b"0"
 
@@ -448,7 +450,7 @@ async def test_a_message_whose_worker_is_gone_is_handled_alone_next(app: App) ->
             await publish_orders(running, 2)
             await running.publishing.publish("", "invoices", b"{}")
             count += 1
-        await watcher.seen(Outcome.DONE, count * 3 + 1)
+        await watcher.seen(DeliveryOutcome.DONE, count * 3 + 1)
     assert most > 1
     assert [line for line in order if line.startswith("suspect")] == ["suspect 1"]
 
@@ -467,8 +469,8 @@ async def test_nothing_is_transferred_while_a_message_is_handled_alone(app: App)
 
     async with working(app) as (running, watcher):
         await running.publishing.publish("", "orders", b"1", marked(ALONE))
-        await watcher.seen(Outcome.DONE)
-        (parked,) = await watcher.seen(Outcome.PARKED)
+        await watcher.seen(DeliveryOutcome.DONE)
+        (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
     assert parked.reason == "crashed"
     assert meanwhile == [0] * 20
 
@@ -487,10 +489,10 @@ async def test_crashes_are_counted_up_to_the_limit_and_a_stranger_cannot_make_it
         for value in ("x" * 1000, f"{STRANGER}/99999999999999999999", 7, ["alone"], b"\xff\xfe", "alone\n"):
             headers: dict[str, Any] = {HeaderNames.QUARANTINE: value}
             await running.publishing.publish("", "orders", b"1", Properties(delivery_mode=2, headers=headers))
-        await watcher.seen(Outcome.DONE, 6)
+        await watcher.seen(DeliveryOutcome.DONE, 6)
         headers = {HeaderNames.QUARANTINE: str(Mark(STRANGER, 1, alone=True)), HeaderNames.CRASHES: 2}
         await running.publishing.publish("", "orders", b"2", Properties(delivery_mode=2, headers=headers))
-        (parked,) = await watcher.seen(Outcome.PARKED)
+        (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
         dead = await take(running.publishing, "orders.dlq")
     assert parked.reason == "crashed"
     assert (dead.properties.headers or {})[HeaderNames.CRASHES] == 3

@@ -16,7 +16,7 @@ from redrive.client import Connection
 from redrive.inspection.management import Management
 from redrive.inspection.passive import probe, server_of
 from redrive.recovery.retry import Retry, RetryRoute
-from redrive.runtime.provisioning import declare
+from redrive.runtime.topology_apply import declare
 from redrive.testing import Endpoint, RabbitMQ
 from redrive.topology import Exchange, Queue, QueueType, Topology, expand
 from redrive.topology.doctor import RULES, Finding, examine

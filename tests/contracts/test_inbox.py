@@ -23,7 +23,7 @@ from redrive.client import Connection
 from redrive.errors import ConfigurationError, NotFound
 from redrive.integrations.logs import LogObserver
 from redrive.integrations.prometheus import PrometheusObserver, exposition
-from redrive.runtime.observing import Outcome
+from redrive.runtime.events import DeliveryOutcome
 from redrive.runtime.transactions import InboxPolicy
 from redrive.store.application_tables import InboxNames, RowState
 from redrive.store.claims import Claims
@@ -189,8 +189,8 @@ async def test_a_duplicate_has_no_second_effect(app: App) -> None:
         for _ in range(3):
             await app.publish("", "orders", Order(1), message_id="m-1")
         await app.publish("", "orders", Order(2), message_id="m-2")
-        await watcher.seen(Outcome.DONE, 2)
-        await watcher.seen(Outcome.DUPLICATE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DUPLICATE, 2)
     assert effects(app) == [1, 2]
 
 
@@ -204,7 +204,7 @@ async def test_a_duplicate_is_counted_and_logged(app: App, caplog: pytest.LogCap
         async with working(app) as (_, watcher):
             for _ in range(2):
                 await app.publish("", "orders", Order(1), message_id="m-1")
-            await watcher.seen(Outcome.DUPLICATE)
+            await watcher.seen(DeliveryOutcome.DUPLICATE)
     assert 'redrive_processed_total{outcome="duplicate",queue="orders"} 1.0' in exposition(registry).decode()
     assert "orders: duplicate (processed before)" in caplog.text
     assert "m-1" in caplog.text
@@ -218,8 +218,8 @@ async def test_a_plain_function_has_a_plain_session(app: App) -> None:
     async with working(app) as (_, watcher):
         for _ in range(2):
             await app.publish("", "orders", Order(1), message_id="m-1")
-        await watcher.seen(Outcome.DONE)
-        await watcher.seen(Outcome.DUPLICATE)
+        await watcher.seen(DeliveryOutcome.DONE)
+        await watcher.seen(DeliveryOutcome.DUPLICATE)
     assert effects(app) == [1]
 
 
@@ -241,11 +241,11 @@ async def test_a_plain_function_that_outlives_its_time_limit_has_no_effect(app: 
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
         timed_out.set()
         await asyncio.to_thread(ended.wait, 20)
         await app.publish("", "orders", Order(2))
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
     assert effects(app) == [1, 2]
 
 
@@ -362,7 +362,7 @@ async def test_a_handler_that_ends_the_transaction_has_failed(app: App, end: str
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
-        (parked,) = await watcher.seen(Outcome.PARKED)
+        (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
     assert "InvalidRequestError" in str(parked) or "ResourceClosedError" in str(parked)
     assert effects(app) == []
 
@@ -390,7 +390,7 @@ async def test_a_savepoint_is_the_handlers_own(app: App) -> None:
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(7))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
     assert effects(app) == [0, 2, 7]
 
 
@@ -409,7 +409,7 @@ async def test_a_failure_takes_back_its_writes_and_is_not_remembered(app: App) -
     app.queue("out", dlq=False)
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(7))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
     assert effects(app) == [7]
     assert _status(app)["pending"] == 1
 
@@ -440,7 +440,7 @@ async def test_a_database_error_that_was_caught_does_not_make_a_rollback_a_succe
 
     async with working(app) as (running, watcher):
         await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.PARKED)
+        await watcher.seen(DeliveryOutcome.PARKED)
         letter = await take(running.consuming, "orders.dlq")
     assert "begin_nested" in str(letter.properties.headers)
     assert (effects(app), _noted(app)) == ([], [])
@@ -452,7 +452,7 @@ async def test_a_database_error_in_a_savepoint_may_be_caught(app: App, plain: bo
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
     assert effects(app) == [1]
     assert len(_noted(app)) == 1
 
@@ -467,7 +467,9 @@ async def test_the_same_message_on_two_workers_has_one_effect(app: App) -> None:
         for number in range(5):
             for _ in range(6):
                 await app.publish("", "orders", Order(number), message_id=f"m-{number}")
-        await watcher.until(lambda: watcher.counts[Outcome.DONE] + watcher.counts[Outcome.DUPLICATE] >= 30)
+        await watcher.until(
+            lambda: watcher.counts[DeliveryOutcome.DONE] + watcher.counts[DeliveryOutcome.DUPLICATE] >= 30
+        )
     assert effects(app) == [0, 1, 2, 3, 4]
 
 
@@ -481,7 +483,7 @@ async def test_a_message_without_an_id_is_parked_hashed_or_processed(app: App, c
         for _ in range(2):
             await running.publishing.publish("", "orders", b'{"id": 1}')
         await watcher.until(lambda: sum(watcher.counts.values()) == 2)
-        assert watcher.counts[Outcome.PARKED] == (2 if choice == "park" else 0)
+        assert watcher.counts[DeliveryOutcome.PARKED] == (2 if choice == "park" else 0)
     assert effects(app) == counted
 
 
@@ -493,7 +495,7 @@ async def test_another_key_can_be_what_makes_messages_the_same(app: App) -> None
     async with working(app) as (_, watcher):
         for _ in range(3):
             await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.DUPLICATE, 2)
+        await watcher.seen(DeliveryOutcome.DUPLICATE, 2)
     assert effects(app) == [1]
 
 
@@ -511,10 +513,10 @@ async def test_a_batch_is_one_transaction_without_its_duplicates(app: App) -> No
     async with working(app) as (running, watcher):
         for number in (0, 1, 2, 3, 4, 0, 1, 5, 6, 7, 8, 9):
             await app.publish("", "orders", Order(number), message_id=f"m-{number}")
-        await watcher.seen(Outcome.DONE, 9)
-        await watcher.seen(Outcome.PARKED, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 9)
+        await watcher.seen(DeliveryOutcome.PARKED, 1)
         await app.publish("", "orders", Order(5), message_id="m-5")
-        await watcher.seen(Outcome.DUPLICATE, 3)
+        await watcher.seen(DeliveryOutcome.DUPLICATE, 3)
         assert await depth(running.consuming, "orders.dlq") == 1
     assert effects(app) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
@@ -531,8 +533,8 @@ async def test_those_without_an_id_are_known_and_their_neighbours_done(app: App,
                 await app.publish("", "orders", Order(number), message_id=f"m-{number}")
             else:
                 await running.publishing.publish("", "orders", b'{"id": %d}' % number)
-        await watcher.seen(Outcome.DONE, 20)
-        await watcher.seen(Outcome.PARKED, 10)
+        await watcher.seen(DeliveryOutcome.DONE, 20)
+        await watcher.seen(DeliveryOutcome.PARKED, 10)
     assert effects(app) == [number for number in range(30) if number % 3]
 
 
@@ -551,7 +553,7 @@ async def test_middleware_that_translates_errors_makes_none_of_a_duplicate(app: 
     async with working(app) as (_, watcher):
         for _ in range(2):
             await app.publish("", "orders", Order(1), message_id="m-1")
-        await watcher.seen(Outcome.DUPLICATE, 1)
+        await watcher.seen(DeliveryOutcome.DUPLICATE, 1)
     assert effects(app) == [1]
 
 
@@ -567,7 +569,7 @@ async def test_dead_letters_are_handled_once_as_well(app: App) -> None:
     async with working(app) as (_, watcher):
         for _ in range(2):
             await app.publish("", "orders", Order(1), message_id="m-1")
-        await watcher.seen(Outcome.DUPLICATE, 1)
+        await watcher.seen(DeliveryOutcome.DUPLICATE, 1)
     assert effects(app) == [1]
     assert set(app.inbox_windows) == {"orders.dlq"}
 
@@ -681,8 +683,8 @@ async def test_an_id_that_no_database_takes_is_recognised_all_the_same(app: App)
         for number, identity in enumerate(("a\0b", "a\udcff", "a\udcfe" * 200, "ü\0") * 2):
             properties = Properties(content_type="application/json", message_id=identity[:80])
             await running.publishing.publish("", "orders", b'{"id":%d}' % (number % 4), properties)
-        await watcher.seen(Outcome.DONE, 4)
-        await watcher.seen(Outcome.DUPLICATE, 4)
+        await watcher.seen(DeliveryOutcome.DONE, 4)
+        await watcher.seen(DeliveryOutcome.DUPLICATE, 4)
     assert effects(app) == [0, 1, 2, 3]
 
 

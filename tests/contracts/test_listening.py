@@ -18,7 +18,7 @@ from redrive import App, Message, Retry
 from redrive.client import Connection
 from redrive.errors import ConfigurationError
 from redrive.inspection import connect
-from redrive.runtime.observing import Outcome
+from redrive.runtime.events import DeliveryOutcome
 from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
 from redrive.testing.broker import ThreadedBroker
@@ -106,7 +106,7 @@ async def test_what_is_committed_is_handled_here_without_rabbitmq(shop: Open, ca
     with caplog.at_level(logging.INFO, "redrive"):
         async with here.app.listening() as listens:
             await here.place(1, 2)
-            await here.watcher.seen(Outcome.DONE, 2)
+            await here.watcher.seen(DeliveryOutcome.DONE, 2)
             await here.until_taken()
     assert listens
     assert here.effects() == [(1, "first"), (2, "first")]
@@ -118,7 +118,7 @@ async def test_what_was_committed_before_is_handled_at_the_next_start(shop: Open
     here = shop()
     await here.place(1)
     async with here.app.listening():
-        await here.watcher.seen(Outcome.DONE)
+        await here.watcher.seen(DeliveryOutcome.DONE)
     assert here.effects() == [(1, "first")]
 
 
@@ -127,8 +127,8 @@ async def test_what_fails_comes_back_and_has_its_effect_once(shop: Open) -> None
     here.fails = 1
     async with here.app.listening():
         await here.place(1)
-        await here.watcher.seen(Outcome.DONE)
-    assert here.watcher.counts[Outcome.RETRIED] == 1
+        await here.watcher.seen(DeliveryOutcome.DONE)
+    assert here.watcher.counts[DeliveryOutcome.RETRIED] == 1
     assert here.effects() == [(1, "first")]
 
 
@@ -137,7 +137,7 @@ async def test_what_keeps_failing_is_parked_with_its_story_and_the_commands_find
     here.fails = 2
     async with here.app.listening():
         await here.place(1)
-        await here.watcher.seen(Outcome.PARKED)
+        await here.watcher.seen(DeliveryOutcome.PARKED)
     assert here.effects() == []
     async with connect(here.app.broker, data=here.app.data) as connection:
         parked = await take(connection, "orders.dlq")
@@ -149,7 +149,7 @@ async def test_a_handler_and_the_api_can_publish_as_ever(shop: Open) -> None:
     here = shop()
     async with here.app, here.app.listening():
         await here.app.publish("events", "order.placed", {"id": 1})
-        await here.watcher.seen(Outcome.DONE)
+        await here.watcher.seen(DeliveryOutcome.DONE)
     assert here.effects() == [(1, "first")]
 
 
@@ -160,7 +160,7 @@ async def test_two_processes_share_the_folder_and_each_event_is_handled_once(sho
         await second.place(*range(50, 100))
         await until(lambda: (first.watcher.counts + second.watcher.counts).total() == 100)
     assert [number for number, _ in first.effects()] == list(range(100))
-    assert first.watcher.counts[Outcome.DUPLICATE] == second.watcher.counts[Outcome.DUPLICATE] == 0
+    assert first.watcher.counts[DeliveryOutcome.DUPLICATE] == second.watcher.counts[DeliveryOutcome.DUPLICATE] == 0
 
 
 async def test_when_the_process_that_hosts_ends_another_goes_on(shop: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ async def test_when_the_process_that_hosts_ends_another_goes_on(shop: Open, monk
         async with second.app.listening():
             await hosting.aclose()
             await second.place(1)
-            await second.watcher.seen(Outcome.DONE)
+            await second.watcher.seen(DeliveryOutcome.DONE)
     assert second.effects() == [(1, "second")]
 
 
@@ -197,7 +197,7 @@ async def test_a_listener_that_breaks_says_so_and_begins_again(
     monkeypatch.setattr(here.app, "_publish_rows", break_once)
     async with here.app.listening():
         await here.place(1)
-        await here.watcher.seen(Outcome.DONE)
+        await here.watcher.seen(DeliveryOutcome.DONE)
     assert "not handled now, and soon will be again: a mistake" in caplog.text
     assert here.effects() == [(1, "first")]
 
@@ -247,7 +247,7 @@ async def test_with_rabbit_the_worker_handles_what_the_api_committed(shop: Open,
     working = asyncio.create_task(worker.app.work(stop=stop, relay=True))
     async with here.app.listening():
         await here.place(1)
-        await worker.watcher.seen(Outcome.DONE)
+        await worker.watcher.seen(DeliveryOutcome.DONE)
     stop.set()
     await working
     assert here.effects() == [(1, "worker")]
@@ -281,7 +281,7 @@ async def test_what_is_left_in_the_folder_is_told_of_until_a_worker_has_handled_
 
     stop = asyncio.Event()
     draining = asyncio.create_task(before.app.work(stop=stop))  # `redrive worker`, with the transport LOCAL
-    await before.watcher.seen(Outcome.DONE, 2)
+    await before.watcher.seen(DeliveryOutcome.DONE, 2)
     stop.set()
     await draining
     caplog.clear()

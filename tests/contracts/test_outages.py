@@ -25,7 +25,7 @@ from redrive.client import Connection
 from redrive.integrations.fastapi import Transaction, explain_errors, lifespan
 from redrive.integrations.http import HealthServer
 from redrive.integrations.monitoring import Monitoring
-from redrive.runtime.observing import ConnectionChanged, Observer, Outcome
+from redrive.runtime.events import ConnectionChanged, DeliveryOutcome, Observer
 from redrive.store.database import Database
 from redrive.store.outages import is_outage
 from redrive.testing import Endpoint
@@ -251,7 +251,7 @@ async def test_messages_wait_for_the_database_and_nothing_is_counted(app: App, r
     consume(app, kind)
     async with observed(app) as (watcher, seen, monitoring):
         await app.publish("", "orders", Order(0), message_id="0")
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
         assert monitoring.problems() == []
         await asyncio.to_thread(running.stop)
         for number in range(1, 40):
@@ -259,7 +259,7 @@ async def test_messages_wait_for_the_database_and_nothing_is_counted(app: App, r
         await seen.until("unavailable")
         assert "the database is unavailable" in monitoring.problems()[0]
         await asyncio.to_thread(running.start)
-        await watcher.seen(Outcome.DONE, 40)
+        await watcher.seen(DeliveryOutcome.DONE, 40)
         assert monitoring.problems() == []
     assert watcher.events == []
     assert seen.states == ["unavailable", "open"]
@@ -298,23 +298,23 @@ async def test_a_consumer_under_load_outlives_its_database(
 
     async with observed(app) as (watcher, seen, monitoring), HealthServer(ready=monitoring.problems) as health:
         publishing = asyncio.create_task(publish())
-        await watcher.seen(Outcome.DONE, 50)
+        await watcher.seen(DeliveryOutcome.DONE, 50)
         assert await ready(health) == 200
         await asyncio.to_thread(running.stop)
         await seen.until("unavailable")
-        before = watcher.counts[Outcome.DONE]
+        before = watcher.counts[DeliveryOutcome.DONE]
         assert await ready(health) == 503
         await asyncio.sleep(seconds)  # how long the database is unavailable
         assert await ready(health) == 503
-        assert watcher.counts[Outcome.DONE] == before
+        assert watcher.counts[DeliveryOutcome.DONE] == before
         await asyncio.to_thread(running.start)
         back = loop.time()
-        await watcher.seen(Outcome.DONE, before + 1)
+        await watcher.seen(DeliveryOutcome.DONE, before + 1)
         resumed = loop.time() - back
         assert await ready(health) == 200
         stop.set()
         await publishing
-        await watcher.seen(Outcome.DONE, published, within=60)
+        await watcher.seen(DeliveryOutcome.DONE, published, within=60)
         held = await depth(app.connected.publishing, "orders.dlq") if app.connected is not None else None
     assert resumed < 5
     assert watcher.events == []  # nothing was retried, parked or given back
@@ -352,7 +352,7 @@ async def test_a_connection_that_dies_under_a_handler_is_an_outage_whatever_the_
     async with observed(app) as (watcher, _, _):
         for number in (1, 2, 3):  # raised, wrapped, swallowed
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.DONE, 3)
+        await watcher.seen(DeliveryOutcome.DONE, 3)
     assert watcher.events == []
     assert sorted(calls) == [1, 1, 2, 2, 3, 3]
     assert effects(app) == [1, 2, 3]
@@ -365,7 +365,7 @@ async def test_an_outage_of_another_database_is_the_handlers_failure(app: App, r
 
     async with observed(app) as (watcher, seen, _):
         await app.publish("", "orders", Order(1))
-        (parked,) = await watcher.seen(Outcome.PARKED)
+        (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
     assert parked.reason == "exhausted"
     assert seen.states == []
 
@@ -380,7 +380,7 @@ async def test_a_constraint_that_fails_at_the_commit_is_the_handlers_failure(app
 
     async with observed(app) as (watcher, seen, _):
         await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.PARKED)
+        await watcher.seen(DeliveryOutcome.PARKED)
     assert seen.states == []
 
 
@@ -411,9 +411,9 @@ async def test_after_a_commit_whose_answer_is_lost_the_inbox_decides(app: App) -
                 await asyncio.sleep(0.01)
             network.cut()
             network.resume()
-            await watcher.seen(Outcome.DUPLICATE)
+            await watcher.seen(DeliveryOutcome.DUPLICATE)
         assert seen.states == ["unavailable", "open"]
-        assert watcher.counts == {Outcome.DUPLICATE: 1}
+        assert watcher.counts == {DeliveryOutcome.DUPLICATE: 1}
     assert effects(app) == [1]
 
 
@@ -429,7 +429,7 @@ async def test_a_time_limit_that_ends_before_the_transaction_begins_is_not_count
             await other.publish("", "orders", Order(1))
             await seen.until("unavailable")
             network.resume()
-            await watcher.seen(Outcome.DONE)
+            await watcher.seen(DeliveryOutcome.DONE)
         assert watcher.events == []
     assert effects(app) == [1]
 
@@ -453,7 +453,7 @@ async def test_during_an_outage_one_message_at_a_time_probes_the_database(app: A
                 await asyncio.sleep(0.01)
         assert connecting.count(False) <= 10  # as many as were being handled when it began
         await asyncio.to_thread(running.start)
-        await watcher.seen(Outcome.DONE, 50)
+        await watcher.seen(DeliveryOutcome.DONE, 50)
     assert watcher.events == []
 
 
@@ -467,7 +467,7 @@ async def test_a_worker_that_stops_during_an_outage_gives_its_messages_back(
         for number in range(20):
             await app.publish("", "orders", Order(number))
         await seen.until("unavailable")
-    assert {event.outcome for event in watcher.events} <= {Outcome.RELEASED}
+    assert {event.outcome for event in watcher.events} <= {DeliveryOutcome.RELEASED}
     async with Connection(app.broker or "") as connection:
         assert await depth(connection, "orders") == 20
         delivery = await take(connection, "orders")
@@ -486,9 +486,9 @@ async def test_consumers_without_a_database_go_on_and_breakers_are_not_tripped(a
         await app.publish("", "orders", Order(1))
         await seen.until("unavailable")
         await app.publish("", "others", Order(2))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
         await asyncio.to_thread(running.start)
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
     assert watcher.breaker_states == []
 
 
@@ -537,7 +537,7 @@ async def test_a_locked_sqlite_is_waited_for(
             await app.publish("", "orders", Order(1))
             await seen.until("unavailable")
             other.execute("COMMIT")
-            await watcher.seen(Outcome.DONE)
+            await watcher.seen(DeliveryOutcome.DONE)
         assert watcher.events == []
     other.close()
     assert effects(app) == [1]

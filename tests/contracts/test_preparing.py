@@ -15,7 +15,7 @@ from redrive import App, Batch, BreakerPolicy, Discard, Message, Park, Publisher
 from redrive.client import Connection, Properties
 from redrive.connected_app import ConnectedApp
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.observing import Outcome
+from redrive.runtime.events import DeliveryOutcome
 from working import depth, take, working
 
 
@@ -110,7 +110,7 @@ async def test_what_prepare_returns_is_the_body_in_the_batch(app: App) -> None:
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 3)
-        await watcher.seen(Outcome.DONE, 3)
+        await watcher.seen(DeliveryOutcome.DONE, 3)
     assert handled == [(0, 1), (1, 1), (2, 1)]
 
 
@@ -123,7 +123,7 @@ async def test_an_item_of_a_batch_has_the_prepared_body_and_the_original_message
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 2)
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
     assert sorted(handled) == [("order 0", b'{"id":0}'), ("order 1", b'{"id":1}')]
 
 
@@ -141,7 +141,7 @@ async def test_batches_are_gathered_by_a_key_of_the_prepared_body(app: App) -> N
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 6)
-        await watcher.seen(Outcome.DONE, 6)
+        await watcher.seen(DeliveryOutcome.DONE, 6)
     assert sorted(calls) == [["even 0", "even 2", "even 4"], ["odd 1", "odd 3", "odd 5"]]
 
 
@@ -162,7 +162,7 @@ async def test_as_many_messages_as_there_are_processors_are_prepared_at_a_time(a
             await processors.until_inside(3)
             processors.permit()
         processors.permit(2)
-        await watcher.seen(Outcome.DONE, 9)
+        await watcher.seen(DeliveryOutcome.DONE, 9)
     assert processors.most == 3
     assert sorted(handled) == list(range(9))
 
@@ -178,7 +178,7 @@ async def test_without_a_number_one_message_is_prepared_at_a_time_in_order(app: 
     async with working(app) as (_, watcher):
         await publish_orders(app, 6)
         processors.permit(6)
-        await watcher.seen(Outcome.DONE, 6)
+        await watcher.seen(DeliveryOutcome.DONE, 6)
     assert processors.most == 1
     assert processors.prepared == handled == list(range(6))
 
@@ -200,7 +200,7 @@ async def test_a_plain_prepare_function_runs_in_as_many_threads(app: App) -> Non
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 6)
-        await watcher.seen(Outcome.DONE, 6)
+        await watcher.seen(DeliveryOutcome.DONE, 6)
     assert handled == [(number, "orders") for number in range(6)]
     assert len(threads) == 3
     assert threading.main_thread().name not in threads
@@ -225,7 +225,7 @@ async def test_a_batch_is_in_the_order_of_arrival_whichever_message_was_prepared
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 4)
-        await watcher.seen(Outcome.DONE, 4)
+        await watcher.seen(DeliveryOutcome.DONE, 4)
     assert order_of_preparation == [3, 2, 1, 0]
     assert calls == [[0, 1, 2, 3]]
 
@@ -245,7 +245,7 @@ async def test_the_time_of_a_batch_begins_with_its_first_prepared_message(app: A
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 2)
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
     assert calls == [[0, 1]]
 
 
@@ -259,7 +259,7 @@ async def test_more_processors_than_a_batch_has_places_are_all_at_work(app: App)
         await publish_orders(app, 10)
         await processors.until_inside(8)
         processors.permit(10)
-        await watcher.seen(Outcome.DONE, 10)
+        await watcher.seen(DeliveryOutcome.DONE, 10)
     assert processors.most == 8
 
 
@@ -283,8 +283,8 @@ async def test_a_message_that_cannot_be_prepared_is_retried_alone(app: App) -> N
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 4)
-        await watcher.seen(Outcome.RETRIED, 1)
-        await watcher.seen(Outcome.DONE, 4)
+        await watcher.seen(DeliveryOutcome.RETRIED, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 4)
     assert attempts == [1, 2]
     assert calls == [[0, 2, 3], [1]]
     (event,) = watcher.events
@@ -295,14 +295,14 @@ async def test_a_message_that_cannot_be_prepared_is_retried_alone(app: App) -> N
 @pytest.mark.parametrize(
     ("error", "outcome", "reason"),
     [
-        pytest.param(OSError("busy"), Outcome.PARKED, "exhausted", id="any-error"),
-        pytest.param(asyncio.CancelledError(), Outcome.PARKED, "exhausted", id="cancelled-from-within"),
-        pytest.param(Park("no such customer"), Outcome.PARKED, "requested", id="park"),
-        pytest.param(Discard("a test order"), Outcome.DISCARDED, "discarded", id="discard"),
+        pytest.param(OSError("busy"), DeliveryOutcome.PARKED, "exhausted", id="any-error"),
+        pytest.param(asyncio.CancelledError(), DeliveryOutcome.PARKED, "exhausted", id="cancelled-from-within"),
+        pytest.param(Park("no such customer"), DeliveryOutcome.PARKED, "requested", id="park"),
+        pytest.param(Discard("a test order"), DeliveryOutcome.DISCARDED, "discarded", id="discard"),
     ],
 )
 async def test_prepare_decides_what_becomes_of_its_message(
-    app: App, error: BaseException, outcome: Outcome, reason: str
+    app: App, error: BaseException, outcome: DeliveryOutcome, reason: str
 ) -> None:
     handled: list[int] = []
 
@@ -317,10 +317,10 @@ async def test_prepare_decides_what_becomes_of_its_message(
 
     async with working(app) as (running, watcher):
         await publish_orders(app, 3)
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
         await watcher.seen(outcome, 1)
         assert [event.reason for event in watcher.events] == [reason]
-        if outcome is Outcome.PARKED:
+        if outcome is DeliveryOutcome.PARKED:
             letter = await take(running.consuming, "orders.dlq")
             assert letter.body == b'{"id":1}'
             assert ".prepare\n" in (letter.properties.headers or {})[HeaderNames.STACK]
@@ -341,8 +341,8 @@ async def test_a_snoozed_message_is_prepared_again_without_an_attempt_used(app: 
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 1)
-        await watcher.seen(Outcome.SNOOZED, 1)
-        await watcher.seen(Outcome.DONE, 1)
+        await watcher.seen(DeliveryOutcome.SNOOZED, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 1)
     assert attempts == [1, 1]
 
 
@@ -359,8 +359,8 @@ async def test_a_body_that_prepare_cannot_read_is_parked_without_a_call(app: App
     async with working(app) as (running, watcher):
         await running.publishing.publish("", "orders", b"unreadable")
         await publish_orders(app, 2)
-        await watcher.seen(Outcome.DONE, 2)
-        await watcher.seen(Outcome.PARKED, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.PARKED, 1)
         assert [event.reason for event in watcher.events] == ["malformed"]
         assert (await take(running.consuming, "orders.dlq")).body == b"unreadable"
     assert bodies == [Order(0), Order(1)]
@@ -388,8 +388,8 @@ async def test_a_prepare_that_takes_longer_than_a_call_may_has_failed(app: App, 
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 3)
-        await watcher.seen(Outcome.DONE, 2)
-        await watcher.seen(Outcome.PARKED, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.PARKED, 1)
         given_up.set()
     (event,) = watcher.events
     assert event.error is not None
@@ -410,10 +410,10 @@ async def test_a_message_whose_failure_cannot_be_settled_is_prepared_again(
     @app.batch_consumer("orders", size=1, timeout="10s", retry=SHORT, prepare=prepare)
     async def handle(orders: list[Order]) -> None: ...
 
-    monkeypatch.setattr("redrive.runtime.consuming.describe", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("redrive.runtime.pipeline.describe", lambda *_, **__: 1 / 0)
     async with working(app) as (_, watcher):
         await publish_orders(app, 1)
-        await watcher.seen(Outcome.DONE, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 1)
     assert attempts == [1, 1]
     assert "ZeroDivisionError" in caplog.text
 
@@ -453,9 +453,9 @@ async def test_a_dead_letter_that_cannot_be_prepared_goes_back_and_one_to_discar
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 4)
-        await watcher.seen(Outcome.DISCARDED, 1)
-        await watcher.seen(Outcome.RELEASED, 1)
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DISCARDED, 1)
+        await watcher.seen(DeliveryOutcome.RELEASED, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
     assert sorted(handled) == [2, 3]
     async with Connection(app.broker or "") as connection:
         assert await depth(connection, "orders.dlq") == 1
@@ -479,7 +479,7 @@ async def test_what_prepare_publishes_carries_on_the_correlation_of_its_message_
     async with working(app) as (running, watcher):
         for number in range(2):
             await app.publish("", "orders", Order(number), correlation_id=f"story {number}")
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
         prepared = [await take(running.consuming, "prepared") for _ in range(2)]
         (of_batch,) = [await take(running.consuming, "handled")]
     assert {(one.body, one.properties.correlation_id) for one in prepared} == {
@@ -508,7 +508,7 @@ async def test_middleware_is_around_each_call_of_prepare(app: App) -> None:
 
     async with working(app) as (_, watcher):
         await publish_orders(app, 2)
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
     assert depths == [1, 1, 2]
 
 
@@ -560,7 +560,7 @@ async def test_what_is_not_prepared_in_time_comes_back(app: App, queue_type: str
     assert (calls, processors.prepared) == ([], [])
     processors.permit(5)
     async with working(app) as (running, watcher):  # redelivered: each is watched
-        await watcher.seen(Outcome.DONE, 5)
+        await watcher.seen(DeliveryOutcome.DONE, 5)
         assert await depth(running.publishing, "orders.dlq") == 0
     assert [sorted(call) for call in calls] == [[0, 1, 2, 3, 4]]
 
@@ -585,7 +585,7 @@ async def test_a_message_that_must_be_handled_alone_is_prepared_alone(app: App) 
         await processors.until_inside(1)
         assert not handled  # the batch of 0 waits, as 2 does
         processors.permit(2)
-        await watcher.seen(Outcome.DONE, 3)
+        await watcher.seen(DeliveryOutcome.DONE, 3)
     assert processors.most == 1
     assert processors.prepared == [0, 1, 2]
     assert handled[0] == 1

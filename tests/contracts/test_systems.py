@@ -10,7 +10,7 @@ from redrive import App, Batch, Message, Retry
 from redrive.client import Properties
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Exponential
-from redrive.runtime.observing import Outcome
+from redrive.runtime.events import DeliveryOutcome
 from redrive.topology import Queue
 from topology_systems import system
 from working import depth, take, working
@@ -51,7 +51,7 @@ async def test_uploads_retries_by_reject_counts_by_x_death_and_parks_by_publishi
     async with working(app) as (running, watcher):
         properties = Properties(correlation_id="up-1", type="FileValidated", delivery_mode=2)
         await running.publishing.publish("domain.events", "files.validated.png", b"{}", properties)
-        (event,) = await watcher.seen(Outcome.PARKED)
+        (event,) = await watcher.seen(DeliveryOutcome.PARKED)
         dead = await take(running.consuming, "q.thumbnail.dlq")
     assert sorted(seen) == [("extractor", 1), ("thumbnail", 1), ("thumbnail", 2), ("thumbnail", 3)]
     assert (dead.exchange, dead.routing_key) == ("dlq.q.thumbnail", "parking")
@@ -105,7 +105,7 @@ async def test_nfe_goes_round_over_one_exchange_and_ends_in_its_dlq(amqp_url: st
 
     async with working(app) as (running, watcher):
         await running.publishing.publish("sagnus.nfe.events", "nfe.event", b'{"eventId": "e-1"}')
-        await watcher.seen(Outcome.PARKED)
+        await watcher.seen(DeliveryOutcome.PARKED)
         dead = await take(running.consuming, "sagnus.nfe.events.dlq")
     assert attempts == [(number, "nfe.event") for number in (1, 2, 3, 4, 5)]
     assert (dead.exchange, dead.routing_key, dead.body) == ("sagnus.nfe.events", "nfe.event.dlq", b'{"eventId": "e-1"}')

@@ -15,7 +15,7 @@ from redrive.errors import ConfigurationError
 from redrive.inspection.passive import server_of
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import RetryRoute
-from redrive.runtime.observing import BreakerChanged, Observer, Outcome
+from redrive.runtime.events import BreakerChanged, DeliveryOutcome, Observer
 from working import Watcher, depth, take, working
 
 
@@ -66,7 +66,7 @@ async def test_what_an_application_needs_is_prepared_once_and_before_a_message_i
     async with app:
         await app.publish("", "orders", {"id": 1})
     async with working(app) as (_, watcher):
-        await watcher.seen(Outcome.DONE, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 1)
 
     assert happened == ["tables", "service", "order 1"]
 
@@ -102,7 +102,7 @@ async def test_a_message_that_is_handled_is_gone(app: App) -> None:
     async with working(app) as (running, watcher):
         for number in range(10):
             await app.publish("", "orders", {"id": number})
-        await watcher.seen(Outcome.DONE, 10)
+        await watcher.seen(DeliveryOutcome.DONE, 10)
         assert handled == list(range(10))
     async with Connection(app.broker or "") as connection:
         assert await depth(connection, "orders") == 0
@@ -122,7 +122,7 @@ async def test_a_plain_function_and_a_publisher_work_too(app: App) -> None:
 
     async with working(app) as (_, watcher):
         await app.publish("", "in", Order(1), correlation_id="story-1")
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
     assert seen == [(2, "story-1")]
 
 
@@ -145,7 +145,7 @@ async def test_a_message_that_fails_comes_back_and_nobody_else_sees_it(app: App)
 
     async with working(app) as (_, watcher):
         await app.publish(events, "order.new", Order(1))
-        await watcher.seen(Outcome.DONE, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 2)
     assert sorted(seen) == [
         ("fails", 1, "events", "order.new"),
         ("fails", 2, "events", "order.new"),
@@ -175,7 +175,7 @@ async def test_a_delayed_message_comes_back_to_its_queue_alone_whatever_key_it_h
         await app.publish(events, "order.paid", Order(1))
         await app.publish(events, "order.new", Order(2))
         await app.publish("", "fails", Order(3))
-        await watcher.seen(Outcome.DONE, 4)
+        await watcher.seen(DeliveryOutcome.DONE, 4)
     keys = ("order.paid", "order.new", "fails")
     assert sorted(seen) == sorted([("works", 1, "order.paid"), *(("fails", n, key) for key in keys for n in (1, 2))])
 
@@ -197,7 +197,7 @@ async def test_on_every_route_attempts_are_counted_and_the_last_one_parks(app: A
         async with working(app) as (_, watcher):
             for name in names:
                 await app.publish("", name, Order(1))
-            await watcher.until(lambda: watcher.counts[Outcome.PARKED] + _native(names) >= len(names))
+            await watcher.until(lambda: watcher.counts[DeliveryOutcome.PARKED] + _native(names) >= len(names))
             for name in names:
                 dead = await take(connection, f"{name}.dlq")
                 assert dead.body == b'{"id":1}'
@@ -220,11 +220,11 @@ async def test_a_handler_that_asks_for_more_time_gets_it_on_the_rungs_there_are(
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
         assert times[1] - times[0] >= 0.44
         assert len(times) == 2
-        assert watcher.counts[Outcome.RETRIED] == 1
-        assert watcher.counts[Outcome.SNOOZED] >= 2
+        assert watcher.counts[DeliveryOutcome.RETRIED] == 1
+        assert watcher.counts[DeliveryOutcome.SNOOZED] >= 2
 
 
 async def test_a_snooze_uses_no_attempt(app: App) -> None:
@@ -238,7 +238,7 @@ async def test_a_snooze_uses_no_attempt(app: App) -> None:
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
     assert attempts == [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]
 
 
@@ -249,7 +249,7 @@ async def test_a_handler_that_takes_too_long_has_failed(app: App) -> None:
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
-        (parked,) = await watcher.seen(Outcome.PARKED)
+        (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
         assert parked.error is not None
         assert parked.error.startswith("TimeoutError")
 
@@ -266,7 +266,7 @@ async def test_a_parked_message_tells_its_story(app: App) -> None:
 
     async with working(app) as (running, watcher):
         await app.publish(events, "order.new", Order(7), type="order", correlation_id="c-1", headers={"tenant": "t1"})
-        (event,) = await watcher.seen(Outcome.PARKED)
+        (event,) = await watcher.seen(DeliveryOutcome.PARKED)
         dead = await take(running.consuming, "orders.dlq")
     headers = dead.properties.headers or {}
     assert headers["tenant"] == "t1"
@@ -287,12 +287,12 @@ async def test_a_parked_message_tells_its_story(app: App) -> None:
 @pytest.mark.parametrize(
     ("error", "outcome", "reason"),
     [
-        (Park("no such customer"), Outcome.PARKED, "requested"),
-        (msgspec.ValidationError("wrong"), Outcome.PARKED, "permanent"),
-        (Discard("obsolete"), Outcome.DISCARDED, "discarded"),
+        (Park("no such customer"), DeliveryOutcome.PARKED, "requested"),
+        (msgspec.ValidationError("wrong"), DeliveryOutcome.PARKED, "permanent"),
+        (Discard("obsolete"), DeliveryOutcome.DISCARDED, "discarded"),
     ],
 )
-async def test_some_errors_are_never_retried(app: App, error: Exception, outcome: Outcome, reason: str) -> None:
+async def test_some_errors_are_never_retried(app: App, error: Exception, outcome: DeliveryOutcome, reason: str) -> None:
     @app.consumer("orders", retry=SHORT)
     async def handle() -> None:
         raise error
@@ -301,7 +301,7 @@ async def test_some_errors_are_never_retried(app: App, error: Exception, outcome
         await app.publish("", "orders", Order(1))
         (event,) = await watcher.seen(outcome)
         assert (event.attempt, event.reason) == (1, reason)
-        assert await depth(running.consuming, "orders.dlq") == (outcome is Outcome.PARKED)
+        assert await depth(running.consuming, "orders.dlq") == (outcome is DeliveryOutcome.PARKED)
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"id": "seven"}', b"\xff", b""])
@@ -315,8 +315,8 @@ async def test_what_cannot_be_read_is_parked_at_once_and_the_worker_goes_on(app:
     async with working(app) as (running, watcher):
         await running.publishing.publish("", "orders", body)
         await app.publish("", "orders", Order(2))
-        (event,) = await watcher.seen(Outcome.PARKED)
-        await watcher.seen(Outcome.DONE)
+        (event,) = await watcher.seen(DeliveryOutcome.PARKED)
+        await watcher.seen(DeliveryOutcome.DONE)
         dead = await take(running.consuming, "orders.dlq")
     assert (event.reason, dead.body, handled) == ("malformed", body, [2])
 
@@ -356,7 +356,7 @@ async def test_other_peoples_header_names_can_be_used(app: App) -> None:
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
     reason = "OSError: db_error: connection timeout"
     assert counts == [(None, None), (1, reason), (2, reason)]
 
@@ -369,7 +369,7 @@ async def test_a_message_that_cannot_be_parked_stays_in_its_queue(app: App) -> N
     async with working(app, within=1) as (running, watcher):
         await running.consuming.delete_exchange("dlq.orders")
         await app.publish("", "orders", Order(1))
-        (event, *_) = await watcher.seen(Outcome.RELEASED)
+        (event, *_) = await watcher.seen(DeliveryOutcome.RELEASED)
         assert event.reason.startswith("not handed over")
     async with Connection(app.broker or "") as connection:
         assert (await take(connection, "orders")).body == b'{"id":1}'
@@ -386,7 +386,7 @@ async def test_copies_for_others_are_not_made_again(app: App) -> None:
     async with working(app) as (running, watcher):
         properties = Properties(headers={"CC": ["copies"]}, expiration="60000", delivery_mode=2)
         await running.publishing.publish("", "orders", b"{}", properties)
-        await watcher.seen(Outcome.PARKED)
+        await watcher.seen(DeliveryOutcome.PARKED)
         assert await depth(running.consuming, "copies") == 1
         dead = await take(running.consuming, "orders.dlq")
     assert dead.properties.expiration is None
@@ -412,7 +412,7 @@ async def test_a_breaker_stops_handling_before_attempts_are_burnt(app: App) -> N
         await watcher.until(lambda: "open" in watcher.breaker_states)
         assert attempts < 10
         broken = False
-        await watcher.seen(Outcome.DONE, 30)
+        await watcher.seen(DeliveryOutcome.DONE, 30)
     assert watcher.breaker_states[-1] == "closed"
 
 
@@ -426,7 +426,7 @@ async def test_messages_that_fail_for_reasons_of_their_own_trip_no_breaker_that_
     async with working(app) as (_, watcher):
         for number in range(8):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.PARKED, 8)
+        await watcher.seen(DeliveryOutcome.PARKED, 8)
     assert watcher.breaker_states == []
 
 
@@ -451,7 +451,7 @@ async def test_what_waits_for_a_breaker_or_a_rate_does_not_hold_up_the_end(app: 
         for _ in range(4):
             for queue in ("fails", "slow"):
                 await running.publisher.publish("", queue, Order(1))
-        await watcher.until(lambda: watcher.breaker_states == ["open"] and watcher.counts[Outcome.DONE] == 1)
+        await watcher.until(lambda: watcher.breaker_states == ["open"] and watcher.counts[DeliveryOutcome.DONE] == 1)
 
         assert await worker.stop(timedelta(seconds=5))
 
@@ -508,7 +508,7 @@ async def test_a_consumer_may_depend_on_several_and_a_failure_is_that_of_the_one
             await app.publish("", "orders", Order(number))
         await watcher.until(lambda: "open" in watcher.breaker_states)
         failing = False
-        await watcher.seen(Outcome.DONE, 4)
+        await watcher.seen(DeliveryOutcome.DONE, 4)
     assert changes == [(names[error], state) for state in ("open", "probing", "closed")]
 
 
@@ -534,7 +534,7 @@ async def test_a_message_waits_for_every_dependency_of_its_handler(app: App) -> 
         await watcher.until(lambda: watcher.breaker_states == ["open"])
         await app.publish("", "both", Order(8))
         await app.publish("", "one", Order(9))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
     assert handled == [9]
 
 
@@ -548,7 +548,7 @@ async def test_a_rate_limit_holds_messages_back(app: App) -> None:
         began = loop.time()
         for number in range(40):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.DONE, 40)
+        await watcher.seen(DeliveryOutcome.DONE, 40)
         assert loop.time() - began >= 0.5
 
 
@@ -565,7 +565,7 @@ async def test_a_batch_is_one_call(app: App) -> None:
     async with working(app) as (_, watcher):
         for number in range(25):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.DONE, 25)
+        await watcher.seen(DeliveryOutcome.DONE, 25)
     assert sorted(number for call in calls for number in call) == list(range(25))
     assert max(map(len, calls)) <= 10
 
@@ -585,8 +585,8 @@ async def test_one_bad_message_fails_alone(app: App) -> None:
         for number in range(19):
             await app.publish("", "orders", Order(number))
         await running.publishing.publish("", "orders", b"unreadable")
-        await watcher.seen(Outcome.PARKED, 3)
-        await watcher.seen(Outcome.DONE, 17)
+        await watcher.seen(DeliveryOutcome.PARKED, 3)
+        await watcher.seen(DeliveryOutcome.DONE, 17)
         assert sorted(event.reason for event in watcher.events) == ["exhausted", "exhausted", "malformed"]
         assert {(await take(running.consuming, "orders.dlq")).body for _ in range(3)} == {
             b'{"id":3}', b'{"id":11}', b"unreadable",
@@ -605,7 +605,7 @@ async def test_when_everything_fails_it_is_not_tried_over_and_over(app: App) -> 
     async with working(app) as (_, watcher):
         for number in range(64):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.PARKED, 64)
+        await watcher.seen(DeliveryOutcome.PARKED, 64)
     assert calls < 64
 
 
@@ -624,8 +624,8 @@ async def test_only_errors_that_can_be_somebodys_fault_have_culprits(app: App, i
     async with working(app) as (_, watcher):
         for number in range(16):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.PARKED, 9)
-        await watcher.seen(Outcome.DONE, 7)
+        await watcher.seen(DeliveryOutcome.PARKED, 9)
+        await watcher.seen(DeliveryOutcome.DONE, 7)
     assert calls == [8, 8, 4, 2, 2, 1, 1, 4]
 
 
@@ -641,8 +641,8 @@ async def test_a_key_that_nothing_can_be_gathered_by_fails_its_message_alone(app
     async with working(app) as (_, watcher):
         for number in range(4):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.PARKED, 1)
-        await watcher.seen(Outcome.DONE, 3)
+        await watcher.seen(DeliveryOutcome.PARKED, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 3)
     assert handled == [0, 2, 3]
 
 
@@ -658,8 +658,8 @@ async def test_a_batch_whose_handler_was_cancelled_from_within_fails_as_any_othe
     async with working(app) as (_, watcher):
         for number in range(8):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.PARKED, 1)
-        await watcher.seen(Outcome.DONE, 7)
+        await watcher.seen(DeliveryOutcome.PARKED, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 7)
     assert calls[0] == 4
 
 
@@ -675,8 +675,8 @@ async def test_a_setting_that_cannot_say_who_is_to_blame_strands_no_batch(app: A
     async with working(app) as (_, watcher):
         for number in range(8):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.PARKED, 1)
-        await watcher.seen(Outcome.DONE, 7)
+        await watcher.seen(DeliveryOutcome.PARKED, 1)
+        await watcher.seen(DeliveryOutcome.DONE, 7)
     assert [event.reason for event in watcher.events] == ["exhausted"]
 
 
@@ -690,7 +690,7 @@ async def test_batches_can_be_gathered_by_key(app: App) -> None:
     async with working(app) as (_, watcher):
         for number in range(10):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.DONE, 10)
+        await watcher.seen(DeliveryOutcome.DONE, 10)
     assert all(len(keys) == 1 for keys in calls)
 
 
@@ -765,11 +765,11 @@ async def test_dead_letters_can_have_a_consumer_whose_failures_wait(app: App) ->
 
     async with working(app) as (running, watcher):
         await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.PARKED)  # the dead letter may be delivered before its copy is confirmed
-        await watcher.seen(Outcome.RELEASED)
+        await watcher.seen(DeliveryOutcome.PARKED)  # the dead letter may be delivered before its copy is confirmed
+        await watcher.seen(DeliveryOutcome.RELEASED)
         assert await depth(running.consuming, "orders.dlq") == 0
         assert running.unsettled == {"orders": 0, "orders.dlq": 1}  # it waits here
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
         assert await depth(running.consuming, "orders.dlq") == 0
         assert running.unsettled == {"orders": 0, "orders.dlq": 0}
     assert times[2] - times[1] > times[1] - times[0] > 0.1
@@ -807,7 +807,7 @@ async def test_a_consumer_of_dead_letters_can_be_done_with_one_for_good(app: App
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
-        (event,) = await watcher.seen(Outcome.DISCARDED)
+        (event,) = await watcher.seen(DeliveryOutcome.DISCARDED)
     assert (event.queue, event.error) == ("orders.dlq", "redrive.recovery.handler_signals.Discard: nobody wants it")
     async with Connection(app.broker or "") as connection:
         assert await depth(connection, "orders.dlq") == 0
@@ -831,9 +831,9 @@ async def test_dead_letters_are_handled_in_batches_each_with_a_fate_of_its_own(a
         await running.publishing.publish("", "orders", b"unreadable")
         for number in range(10):
             await app.publish("", "orders", Order(number))
-        await watcher.seen(Outcome.DONE, 8)
-        assert [event.queue for event in await watcher.seen(Outcome.DISCARDED)] == ["orders.dlq"]
-        released = await watcher.seen(Outcome.RELEASED, 2)
+        await watcher.seen(DeliveryOutcome.DONE, 8)
+        assert [event.queue for event in await watcher.seen(DeliveryOutcome.DISCARDED)] == ["orders.dlq"]
+        released = await watcher.seen(DeliveryOutcome.RELEASED, 2)
         assert {event.queue for event in released} == {"orders.dlq"}
     assert calls[0] == 10
     async with Connection(app.broker or "") as connection:
@@ -879,7 +879,7 @@ async def test_watchers_that_fail_harm_nobody(app: App) -> None:
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
-        await watcher.seen(Outcome.DONE)
+        await watcher.seen(DeliveryOutcome.DONE)
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
@@ -897,7 +897,7 @@ async def test_rejections_are_not_taken_for_crashes(amqp_url: str, cleanliness: 
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", {"id": 1})
-        (event,) = await watcher.seen(Outcome.PARKED)
+        (event,) = await watcher.seen(DeliveryOutcome.PARKED)
 
     assert handled == [1] * 7
     assert "exhausted" in str(event)
@@ -932,7 +932,7 @@ async def test_a_forged_x_death_neither_loops_nor_harms_its_queue(
         for number, forged in enumerate(FORGED):
             body = b'{"id": %d}' % number
             await connection.publish("", "orders", body, Properties(delivery_mode=2, headers={"x-death": forged}))
-        await watcher.seen(Outcome.PARKED, len(FORGED))
+        await watcher.seen(DeliveryOutcome.PARKED, len(FORGED))
         assert await depth(connection, "orders.dlq") == len(FORGED)
 
     assert handled == {0: 2, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1}  # the last three say that they were rejected before

@@ -23,7 +23,7 @@ from redrive.deadletters.search import Query
 from redrive.errors import ConfigurationError, RemoteProtocolError
 from redrive.protocol.connection import AmqpConnection
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
-from redrive.runtime.settling import Settlement
+from redrive.runtime.settlement import VerdictExecutor
 from redrive.wire.frames import BODY, METHOD
 from redrive.wire.method import Sender
 from redrive.wire.methods.queue import QueueDeclare
@@ -217,7 +217,7 @@ def hostile() -> bytes:
 
 
 def test_a_message_that_is_lost_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Settlement, "_park", lambda _, case, __: case.delivery.ack())
+    monkeypatch.setattr(VerdictExecutor, "_park", lambda _, case, __: case.delivery.ack())
     monkeypatch.setattr(deliveries, "PATIENCE", 3.0)
     with DeliveryTarget("deliveries") as target:
         assert "are settled" in found(attempt(target, hostile()))

@@ -57,7 +57,7 @@ from redrive.runtime.dlq.letters import decode_letter, encode_letter
 from redrive.runtime.dlq.looking import By
 from redrive.runtime.dlq.operation import Kind, Order, Selection, State
 from redrive.runtime.dlq.transforming import ByHand
-from redrive.runtime.observing import Outcome
+from redrive.runtime.events import DeliveryOutcome
 from redrive.testing.broker import ThreadedBroker
 from redrive.testing.rabbitmq import RabbitMQ
 from servers import rabbitmq_root
@@ -70,7 +70,7 @@ MOST_BYTES = 120_000  # of properties: with more the broker ends the connection 
 OURS = HeaderNames(attempts="x-retries", reason="x-retry-reason")
 
 _HEAD = Struct(">II")
-_FINAL = (Outcome.DONE, Outcome.DUPLICATE, Outcome.DISCARDED)
+_FINAL = (DeliveryOutcome.DONE, DeliveryOutcome.DUPLICATE, DeliveryOutcome.DISCARDED)
 Messages = list[tuple[bytes, bytes]]
 
 
@@ -257,10 +257,10 @@ class DeliveryTarget(Target):
                     accepted.append((raw, body))
             await self._good_one()
             await self._until_settled(len(accepted) + 1)
-        laps = sum(count for outcome, count in self._watcher.counts.items() if outcome is Outcome.RETRIED)
+        laps = sum(count for outcome, count in self._watcher.counts.items() if outcome is DeliveryOutcome.RETRIED)
         if laps > len(accepted) * len(self._queues) * (ATTEMPTS - 1):
             raise Broken(f"{laps} retries of {len(accepted)} messages in {len(self._queues)} queues")
-        for outcome in (Outcome.RELEASED, Outcome.SNOOZED):
+        for outcome in (DeliveryOutcome.RELEASED, DeliveryOutcome.SNOOZED):
             if self._watcher.counts[outcome]:
                 raise Broken(f"{outcome}: {[event for event in self._watcher.events if event.outcome is outcome][:3]}")
         return accepted
@@ -330,7 +330,7 @@ class DeliveryTarget(Target):
             raise Broken(f"{summary} is told otherwise in full: {letter}")
         if body not in bodies:
             raise Broken(f"a body came back as {body!r:.200}")
-        parked = {event.reason for event in self._watcher.events if event.outcome is Outcome.PARKED}
+        parked = {event.reason for event in self._watcher.events if event.outcome is DeliveryOutcome.PARKED}
         if letter.parked and (letter.source != queue or letter.reason not in map(str, ParkReason)):
             raise Broken(f"parked for {parked}, and its story says {letter!r:.500}")
         self._tell(letter, delivery)

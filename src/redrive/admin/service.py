@@ -40,7 +40,7 @@ from redrive.runtime.dlq.planning import Plan
 from redrive.runtime.dlq.ports import Moves
 from redrive.runtime.dlq.steering import Changed, Steering, beating
 from redrive.runtime.dlq.transforming import Transform
-from redrive.runtime.publishing import uuid7
+from redrive.runtime.publisher import uuid7
 
 log = logging.getLogger("redrive.admin")
 

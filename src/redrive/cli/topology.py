@@ -23,7 +23,7 @@ from redrive.cli.sources import (
 from redrive.errors import ConfigurationError
 from redrive.inspection.management import Management
 from redrive.recovery.retry import Retry
-from redrive.runtime.provisioning import provision
+from redrive.runtime.topology_apply import provision
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, Naming, Server, expand
 from redrive.topology.definitions_json import DefinitionsFile, hash_password
 from redrive.topology.draw import FORMATS, draw

@@ -36,7 +36,7 @@ from redrive.errors import (
 )
 from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff
-from redrive.runtime.ports import Waiter
+from redrive.runtime.ports import ConfirmCallback
 from redrive.wire.properties import Properties
 from redrive.wire.values import Table
 
@@ -301,7 +301,7 @@ class Connection(TopologyClient):
         await self._publishing().publish(exchange, routing_key, body, properties, mandatory)
 
     def publish_now(
-        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: Waiter
+        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: ConfirmCallback
     ) -> bool:
         """Publish without waiting, if a message may be sent at this moment: connected, not blocked, room in the window.
 

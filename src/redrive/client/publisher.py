@@ -38,7 +38,7 @@ from redrive.errors import (
 )
 from redrive.protocol.confirms import ConfirmLedger, Pending
 from redrive.protocol.messages import Incoming
-from redrive.runtime.ports import Waiter
+from redrive.runtime.ports import ConfirmCallback
 from redrive.wire.frames import publish_frame
 from redrive.wire.methods.basic import BasicAck, BasicNack, BasicPublish, BasicReturn
 from redrive.wire.methods.confirm import ConfirmSelect, ConfirmSelectOk
@@ -74,7 +74,7 @@ class _ConfirmChannel:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.ledger: ConfirmLedger[Waiter] = ConfirmLedger()
+        self.ledger: ConfirmLedger[ConfirmCallback] = ConfirmLedger()
         self.routes: dict[tuple[str, str, bool], bytes] = {}
         self.unconfirmed_bytes = 0
 
@@ -121,7 +121,7 @@ class ConfirmingPublisher:
         await confirmed
 
     def publish_now(
-        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: Waiter
+        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: ConfirmCallback
     ) -> bool:
         if self._open:
             self._send(exchange, routing_key, body, properties, True, waiter)
@@ -159,7 +159,7 @@ class ConfirmingPublisher:
         return pipeline.count
 
     async def _send_in_turn(
-        self, message: tuple[str, str, bytes, Properties | bytes | None, bool], waiter: Waiter
+        self, message: tuple[str, str, bytes, Properties | bytes | None, bool], waiter: ConfirmCallback
     ) -> None:
         exchange, routing_key, body, properties, mandatory = message
         body = _as_bytes(body)
@@ -226,7 +226,7 @@ class ConfirmingPublisher:
         body: bytes,
         properties: Properties | bytes | None,
         mandatory: bool,
-        waiter: Waiter,
+        waiter: ConfirmCallback,
     ) -> None:
         life = self._life
         assert life is not None
@@ -364,7 +364,7 @@ def _as_bytes(body: object) -> bytes:
     raise TypeError(f"the body of a message must be bytes, not {type(body).__name__}: encode it first")
 
 
-def _fate(pending: Pending[Waiter], reason: RedriveError, *, alone: bool) -> PublishError:
+def _fate(pending: Pending[ConfirmCallback], reason: RedriveError, *, alone: bool) -> PublishError:
     """What became of an unconfirmed message when its channel ended.
 
     RabbitMQ says that it objects to a publish, and seldom to which. When only one was under way, it is that one.

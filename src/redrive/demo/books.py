@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from redrive.recovery.history import HeaderNames
+from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
 from redrive.runtime.message import Message
-from redrive.runtime.observing import Observer, Outcome, Settled
 from redrive.topology import Queue
 from redrive.topology.routing import matches_topic
 
@@ -55,10 +55,10 @@ class Books(Observer):
     def done(self, queue: str, seconds: float) -> None:  # noqa: ARG002
         self.processed[queue] += 1
 
-    def settled(self, event: Settled) -> None:
-        if event.outcome is Outcome.RETRIED:
+    def settled(self, event: DeliverySettled) -> None:
+        if event.outcome is DeliveryOutcome.RETRIED:
             self.retried[event.queue] += 1
-        elif event.outcome is Outcome.PARKED:
+        elif event.outcome is DeliveryOutcome.PARKED:
             self.parked[event.queue] += 1
 
 

@@ -46,7 +46,7 @@ from redrive.integrations.http import PROMETHEUS, Page, health
 from redrive.integrations.logs import LogObserver
 from redrive.integrations.monitoring import Monitoring
 from redrive.recovery.durations import Duration, duration
-from redrive.runtime.publishing import Publisher
+from redrive.runtime.publisher import Publisher
 from redrive.store.outages import is_outage
 from redrive.store.transport import Transport
 

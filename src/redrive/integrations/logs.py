@@ -29,14 +29,21 @@ import msgspec
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import brief, milliseconds
-from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Observer, Outcome, Settled
+from redrive.runtime.events import (
+    BreakerChanged,
+    BreakerState,
+    ConnectionChanged,
+    DeliveryOutcome,
+    DeliverySettled,
+    Observer,
+)
 from redrive.text import elide_middle, escape_line, loggable, printable_json
 
 _MOST_STACK = 16_000  # characters
 
 LOGGER = "redrive"
 
-Event: TypeAlias = "Settled | BreakerChanged | ConnectionChanged"
+Event: TypeAlias = "DeliverySettled | BreakerChanged | ConnectionChanged"
 
 _FOUND_BY = ("messageId", "correlationId", "messageType", "routingKey", "fingerprint")
 
@@ -46,7 +53,7 @@ FIELDS: Mapping[str, str] = {
     "level": "debug, info, warning, error or critical",
     "event": "settled, breaker or connection; a record of anything else has none",
     "app": "the application's name",
-    "outcome": f"what became of the message: {', '.join(Outcome)}",
+    "outcome": f"what became of the message: {', '.join(DeliveryOutcome)}",
     "reason": "of a settled message: why it was settled so; of a connection: why it changed",
     "queue": "the queue that is consumed",
     "routingKey": "with which the message was published",
@@ -68,14 +75,14 @@ FIELDS: Mapping[str, str] = {
     "stack": "the stack that came with it, if one did",
 }
 
-_LEVELS: Mapping[Outcome, int] = {
-    Outcome.DONE: logging.INFO,
-    Outcome.RETRIED: logging.WARNING,
-    Outcome.PARKED: logging.ERROR,
-    Outcome.DISCARDED: logging.WARNING,
-    Outcome.SNOOZED: logging.INFO,
-    Outcome.DUPLICATE: logging.INFO,
-    Outcome.RELEASED: logging.WARNING,
+_LEVELS: Mapping[DeliveryOutcome, int] = {
+    DeliveryOutcome.DONE: logging.INFO,
+    DeliveryOutcome.RETRIED: logging.WARNING,
+    DeliveryOutcome.PARKED: logging.ERROR,
+    DeliveryOutcome.DISCARDED: logging.WARNING,
+    DeliveryOutcome.SNOOZED: logging.INFO,
+    DeliveryOutcome.DUPLICATE: logging.INFO,
+    DeliveryOutcome.RELEASED: logging.WARNING,
 }
 
 
@@ -93,7 +100,7 @@ class LogObserver(Observer):
         self._app = app
         self._logger = logger or logging.getLogger(LOGGER)
 
-    def settled(self, event: Settled) -> None:
+    def settled(self, event: DeliverySettled) -> None:
         self._log(_LEVELS[event.outcome], event)
 
     def breaker(self, event: BreakerChanged) -> None:
@@ -128,7 +135,7 @@ class ToldEvent:
 
 def fields_of(event: Event, app: str) -> dict[str, object]:
     match event:
-        case Settled():
+        case DeliverySettled():
             return _settled_fields(event, app)
         case BreakerChanged():
             return {
@@ -152,7 +159,7 @@ def fields_of(event: Event, app: str) -> dict[str, object]:
             assert_never(never)
 
 
-def _settled_fields(event: Settled, app: str) -> dict[str, object]:
+def _settled_fields(event: DeliverySettled, app: str) -> dict[str, object]:
     return {
         "event": "settled",
         "app": app,
@@ -175,7 +182,7 @@ def _settled_fields(event: Settled, app: str) -> dict[str, object]:
 def sentence(event: Event, fields: Mapping[str, object]) -> str:
     """For people, and made of the fields, which are harmless."""
     match event:
-        case Settled():
+        case DeliverySettled():
             why = "" if event.error is None else f": {fields['error']}"
             found_by = " ".join(f"{name}={value}" for name in _FOUND_BY if (value := fields[name]) is not None)
             return f"{event.queue}: {_happened(event, fields)}{why}" + (f" [{found_by}]" if found_by else "")
@@ -188,17 +195,17 @@ def sentence(event: Event, fields: Mapping[str, object]) -> str:
             assert_never(never)
 
 
-def _happened(event: Settled, fields: Mapping[str, object]) -> str:
+def _happened(event: DeliverySettled, fields: Mapping[str, object]) -> str:
     attempt = f"attempt {event.attempt} of {event.max_attempts}"
     delay = "" if event.delay is None else brief(event.delay)
     match event.outcome:
-        case Outcome.RETRIED:
+        case DeliveryOutcome.RETRIED:
             return f"{attempt} failed, again in {delay}" if delay else f"{attempt} failed, again"
-        case Outcome.SNOOZED:
+        case DeliveryOutcome.SNOOZED:
             return f"snoozed for {delay}" if delay else "snoozed"
-        case Outcome.PARKED:
+        case DeliveryOutcome.PARKED:
             return f"parked as {fields['reason']} after {attempt}"
-        case Outcome.DISCARDED | Outcome.DUPLICATE | Outcome.RELEASED | Outcome.DONE:
+        case DeliveryOutcome.DISCARDED | DeliveryOutcome.DUPLICATE | DeliveryOutcome.RELEASED | DeliveryOutcome.DONE:
             return f"{event.outcome.value} ({fields['reason']}) in {attempt}"
         case _ as never:
             assert_never(never)

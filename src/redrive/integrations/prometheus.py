@@ -28,7 +28,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Observer, Outcome, Settled
+from redrive.runtime.events import (
+    BreakerChanged,
+    BreakerState,
+    ConnectionChanged,
+    DeliveryOutcome,
+    DeliverySettled,
+    Observer,
+)
 
 log = logging.getLogger("redrive.integrations")
 
@@ -44,7 +51,7 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
 
 # Failed attempts: a message that was snoozed or discarded was so on purpose.
-_FAILED = {Outcome.RETRIED, Outcome.PARKED, Outcome.RELEASED}
+_FAILED = {DeliveryOutcome.RETRIED, DeliveryOutcome.PARKED, DeliveryOutcome.RELEASED}
 
 # By the name of a metric, and by the tuple of its labels.
 Samples: TypeAlias = "Mapping[str, Mapping[Any, float]]"
@@ -224,7 +231,7 @@ class PrometheusObserver(Observer, Collector):
 
     # What happens more rarely
 
-    def settled(self, event: Settled) -> None:
+    def settled(self, event: DeliverySettled) -> None:
         with self._lock:
             work = self._work[event.queue]
             work.outcomes[event.outcome.value] += 1
@@ -234,9 +241,9 @@ class PrometheusObserver(Observer, Collector):
                 work.seconds.add(event.seconds)
             if event.error is not None and event.outcome in _FAILED:
                 work.failures[self._errors.name(error_type(event.error))] += 1
-            if event.outcome is Outcome.RETRIED:
+            if event.outcome is DeliveryOutcome.RETRIED:
                 work.retries[str(event.attempt) if 1 <= event.attempt <= MOST_ATTEMPTS else OTHER] += 1
-            elif event.outcome is Outcome.PARKED:
+            elif event.outcome is DeliveryOutcome.PARKED:
                 work.parked[self._reasons.name(event.reason)] += 1
 
     def batch(self, queue: str, size: int, seconds: float) -> None:
@@ -308,8 +315,8 @@ def error_type(error: str) -> str:
 
 
 def _tell_work(families: Mapping[str, Family], queue: str, work: Work) -> None:
-    for outcome in Outcome:
-        count = work.done if outcome is Outcome.DONE else work.outcomes[outcome.value]
+    for outcome in DeliveryOutcome:
+        count = work.done if outcome is DeliveryOutcome.DONE else work.outcomes[outcome.value]
         _add(families, "redrive_processed_total", (queue, outcome.value), count)
     for name, counts in (
         ("redrive_failures_total", work.failures),

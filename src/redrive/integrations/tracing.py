@@ -30,7 +30,7 @@ from opentelemetry.trace import INVALID_SPAN, Link, Span, SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from redrive.runtime.message import Message
-from redrive.runtime.publishing import Around
+from redrive.runtime.publisher import PublishHook
 
 Headers = Mapping[str, Any]
 Attributes = dict[str, AttributeValue]
@@ -194,7 +194,7 @@ class Instrumented(Protocol):
     """An application that can be traced."""
 
     middleware: list[Callable[[Any], AbstractAsyncContextManager[Any]]]
-    around_publish: Around
+    around_publish: PublishHook
 
 
 def instrument(app: Instrumented, tracing: Tracing) -> None:

@@ -12,7 +12,7 @@ from redrive.runtime.message import Message
 T = TypeVar("T")
 
 
-class Item(NamedTuple, Generic[T]):
+class BatchItem(NamedTuple, Generic[T]):
     """One message of a batch: its body, its headers, and its delivery."""
 
     body: T
@@ -43,9 +43,9 @@ class Batch(Generic[T]):
         return list(self._bodies)
 
     @cached_property
-    def items(self) -> tuple[Item[T], ...]:
+    def items(self) -> tuple[BatchItem[T], ...]:
         return tuple(
-            Item(body, self._message_of(delivery), delivery)
+            BatchItem(body, self._message_of(delivery), delivery)
             for body, delivery in zip(self._bodies, self.deliveries, strict=True)
         )
 
@@ -53,11 +53,11 @@ class Batch(Generic[T]):
     def messages(self) -> list[Message]:
         return [item.message for item in self.items]
 
-    def fail(self, item: Item[T] | Message | int, error: BaseException | str) -> None:
+    def fail(self, item: BatchItem[T] | Message | int, error: BaseException | str) -> None:
         """Mark one message as failed, by item, message or position. It is retried or parked on its own."""
         self.failures[self._position(item)] = error if isinstance(error, BaseException) else RuntimeError(error)
 
-    def _position(self, item: Item[T] | Message | int) -> int:
+    def _position(self, item: BatchItem[T] | Message | int) -> int:
         for position, known in enumerate(self.items):
             if item is known or item is known.message or (type(item) is int and item == position):
                 return position
@@ -71,7 +71,7 @@ class Batch(Generic[T]):
             self._message_of,
         )
 
-    def __iter__(self) -> Iterator[Item[T]]:
+    def __iter__(self) -> Iterator[BatchItem[T]]:
         return iter(self.items)
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from redrive.recovery.breaker import Breaker, BreakerState
 from redrive.runtime.clock import Clock
-from redrive.runtime.observing import BreakerChanged, Observer
+from redrive.runtime.events import BreakerChanged, Observer
 
 
 class Breakers:

@@ -16,10 +16,10 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
 from redrive.runtime.batch import Batch
 from redrive.runtime.clock import Clock
+from redrive.runtime.consumer_spec import ConsumerSpec
 from redrive.runtime.handlers import Handler
 from redrive.runtime.message import Message
 from redrive.runtime.outage import Outage
-from redrive.runtime.specs import ConsumerSpec
 from redrive.runtime.transactions import DatabaseUnavailable, Transaction, Transactions
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Protocol, Self, TypeVar
 
 from redrive.errors import RedriveError
 from redrive.protocol.messages import Delivery
-from redrive.runtime.ports import Consuming, Publishes
+from redrive.runtime.ports import PublisherPort, Subscription
 from redrive.topology.snapshot import BrokerSnapshot
 from redrive.wire.method import Method
 
@@ -44,7 +44,7 @@ class Result:
     carried: dict[str, int] = field(default_factory=dict)  # by the queue they were taken from
 
 
-class Deliveries(Consuming, Protocol):
+class Deliveries(Subscription, Protocol):
     """What comes out of a queue, one after the other, until it is left."""
 
     def __aiter__(self) -> Self: ...
@@ -52,7 +52,7 @@ class Deliveries(Consuming, Protocol):
     async def __anext__(self) -> Delivery: ...
 
 
-class Migrator(Publishes, Protocol):
+class Migrator(PublisherPort, Protocol):
     """Does single operations, of which nothing is remembered and made again, and moves messages."""
 
     last_error: RedriveError | None  # why the connection was lost last

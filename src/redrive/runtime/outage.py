@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from redrive.recovery.backoff import Backoff
 from redrive.runtime.cancellation import is_cancelled
-from redrive.runtime.observing import ConnectionChanged, Observer
+from redrive.runtime.events import ConnectionChanged, Observer
 from redrive.runtime.transactions import DatabaseUnavailable, Transaction, Transactions
 
 T = TypeVar("T")

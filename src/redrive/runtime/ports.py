@@ -11,7 +11,7 @@ from redrive.wire.properties import Properties
 from redrive.wire.values import FieldValue
 
 
-class Publishes(Protocol):
+class PublisherPort(Protocol):
     async def publish(
         self,
         exchange: str,
@@ -24,7 +24,7 @@ class Publishes(Protocol):
         """Returns when the broker has the message, and raises a `PublishError` otherwise."""
 
 
-class Waiter(Protocol):
+class ConfirmCallback(Protocol):
     """Who wants to know what became of a publish: a future, or anything that can be told in the same way."""
 
     def done(self) -> bool:
@@ -37,14 +37,14 @@ class Waiter(Protocol):
         """It has not, or nobody knows."""
 
 
-class HandsOver(Publishes, Protocol):
+class TransferPublisher(PublisherPort, Protocol):
     def publish_now(
-        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: Waiter
+        self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: ConfirmCallback
     ) -> bool:
         """Send it, if that is possible without waiting, and tell the waiter later. False: nothing was sent."""
 
 
-class Consuming(Protocol):
+class Subscription(Protocol):
     """A queue being consumed."""
 
     @property
@@ -61,7 +61,7 @@ class Consuming(Protocol):
         """Stop now: what is not settled goes back to the queue."""
 
 
-class Consumes(Protocol):
+class ConsumerPort(Protocol):
     async def consume(
         self,
         queue: str,
@@ -72,7 +72,7 @@ class Consumes(Protocol):
         finishing: Callable[[], Awaitable[None]] | None = ...,
         aborting: Callable[[], Awaitable[None]] | None = ...,
         intercept: Callable[[Delivery], bool] | None = ...,
-    ) -> Consuming:
+    ) -> Subscription:
         """`intercept` gets each redelivered message when it arrives, and returns whether it settles it."""
 
     async def consume_many(
@@ -84,10 +84,10 @@ class Consumes(Protocol):
         finishing: Callable[[], Awaitable[None]] | None = ...,
         aborting: Callable[[], Awaitable[None]] | None = ...,
         intercept: Callable[[Delivery], bool] | None = ...,
-    ) -> Consuming: ...
+    ) -> Subscription: ...
 
 
-class QueueState(Protocol):
+class QueueCounts(Protocol):
     @property
     def messages(self) -> int:
         """How many are ready."""
@@ -111,13 +111,13 @@ class DeclaresQueues(Protocol):
 class Queues(DeclaresQueues, Protocol):
     """Declares, inspects and deletes queues."""
 
-    async def queue_info(self, name: str) -> QueueState:
+    async def queue_info(self, name: str) -> QueueCounts:
         """Raises `NotFound` if there is no such queue."""
 
     async def delete_queue(self, name: str) -> Any: ...
 
 
-class WorkerBroker(Consumes, Queues, Protocol):
+class WorkerBroker(ConsumerPort, Queues, Protocol):
     """What a worker needs of the connection that consumes."""
 
     @property

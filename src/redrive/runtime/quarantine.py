@@ -29,9 +29,9 @@ from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.verdict import Crashed, Disconnected, Ending, HandlerOutcome, RecoveryPolicy, decide
 from redrive.runtime.clock import Clock
-from redrive.runtime.ports import Consuming, WorkerBroker
-from redrive.runtime.settling import Case, Settlement, mark_of
-from redrive.runtime.specs import ConsumerSpec
+from redrive.runtime.consumer_spec import ConsumerSpec
+from redrive.runtime.ports import Subscription, WorkerBroker
+from redrive.runtime.settlement import FailedDelivery, VerdictExecutor, mark_of
 from redrive.topology.expansion import Expanded
 
 log = logging.getLogger("redrive.runtime")
@@ -127,7 +127,7 @@ class Quarantine:
         self,
         spec: ConsumerSpec,
         names: Expanded,
-        settlement: Settlement,
+        settlement: VerdictExecutor,
         broker: WorkerBroker,
         clock: Clock,
         *,
@@ -152,7 +152,7 @@ class Quarantine:
         self._ttl = min(_TTL, self._grace)
         self._arrives_within = self._ttl.total_seconds() + 1  # or the copy is back in the main queue
         self._opening = asyncio.Lock()
-        self._consuming: Consuming | None = None
+        self._consuming: Subscription | None = None
         self._is_refused = False
         self._cleaning: set[asyncio.Task[None]] = set()
         self._lookups: dict[str, asyncio.Task[bool]] = {}  # by the worker that is looked for
@@ -161,7 +161,7 @@ class Quarantine:
 
     # Entering -----------------------------------------------------------------------------------------
 
-    async def enter(self, case: Case, *, alone: bool) -> Delivery | None:
+    async def enter(self, case: FailedDelivery, *, alone: bool) -> Delivery | None:
         """Move a delivery to quarantine, and return the copy to handle. None: it was given back. Where the broker
         refuses that, the delivery itself is returned: it is handled without the guard.
         """
@@ -173,7 +173,7 @@ class Quarantine:
             return None
         return await self._move(case, alone)
 
-    async def _move(self, case: Case, alone: bool) -> Delivery | None:
+    async def _move(self, case: FailedDelivery, alone: bool) -> Delivery | None:
         self._number += 1
         number = self._number
         raw = self._settlement.marked_properties(case, Mark(self._worker, number, alone))
@@ -270,11 +270,11 @@ class Quarantine:
 
     # Checking -----------------------------------------------------------------------------------------
 
-    def check(self, case: Case, mark: Mark) -> None:
+    def check(self, case: FailedDelivery, mark: Mark) -> None:
         """Find out, in the background, whether the worker that had begun this message is alive, and settle it."""
         self._settlement.transfers.spawn(self._check(case, mark))
 
-    async def _check(self, case: Case, mark: Mark) -> None:
+    async def _check(self, case: FailedDelivery, mark: Mark) -> None:
         try:
             survived = mark.worker == self._worker or await self._is_alive(mark.worker)
             await self._lock.wait()  # a message that is handled alone may kill us in the middle of the transfer
@@ -290,7 +290,7 @@ class Quarantine:
         finally:
             self._lock.leave()
 
-    def _settle(self, case: Case, outcome: HandlerOutcome) -> None:
+    def _settle(self, case: FailedDelivery, outcome: HandlerOutcome) -> None:
         self._settlement.settle(case, decide(outcome, case.history, self._policy, self._clock.now(), 0.0))
 
     async def _is_alive(self, worker: str) -> bool:

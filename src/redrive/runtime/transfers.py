@@ -8,7 +8,7 @@ If a publish fails, the message stays in its queue: it is released after a pause
 
 Nothing waits for any of this: a message is settled while the next one is handled. At most `prefetch` deliveries are
 unacknowledged at any time, so that is bounded too. A copy that can be sent at once costs no task: its confirm calls a
-`HandOver`, which does the rest. Tasks are for what must wait for something else first: a turn to publish, a pause.
+`PendingCopy`, which does the rest. Tasks are for what must wait for something else first: a turn to publish, a pause.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from redrive.errors import PublishError, PublishRefused
 from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff, OutageBackoff
 from redrive.runtime.clock import Clock
-from redrive.runtime.observing import Observer, Outcome, Settled
-from redrive.runtime.ports import Consuming, HandsOver
+from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
+from redrive.runtime.ports import Subscription, TransferPublisher
 from redrive.wire.raw_properties import patch_properties, raw_long
 
 log = logging.getLogger("redrive.runtime")
@@ -41,7 +41,7 @@ _LAST_CONFIRMS = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class CopyDestination:
     """Where a copy of a message goes. `x_delay`: for exchanges that delay."""
 
     exchange: str
@@ -55,7 +55,7 @@ class Transfers:
     def __init__(
         self,
         queue: str,
-        publisher: HandsOver,
+        publisher: TransferPublisher,
         observer: Observer,
         clock: Clock,
         release: Callable[[Delivery], None],
@@ -68,21 +68,21 @@ class Transfers:
         self._release = release
         self.trouble = OutageBackoff(_PAUSES)  # with retry and dead-letter queues
         self._move_trouble = OutageBackoff(_MOVE_PAUSES)  # with moves into and out of quarantine
-        self._copies: set[HandOver] = set()  # that the broker has not answered for
+        self._copies: set[PendingCopy] = set()  # that the broker has not answered for
         self._tasks: set[asyncio.Task[None]] = set()  # that wait for something else
         self._publishing: set[asyncio.Task[None]] = set()  # those of them that publish a copy
         self._moving: dict[Delivery, asyncio.Task[bool]] = {}  # deliveries on their way to quarantine
         self.returning: set[Delivery] = set()  # from quarantine to the main queue
-        self.consuming: list[Consuming] = []  # the main queue and the quarantine queue, once they are consumed
+        self.consuming: list[Subscription] = []  # the main queue and the quarantine queue, once they are consumed
         self.closed = False
 
     # Copies -------------------------------------------------------------------------------------------
 
-    def send(self, delivery: Delivery, to: Destination, raw: bytes, event: Settled | None) -> None:
+    def send(self, delivery: Delivery, to: CopyDestination, raw: bytes, event: DeliverySettled | None) -> None:
         """Publish a copy; `answered` goes on when the broker has answered. `event` is what observers get then."""
         if to.x_delay is not None:
             raw = patch_properties(raw, set_headers={b"x-delay": raw_long(to.x_delay)})
-        copy = HandOver(self, delivery, event)
+        copy = PendingCopy(self, delivery, event)
         if self._publisher.publish_now(to.exchange, to.routing_key, delivery.body, raw, copy):
             self._copies.add(copy)
         else:
@@ -90,7 +90,9 @@ class Transfers:
             self._publishing.add(task)
             task.add_done_callback(self._publishing.discard)
 
-    async def _send_in_turn(self, to: Destination, raw: bytes, delivery: Delivery, event: Settled | None) -> None:
+    async def _send_in_turn(
+        self, to: CopyDestination, raw: bytes, delivery: Delivery, event: DeliverySettled | None
+    ) -> None:
         try:
             await self._publisher.publish(to.exchange, to.routing_key, delivery.body, raw)
         except PublishError as error:
@@ -98,7 +100,7 @@ class Transfers:
         else:
             self._confirmed(delivery, event)
 
-    def answered(self, copy: HandOver, error: PublishError | None) -> None:
+    def answered(self, copy: PendingCopy, error: PublishError | None) -> None:
         """The broker has confirmed the copy, or refused it."""
         if copy not in self._copies:
             return  # abandoned: the original is not ours any more
@@ -108,28 +110,28 @@ class Transfers:
         else:
             self._refused(copy.delivery, copy.event, error)
 
-    def _confirmed(self, delivery: Delivery, event: Settled | None) -> None:
+    def _confirmed(self, delivery: Delivery, event: DeliverySettled | None) -> None:
         self.returning.discard(delivery)
         delivery.ack()
         self._pauses_of(event).end()
         if event is not None:
             self._observer.settled(event)
 
-    def _refused(self, delivery: Delivery, event: Settled | None, error: PublishError) -> None:
+    def _refused(self, delivery: Delivery, event: DeliverySettled | None, error: PublishError) -> None:
         self.returning.discard(delivery)
         log.error("a message of %s stays where it is: %s", self._queue, error)
         if event is not None:
             reason = f"not handed over: {error}"
-            self._observer.settled(replace(event, outcome=Outcome.RELEASED, reason=reason, delay=None))
+            self._observer.settled(replace(event, outcome=DeliveryOutcome.RELEASED, reason=reason, delay=None))
         self.spawn(self._release_after(delivery, self._pauses_of(event)))
 
-    def _pauses_of(self, event: Settled | None) -> OutageBackoff:
+    def _pauses_of(self, event: DeliverySettled | None) -> OutageBackoff:
         """A move says nothing about a retry or dead-letter queue that refuses, and the other way round."""
-        return self._move_trouble if event is None or event.outcome is Outcome.RELEASED else self.trouble
+        return self._move_trouble if event is None or event.outcome is DeliveryOutcome.RELEASED else self.trouble
 
     # Moves into quarantine ----------------------------------------------------------------------------
 
-    async def move(self, delivery: Delivery, queue: str, raw: bytes, event: Settled) -> bool:
+    async def move(self, delivery: Delivery, queue: str, raw: bytes, event: DeliverySettled) -> bool:
         """Move a delivery to a quarantine queue. Returns whether it is there; if not, it is released. Raises
         PublishRefused.
         """
@@ -137,7 +139,7 @@ class Transfers:
         task.add_done_callback(lambda _: self._end_move(delivery))
         return await asyncio.shield(task)  # if the handler is cancelled now, the move still comes to its end
 
-    async def _move(self, delivery: Delivery, queue: str, raw: bytes, event: Settled) -> bool:
+    async def _move(self, delivery: Delivery, queue: str, raw: bytes, event: DeliverySettled) -> bool:
         try:
             await self._publisher.publish("", queue, delivery.body, raw)
         except PublishRefused:
@@ -248,7 +250,7 @@ class Transfers:
             copy.over()
 
 
-class HandOver:
+class PendingCopy:
     """A copy that the broker has not confirmed: a publisher calls it like a future, and it has the rest done.
 
     That still belongs to the message that failed: observers find the context in which it was handled. It holds no
@@ -257,7 +259,7 @@ class HandOver:
 
     __slots__ = ("_context", "_end", "_transfers", "delivery", "event")
 
-    def __init__(self, transfers: Transfers, delivery: Delivery, event: Settled | None) -> None:
+    def __init__(self, transfers: Transfers, delivery: Delivery, event: DeliverySettled | None) -> None:
         """`event`: what observers get when the copy is there and the original acked."""
         self.delivery = delivery
         self.event = event

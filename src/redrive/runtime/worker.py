@@ -17,18 +17,18 @@ from enum import Enum, auto
 from typing import Any
 
 from redrive.recovery.breaker import Breaker
-from redrive.runtime.batches import Batching
+from redrive.runtime.batch_consumer import Batching
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.clock import Clock
 from redrive.runtime.codecs import Codecs
-from redrive.runtime.consuming import Walk
+from redrive.runtime.consumer_spec import BatchSpec, ConsumerSpec
+from redrive.runtime.events import Observer
 from redrive.runtime.handlers import Handler
-from redrive.runtime.observing import Observer
 from redrive.runtime.outage import Outage
-from redrive.runtime.ports import Consuming, HandsOver, WorkerBroker
+from redrive.runtime.pipeline import DeliveryPipeline
+from redrive.runtime.ports import Subscription, TransferPublisher, WorkerBroker
 from redrive.runtime.quarantine import HandlerLock, Quarantine
-from redrive.runtime.settling import Settlement
-from redrive.runtime.specs import BatchSpec, ConsumerSpec
+from redrive.runtime.settlement import VerdictExecutor
 from redrive.runtime.transactions import Transactions
 from redrive.topology.declared import Topology
 from redrive.topology.expansion import Expanded
@@ -37,7 +37,7 @@ from redrive.topology.snapshot import Server
 log = logging.getLogger("redrive.runtime")
 
 
-class State(Enum):
+class WorkerState(Enum):
     STARTING = auto()
     RUNNING = auto()
     DRAINING = auto()
@@ -45,7 +45,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class WorkerContext:
     """What all consumers of a worker share."""
 
     topology: Topology
@@ -64,9 +64,9 @@ class Surroundings:
 
 class Worker:
     def __init__(
-        self, specs: Sequence[ConsumerSpec], consumes: WorkerBroker, publishes: HandsOver, around: Surroundings
+        self, specs: Sequence[ConsumerSpec], consumes: WorkerBroker, publishes: TransferPublisher, around: WorkerContext
     ) -> None:
-        self.state = State.STARTING
+        self.state = WorkerState.STARTING
         self._consumes = consumes
         self._around = around
         self._breakers: dict[str, Breaker] = {}
@@ -79,9 +79,9 @@ class Worker:
             for name, walk in self._walks.items()
             if (batch := walk.spec.batch) is not None
         }
-        self._consuming: dict[str, Consuming] = {}  # by queue
+        self._consuming: dict[str, Subscription] = {}  # by queue
 
-    def _walk(self, spec: ConsumerSpec, publishes: HandsOver) -> Walk:
+    def _walk(self, spec: ConsumerSpec, publishes: TransferPublisher) -> DeliveryPipeline:
         around = self._around
         handler = Handler(
             spec.function,
@@ -94,7 +94,7 @@ class Worker:
             reads=spec.batch is None or spec.batch.prepare is None,
         )
         names = Expanded(around.topology, spec.queue, around.server)
-        settlement = Settlement(
+        settlement = VerdictExecutor(
             spec,
             names,
             publishes,
@@ -119,7 +119,7 @@ class Worker:
                 lock=self._lock,
                 stopping=self._stopping,
             )
-        return Walk(
+        return DeliveryPipeline(
             spec,
             handler,
             settlement,
@@ -170,13 +170,13 @@ class Worker:
                 consuming = self._consumes.consume(name, walk, concurrency=walk.spec.concurrency, **options)
             self._consuming[name] = await consuming
             walk.settlement.transfers.consuming.append(self._consuming[name])
-        self.state = State.RUNNING
+        self.state = WorkerState.RUNNING
 
     async def stop(self, within: timedelta = timedelta(seconds=30)) -> bool:
         """Drain. Whether everything was finished within the limit."""
-        if self.state is State.STOPPED:
+        if self.state is WorkerState.STOPPED:
             return True
-        self.state = State.DRAINING
+        self.state = WorkerState.DRAINING
         self._stopping.set()
         self._outage.stop()
         finished = True
@@ -192,7 +192,7 @@ class Worker:
             walk.handler.close()
         for batching in self._batches.values():
             batching.close()
-        self.state = State.STOPPED
+        self.state = WorkerState.STOPPED
         return finished
 
     @property
@@ -203,7 +203,7 @@ class Worker:
     @property
     def problems(self) -> list[str]:
         """Why its consumers do not work, beyond their connection to the broker."""
-        if self._outage.error is None or self.state is State.STOPPED:
+        if self._outage.error is None or self.state is WorkerState.STOPPED:
             return []
         waiting = ", ".join(name for name, walk in self._walks.items() if walk.invocation.is_transactional)
         return [f"the database is unavailable, and consumers wait for it: {waiting}"]

@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session, scoped_session
 from redrive.errors import ConfigurationError
 from redrive.runtime.codecs import Codecs
 from redrive.runtime.message import current_message
-from redrive.runtime.publishing import uuid7
+from redrive.runtime.publisher import uuid7
 from redrive.store.application_tables import OutboxNames, outbox_table
 from redrive.store.envelope import Envelope
 from redrive.store.transport import Transport

@@ -16,23 +16,23 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from redrive.runtime.observing import BreakerChanged, Observer, Outcome, Settled
+from redrive.runtime.events import BreakerChanged, DeliveryOutcome, DeliverySettled, Observer
 
 
 class Watcher(Observer):
     """Remembers what happened, and lets a test wait for it: `<Watcher done=3 parked=1>`."""
 
     def __init__(self) -> None:
-        self.events: list[Settled] = []
+        self.events: list[DeliverySettled] = []
         self.breaker_states: list[str] = []
         self.batches: list[int] = []
-        self.counts: Counter[Outcome] = Counter()
+        self.counts: Counter[DeliveryOutcome] = Counter()
         self._changed = asyncio.Event()
 
     def done(self, queue: str, seconds: float) -> None:  # noqa: ARG002
-        self._count(Outcome.DONE)
+        self._count(DeliveryOutcome.DONE)
 
-    def settled(self, event: Settled) -> None:
+    def settled(self, event: DeliverySettled) -> None:
         self.events.append(event)
         self._count(event.outcome)
 
@@ -43,7 +43,7 @@ class Watcher(Observer):
         self.breaker_states.append(str(event.state))
         self._changed.set()
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: DeliveryOutcome) -> None:
         self.counts[outcome] += 1
         self._changed.set()
 
@@ -54,7 +54,7 @@ class Watcher(Observer):
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def seen(self, outcome: Outcome, count: int = 1, within: float = 20) -> list[Settled]:
+    async def seen(self, outcome: DeliveryOutcome, count: int = 1, within: float = 20) -> list[DeliverySettled]:
         """Wait until that many messages were settled like this; what was told of them. Of those that are simply done
         nothing is told: there it is the wait that counts.
         """

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from redrive import App, Batch, Message, Retry
-from redrive.runtime.observing import Observer, Outcome, Settled
+from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
 
 ACCOUNTS = 40
 OPENING = 1_000_000_00  # cents on each account
@@ -70,8 +70,8 @@ class Duplicates(Observer):
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
-    def settled(self, event: Settled) -> None:
-        if event.outcome is Outcome.DUPLICATE:
+    def settled(self, event: DeliverySettled) -> None:
+        if event.outcome is DeliveryOutcome.DUPLICATE:
             os.write(self._file, f"{event.message_id}\n".encode())
 
 

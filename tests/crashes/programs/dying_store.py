@@ -32,7 +32,7 @@ from redrive import App, Batch, Retry
 from redrive.client import Connection
 from redrive.client.publisher import AnyPublish
 from redrive.connected_app import ConnectedApp
-from redrive.runtime.observing import Observer, Outcome, Settled
+from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
 from redrive.store.claims import Claims
 from redrive.store.outbox import OutboxPolicy
 from redrive.store.outbox_relay import Relay
@@ -163,8 +163,8 @@ class Teller(Observer):
     def __init__(self, fate: Fate) -> None:
         self._fate = fate
 
-    def settled(self, event: Settled) -> None:
-        if event.outcome is Outcome.DUPLICATE:
+    def settled(self, event: DeliverySettled) -> None:
+        if event.outcome is DeliveryOutcome.DUPLICATE:
             self._fate.tell(duplicate=event.queue)
 
 

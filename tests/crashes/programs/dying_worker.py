@@ -30,8 +30,8 @@ from redrive.connected_app import ConnectedApp
 from redrive.errors import PublishError
 from redrive.protocol.messages import Settler
 from redrive.recovery.retry import RetryRoute
-from redrive.runtime.batch import Item
-from redrive.runtime.ports import Waiter
+from redrive.runtime.batch import BatchItem
+from redrive.runtime.ports import ConfirmCallback
 
 DELAY, NATIVE_DELAY = "30ms", "1s"
 _PATIENCE = 25  # seconds for one life: nothing here takes so long unless it hangs
@@ -141,7 +141,9 @@ class MortalPublishes:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def publish_now(self, exchange: str, routing_key: str, body: bytes, properties: Any, waiter: Waiter) -> bool:
+    def publish_now(
+        self, exchange: str, routing_key: str, body: bytes, properties: Any, waiter: ConfirmCallback
+    ) -> bool:
         if not is_probe(body):
             self._fate.before("publish", id_of(body))
             waiter = MortalWaiter(waiter, self._fate, id_of(body))
@@ -161,7 +163,7 @@ class MortalPublishes:
 class MortalWaiter:
     """Dies when the confirm has been read and nobody has been told."""
 
-    def __init__(self, inner: Waiter, fate: Fate, number: int) -> None:
+    def __init__(self, inner: ConfirmCallback, fate: Fate, number: int) -> None:
         self._inner = inner
         self._fate = fate
         self._number = number
@@ -285,7 +287,7 @@ class Play:
         self._done(number)
 
     async def handle_batch(self, batch: Batch[dict[str, int | str]]) -> None:
-        work: list[Item[dict[str, int | str]]] = []
+        work: list[BatchItem[dict[str, int | str]]] = []
         for item in batch:
             if "probe" in item.body:
                 try:

@@ -28,7 +28,7 @@ from examples.raffle.users import Row, User, metadata
 from redrive import App
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import ConfigurationError, PreconditionFailed
-from redrive.runtime.observing import Outcome
+from redrive.runtime.events import DeliveryOutcome
 from redrive.store.database import Database
 from redrive.testing import RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker
@@ -277,7 +277,7 @@ async def test_as_many_messages_are_prepared_at_a_time_as_the_environment_says(
     async with working(app) as (connections, watcher):
         for body in encoded(*many):
             await connections.publishing.publish("raffle_exchange", "raffle_queue", body)
-        await watcher.seen(Outcome.DONE, 9)
+        await watcher.seen(DeliveryOutcome.DONE, 9)
     await app.database.close()
     with stack.looking() as connection:
         inserted = {UUID(str(one)) for one in connection.execute(sa.text("SELECT id FROM users")).scalars()}

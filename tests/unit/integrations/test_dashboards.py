@@ -10,7 +10,7 @@ import yaml
 from prometheus_client.core import HistogramMetricFamily
 
 from redrive.integrations.prometheus import METRICS, OTHER
-from redrive.runtime.observing import BreakerState, Outcome
+from redrive.runtime.events import BreakerState, DeliveryOutcome
 
 FOLDER = files("redrive.integrations") / "dashboards"
 DASHBOARD = json.loads((FOLDER / "grafana.json").read_text())
@@ -54,7 +54,7 @@ def test_an_expression_groups_by_labels_that_its_series_have(expression: str) ->
 
 @pytest.mark.parametrize("expression", EXPRESSIONS.values(), ids=EXPRESSIONS.keys())
 def test_an_expression_asks_for_values_that_labels_have(expression: str) -> None:
-    values: dict[str, set[str]] = {"outcome": set(Outcome), "state": set(BreakerState), "role": ROLES}
+    values: dict[str, set[str]] = {"outcome": set(DeliveryOutcome), "state": set(BreakerState), "role": ROLES}
     for _, wanted in series_in(expression):
         for label in wanted.keys() & values.keys():
             assert set(wanted[label].split("|")) <= values[label]

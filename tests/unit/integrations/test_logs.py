@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from redrive.errors import ConfigurationError
 from redrive.integrations import logs
 from redrive.integrations.logs import Form, JsonFormatter, LogObserver, TextFormatter, configure_logging
-from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Outcome, Settled
+from redrive.runtime.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
 from redrive.text import escape_line
 
-RETRIED = Settled(
+RETRIED = DeliverySettled(
     queue="q.orders",
-    outcome=Outcome.RETRIED,
+    outcome=DeliveryOutcome.RETRIED,
     attempt=2,
     max_attempts=3,
     reason="failed",
@@ -34,7 +34,7 @@ RETRIED = Settled(
     fingerprint="3fa9c0ffee00",
     seconds=0.25,
 )
-BARE = Settled("q.orders", Outcome.RELEASED, 1, 3, "redelivered")
+BARE = DeliverySettled("q.orders", DeliveryOutcome.RELEASED, 1, 3, "redelivered")
 
 
 class Terminal(io.StringIO):
@@ -78,13 +78,13 @@ def record(
     return made
 
 
-def written(*events: Settled | BreakerChanged | ConnectionChanged, form: str = "json") -> list[str]:
+def written(*events: DeliverySettled | BreakerChanged | ConnectionChanged, form: str = "json") -> list[str]:
     stream = io.StringIO()
     configure_logging(form, "debug", stream)
     observer = LogObserver("shop")
     for event in events:
         match event:
-            case Settled():
+            case DeliverySettled():
                 observer.settled(event)
             case BreakerChanged():
                 observer.breaker(event)
@@ -93,7 +93,7 @@ def written(*events: Settled | BreakerChanged | ConnectionChanged, form: str = "
     return stream.getvalue().splitlines()
 
 
-def fields(event: Settled | BreakerChanged | ConnectionChanged) -> dict[str, Any]:
+def fields(event: DeliverySettled | BreakerChanged | ConnectionChanged) -> dict[str, Any]:
     [line] = written(event)
     told = json.loads(line)
     assert isinstance(told, dict)
@@ -135,16 +135,16 @@ def test_what_is_unknown_is_null_and_not_missing() -> None:
 @pytest.mark.parametrize(
     ("outcome", "level"),
     [
-        (Outcome.RETRIED, "warning"),
-        (Outcome.PARKED, "error"),
-        (Outcome.DISCARDED, "warning"),
-        (Outcome.SNOOZED, "info"),
-        (Outcome.RELEASED, "warning"),
-        (Outcome.DONE, "info"),
+        (DeliveryOutcome.RETRIED, "warning"),
+        (DeliveryOutcome.PARKED, "error"),
+        (DeliveryOutcome.DISCARDED, "warning"),
+        (DeliveryOutcome.SNOOZED, "info"),
+        (DeliveryOutcome.RELEASED, "warning"),
+        (DeliveryOutcome.DONE, "info"),
     ],
 )
-def test_an_outcome_is_as_loud_as_it_is_bad(outcome: Outcome, level: str) -> None:
-    assert fields(Settled("q", outcome, 1, 3, "why"))["level"] == level
+def test_an_outcome_is_as_loud_as_it_is_bad(outcome: DeliveryOutcome, level: str) -> None:
+    assert fields(DeliverySettled("q", outcome, 1, 3, "why"))["level"] == level
 
 
 def test_a_breaker_that_opens_is_a_warning_and_one_that_closes_is_news() -> None:
@@ -210,19 +210,19 @@ def test_another_logger_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
             "[messageId=m-17 correlationId=c-4 messageType=OrderPlaced routingKey=orders.placed "
             "fingerprint=3fa9c0ffee00]",
         ),
-        (Settled("q", Outcome.RETRIED, 1, 3, "failed"), "q: attempt 1 of 3 failed, again"),
-        (Settled("q", Outcome.PARKED, 3, 3, "expired", error="E"), "q: parked as expired after attempt 3 of 3: E"),
-        (Settled("q", Outcome.SNOOZED, 1, 3, "snoozed", delay=timedelta(minutes=5)), "q: snoozed for 5m"),
-        (Settled("q", Outcome.SNOOZED, 1, 3, "snoozed"), "q: snoozed"),
+        (DeliverySettled("q", DeliveryOutcome.RETRIED, 1, 3, "failed"), "q: attempt 1 of 3 failed, again"),
+        (DeliverySettled("q", DeliveryOutcome.PARKED, 3, 3, "expired", error="E"), "q: parked as expired after attempt 3 of 3: E"),
+        (DeliverySettled("q", DeliveryOutcome.SNOOZED, 1, 3, "snoozed", delay=timedelta(minutes=5)), "q: snoozed for 5m"),
+        (DeliverySettled("q", DeliveryOutcome.SNOOZED, 1, 3, "snoozed"), "q: snoozed"),
         (BARE, "q.orders: released (redelivered) in attempt 1 of 3"),
-        (Settled("q", Outcome.DISCARDED, 1, 3, "discarded"), "q: discarded (discarded) in attempt 1 of 3"),
+        (DeliverySettled("q", DeliveryOutcome.DISCARDED, 1, 3, "discarded"), "q: discarded (discarded) in attempt 1 of 3"),
         (BreakerChanged("db", "q", BreakerState.OPEN, 0.5), "q: breaker db is open, 50% had failed"),
         (ConnectionChanged("consuming", "open", None, 1), "connection for consuming is open"),
         (ConnectionChanged("consuming", "lost", "reset", 1), "connection for consuming is lost: reset"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_people_read_a_sentence(event: Settled | BreakerChanged | ConnectionChanged, sentence: str) -> None:
+def test_people_read_a_sentence(event: DeliverySettled | BreakerChanged | ConnectionChanged, sentence: str) -> None:
     [line] = written(event, form="text")
 
     assert re.sub(r"^\d\d:\d\d:\d\d [A-Z]+ +", "", line) == sentence
@@ -235,7 +235,7 @@ anything = st.text(st.characters(exclude_categories=()))
 
 @given(anything, st.sampled_from(["json", "text"]))
 def test_whatever_a_message_is_called_its_line_is_one_line_of_harmless_text(text: str, form: str) -> None:
-    event = Settled(text, Outcome.PARKED, 1, 3, text, text, text, text, text, None, text, text)
+    event = DeliverySettled(text, DeliveryOutcome.PARKED, 1, 3, text, text, text, text, text, None, text, text)
     [line] = io.StringIO("\n".join(written(event, form=form)), newline="\n").readlines()
 
     assert escape_line(line) == line
@@ -244,15 +244,23 @@ def test_whatever_a_message_is_called_its_line_is_one_line_of_harmless_text(text
 
 @given(st.text())
 def test_whatever_a_message_is_called_json_gives_it_back(text: str) -> None:
-    assert fields(Settled("q", Outcome.RETRIED, 1, 3, "failed", message_id=text[:255]))["messageId"] == text[:255]
+    assert (
+        fields(DeliverySettled("q", DeliveryOutcome.RETRIED, 1, 3, "failed", message_id=text[:255]))["messageId"]
+        == text[:255]
+    )
 
 
 def test_half_a_character_is_written_as_its_code() -> None:
-    assert '"messageId":"\\ud83d"' in written(Settled("q", Outcome.RETRIED, 1, 3, "failed", message_id="\ud83d"))[0]
+    assert (
+        '"messageId":"\\ud83d"'
+        in written(DeliverySettled("q", DeliveryOutcome.RETRIED, 1, 3, "failed", message_id="\ud83d"))[0]
+    )
 
 
 def test_long_values_are_cut() -> None:
-    told = fields(Settled("q", Outcome.RETRIED, 1, 3, "r" * 10**6, message_id="m" * 10**6, error="e" * 10**6))
+    told = fields(
+        DeliverySettled("q", DeliveryOutcome.RETRIED, 1, 3, "r" * 10**6, message_id="m" * 10**6, error="e" * 10**6)
+    )
 
     assert (len(told["reason"]), len(told["messageId"]), len(told["error"])) == (1999, 255, 1999)
 
@@ -260,8 +268,10 @@ def test_long_values_are_cut() -> None:
 def test_secrets_in_errors_and_reasons_are_masked() -> None:
     secret = "refused by amqp://u:s3cret@h"
 
-    assert "s3cret" not in "".join(written(Settled("q", Outcome.PARKED, 1, 3, secret, error=secret)))
-    assert "s3cret" not in "".join(written(Settled("q", Outcome.PARKED, 1, 3, secret, error=secret), form="text"))
+    assert "s3cret" not in "".join(written(DeliverySettled("q", DeliveryOutcome.PARKED, 1, 3, secret, error=secret)))
+    assert "s3cret" not in "".join(
+        written(DeliverySettled("q", DeliveryOutcome.PARKED, 1, 3, secret, error=secret), form="text")
+    )
 
 
 # Any other record --------------------------------------------------------------------------------------
@@ -351,7 +361,7 @@ def test_a_level_has_its_colour(level: int, colour: int) -> None:
 def test_a_stream_that_cannot_carry_a_character_gets_its_code(encoding: str, form: str) -> None:
     stream = Narrow(encoding)
     configure_logging(form, "info", stream)
-    LogObserver("shop").settled(Settled("Größe.日本.😀", Outcome.RETRIED, 1, 3, "failed"))
+    LogObserver("shop").settled(DeliverySettled("Größe.日本.😀", DeliveryOutcome.RETRIED, 1, 3, "failed"))
 
     line = stream.getvalue()
     assert line.isascii()

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from redrive.integrations.prometheus import METRICS, PrometheusObserver, Samples, exposition
-from redrive.runtime.observing import BreakerChanged, BreakerState, ConnectionChanged, Outcome, Settled
+from redrive.runtime.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
 
 Q = {"queue": "q.orders"}
 
@@ -24,8 +24,8 @@ def observer(registry: CollectorRegistry) -> PrometheusObserver:
     return PrometheusObserver(registry)
 
 
-def settled(outcome: Outcome, reason: str = "failed", **more: object) -> Settled:
-    return Settled("q.orders", outcome, **{"attempt": 1, "max_attempts": 3, "reason": reason, **more})  # type: ignore[arg-type]
+def settled(outcome: DeliveryOutcome, reason: str = "failed", **more: object) -> DeliverySettled:
+    return DeliverySettled("q.orders", outcome, **{"attempt": 1, "max_attempts": 3, "reason": reason, **more})  # type: ignore[arg-type]
 
 
 def samples(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
@@ -44,7 +44,7 @@ def samples(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], flo
 def test_messages_are_counted_by_queue_and_outcome(registry: CollectorRegistry, observer: PrometheusObserver) -> None:
     for _ in range(3):
         observer.done("q.orders", 0.1)
-    observer.settled(settled(Outcome.RETRIED))
+    observer.settled(settled(DeliveryOutcome.RETRIED))
     observer.done("q.mail", 0.1)
 
     assert registry.get_sample_value("redrive_processed_total", Q | {"outcome": "done"}) == 3
@@ -55,7 +55,9 @@ def test_messages_are_counted_by_queue_and_outcome(registry: CollectorRegistry, 
 def test_every_outcome_is_there_from_the_start_so_that_the_first_is_an_increase(registry: CollectorRegistry) -> None:
     PrometheusObserver(registry, queues=["q.orders"])
 
-    assert samples(registry, "redrive_processed_total") == {(outcome.value, "q.orders"): 0 for outcome in Outcome}
+    assert samples(registry, "redrive_processed_total") == {
+        (outcome.value, "q.orders"): 0 for outcome in DeliveryOutcome
+    }
 
 
 def test_in_flight_is_what_was_started_and_has_not_ended(
@@ -64,13 +66,13 @@ def test_in_flight_is_what_was_started_and_has_not_ended(
     for _ in range(5):
         observer.started("q.orders")
     observer.done("q.orders", 0.1)
-    observer.settled(settled(Outcome.PARKED))
+    observer.settled(settled(DeliveryOutcome.PARKED))
 
     assert registry.get_sample_value("redrive_in_flight", Q) == 3
 
 
 def test_in_flight_is_never_below_zero(registry: CollectorRegistry, observer: PrometheusObserver) -> None:
-    observer.settled(settled(Outcome.PARKED, "malformed"))  # never started
+    observer.settled(settled(DeliveryOutcome.PARKED, "malformed"))  # never started
     observer.done("q.orders", 0.1)
     observer.started("q.orders")
 
@@ -81,8 +83,8 @@ def test_handlers_are_timed_whether_they_succeed_or_fail(
     registry: CollectorRegistry, observer: PrometheusObserver
 ) -> None:
     observer.done("q.orders", 0.5)
-    observer.settled(settled(Outcome.RETRIED, seconds=0.25))
-    observer.settled(settled(Outcome.PARKED, "malformed"))  # no handler saw it
+    observer.settled(settled(DeliveryOutcome.RETRIED, seconds=0.25))
+    observer.settled(settled(DeliveryOutcome.PARKED, "malformed"))  # no handler saw it
     observer.done("q.orders", 0.0)  # in a batch, which is timed as a whole
 
     assert registry.get_sample_value("redrive_handler_seconds_count", Q) == 2
@@ -118,9 +120,9 @@ def test_batches_are_measured_where_there_are_any(registry: CollectorRegistry, o
 def test_failures_are_counted_by_the_type_of_their_error(
     registry: CollectorRegistry, observer: PrometheusObserver
 ) -> None:
-    observer.settled(settled(Outcome.RETRIED, error="httpx.ReadTimeout: order 17: no answer"))
-    observer.settled(settled(Outcome.PARKED, error="httpx.ReadTimeout: order 18: no answer"))
-    observer.settled(settled(Outcome.PARKED, error="KeyError"))
+    observer.settled(settled(DeliveryOutcome.RETRIED, error="httpx.ReadTimeout: order 17: no answer"))
+    observer.settled(settled(DeliveryOutcome.PARKED, error="httpx.ReadTimeout: order 18: no answer"))
+    observer.settled(settled(DeliveryOutcome.PARKED, error="KeyError"))
 
     assert samples(registry, "redrive_failures_total") == {
         ("httpx.ReadTimeout", "q.orders"): 2,
@@ -128,9 +130,9 @@ def test_failures_are_counted_by_the_type_of_their_error(
     }
 
 
-@pytest.mark.parametrize("outcome", [Outcome.SNOOZED, Outcome.DISCARDED])
+@pytest.mark.parametrize("outcome", [DeliveryOutcome.SNOOZED, DeliveryOutcome.DISCARDED])
 def test_what_was_done_on_purpose_is_no_failure(
-    registry: CollectorRegistry, observer: PrometheusObserver, outcome: Outcome
+    registry: CollectorRegistry, observer: PrometheusObserver, outcome: DeliveryOutcome
 ) -> None:
     observer.settled(settled(outcome, error="redrive.Snooze: later"))
 
@@ -141,8 +143,8 @@ def test_there_are_never_more_than_so_many_error_types(
     registry: CollectorRegistry, observer: PrometheusObserver
 ) -> None:
     for number in range(1000):
-        observer.settled(settled(Outcome.RETRIED, error=f"Error{number}: x"))
-    observer.settled(settled(Outcome.RETRIED, error="Error7: known before there were too many"))
+        observer.settled(settled(DeliveryOutcome.RETRIED, error=f"Error{number}: x"))
+    observer.settled(settled(DeliveryOutcome.RETRIED, error="Error7: known before there were too many"))
 
     counted = samples(registry, "redrive_failures_total")
     assert len(counted) == 201
@@ -153,7 +155,7 @@ def test_there_are_never_more_than_so_many_error_types(
 def test_an_error_without_a_proper_type_is_another(
     registry: CollectorRegistry, observer: PrometheusObserver, error: str
 ) -> None:
-    observer.settled(settled(Outcome.RETRIED, error=error))
+    observer.settled(settled(DeliveryOutcome.RETRIED, error=error))
 
     assert samples(registry, "redrive_failures_total") == {("other", "q.orders"): 1}
 
@@ -162,7 +164,7 @@ def test_retries_are_counted_by_attempt_up_to_a_number(
     registry: CollectorRegistry, observer: PrometheusObserver
 ) -> None:
     for attempt in (1, 1, 10, 11, 10**9):
-        observer.settled(settled(Outcome.RETRIED, attempt=attempt))
+        observer.settled(settled(DeliveryOutcome.RETRIED, attempt=attempt))
 
     assert samples(registry, "redrive_retries_total") == {
         ("1", "q.orders"): 2,
@@ -175,7 +177,7 @@ def test_parked_messages_are_counted_by_reason_and_prose_is_no_reason(
     registry: CollectorRegistry, observer: PrometheusObserver
 ) -> None:
     for reason in ("exhausted", "exhausted", "malformed", "customer 4711 is blocked"):
-        observer.settled(settled(Outcome.PARKED, reason))
+        observer.settled(settled(DeliveryOutcome.PARKED, reason))
 
     assert samples(registry, "redrive_parked_total") == {
         ("q.orders", "exhausted"): 2,
@@ -303,8 +305,8 @@ def test_what_is_served_can_be_read_by_prometheus_and_is_what_the_list_says(regi
         },
     )
     observer.done("q", 0.1)
-    observer.settled(settled(Outcome.RETRIED, error="E: x"))
-    observer.settled(settled(Outcome.PARKED))
+    observer.settled(settled(DeliveryOutcome.RETRIED, error="E: x"))
+    observer.settled(settled(DeliveryOutcome.PARKED))
     observer.batch("q", 1, 0.1)
     observer.published("x", 0.1)
     observer.breaker(BreakerChanged("b", "q", BreakerState.OPEN, 1.0))

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import LIFECYCLE, Breaker, BreakerPolicy, BreakerState, Cause
-from redrive.runtime import observing
+from redrive.runtime import events
 
 CLOSED, OPEN, PROBING = BreakerState
 
@@ -57,7 +57,7 @@ def test_from_every_state_the_way_leads_back_to_closed() -> None:
 
 
 def test_the_states_are_those_that_observers_are_told() -> None:
-    assert [state.value for state in BreakerState] == [state.value for state in observing.BreakerState]
+    assert [state.value for state in BreakerState] == [state.value for state in events.BreakerState]
 
 
 STATES: dict[BreakerState, Callable[[], Breaker]] = {

@@ -11,7 +11,7 @@ from redrive import App
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import Breaker, BreakerPolicy, BreakerState
 from redrive.runtime.breakers import Breakers
-from redrive.runtime.observing import Observer
+from redrive.runtime.events import Observer
 
 POLICY = BreakerPolicy(window=1, minimum_calls=1, pause="10s")
 

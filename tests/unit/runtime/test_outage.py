@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.recovery.backoff import Backoff
-from redrive.runtime.observing import ConnectionChanged, Observer
+from redrive.runtime.events import ConnectionChanged, Observer
 from redrive.runtime.outage import Outage
 from redrive.runtime.transactions import DatabaseUnavailable
 

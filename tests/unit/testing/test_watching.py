@@ -4,29 +4,29 @@ import asyncio
 
 import pytest
 
-from redrive.runtime.observing import Outcome, Settled
+from redrive.runtime.events import DeliveryOutcome, DeliverySettled
 from redrive.testing.watching import Watcher
 
 
-def settled(outcome: Outcome, attempt: int = 1) -> Settled:
-    return Settled("orders", outcome, attempt, 3, "because")
+def settled(outcome: DeliveryOutcome, attempt: int = 1) -> DeliverySettled:
+    return DeliverySettled("orders", outcome, attempt, 3, "because")
 
 
 async def test_it_waits_until_as_many_were_settled_so() -> None:
     watcher = Watcher()
-    waiting = asyncio.create_task(watcher.seen(Outcome.PARKED, 2))
-    for event in (settled(Outcome.PARKED), settled(Outcome.RETRIED)):
+    waiting = asyncio.create_task(watcher.seen(DeliveryOutcome.PARKED, 2))
+    for event in (settled(DeliveryOutcome.PARKED), settled(DeliveryOutcome.RETRIED)):
         watcher.settled(event)
         await asyncio.sleep(0)
     assert not waiting.done()
-    watcher.settled(settled(Outcome.PARKED, 3))
+    watcher.settled(settled(DeliveryOutcome.PARKED, 3))
     assert [event.attempt for event in await waiting] == [1, 3]
 
 
 async def test_what_was_before_counts_and_what_never_comes_is_an_error() -> None:
     watcher = Watcher()
     watcher.done("orders", 0.1)
-    assert await watcher.seen(Outcome.DONE) == []
+    assert await watcher.seen(DeliveryOutcome.DONE) == []
     with pytest.raises(TimeoutError):
-        await watcher.seen(Outcome.PARKED, within=0.01)
+        await watcher.seen(DeliveryOutcome.PARKED, within=0.01)
     assert repr(watcher) == "<Watcher done=1>"

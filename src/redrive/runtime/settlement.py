@@ -28,10 +28,10 @@ from redrive.recovery.verdict import (
     Verdict,
 )
 from redrive.runtime.clock import Clock
-from redrive.runtime.observing import Observer, Outcome, Settled
-from redrive.runtime.ports import HandsOver
-from redrive.runtime.specs import ConsumerSpec
-from redrive.runtime.transfers import Destination, Transfers
+from redrive.runtime.consumer_spec import ConsumerSpec
+from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
+from redrive.runtime.ports import TransferPublisher
+from redrive.runtime.transfers import CopyDestination, Transfers
 from redrive.topology import ladder
 from redrive.topology.expansion import Expanded
 from redrive.wire.properties import Properties
@@ -40,7 +40,7 @@ _QUARANTINE = HeaderNames.QUARANTINE.encode()
 _X_DEATH = b"x-death"
 
 
-class Case(NamedTuple):
+class FailedDelivery(NamedTuple):
     """A delivery whose handler did not simply return, with what is known about it."""
 
     delivery: Delivery
@@ -54,14 +54,14 @@ class Case(NamedTuple):
         return self.history.failed + 1
 
 
-class Settlement:
+class VerdictExecutor:
     """Settles the deliveries of one consumer."""
 
     def __init__(
         self,
         spec: ConsumerSpec,
         names: Expanded,
-        publisher: HandsOver,
+        publisher: TransferPublisher,
         observer: Observer,
         clock: Clock,
         *,
@@ -73,23 +73,23 @@ class Settlement:
         self._spec = spec
         self._policy = spec.retry
         self._names = names
-        self._main = Destination("", names.queue.name)
+        self._main = CopyDestination("", names.queue.name)
         self._observer = observer
         self._clock = clock
         self._app, self._host = app, host
         self._budget = budget
-        self._rungs: dict[str, Destination] = {}  # those of the policy, by label
+        self._rungs: dict[str, CopyDestination] = {}  # those of the policy, by label
         self.transfers = Transfers(names.queue.name, publisher, observer, clock, self.give_back)
         self.quarantine_queue: str | None = None  # of this worker, once it has one
 
-    def settle(self, case: Case, verdict: Verdict) -> None:
+    def settle(self, case: FailedDelivery, verdict: Verdict) -> None:
         """Begin to perform a verdict. `drained` waits for the end, and observers get an event."""
         try:
             self._perform(case, verdict)
         except Exception as bug:
             self.transfers.give_up([case.delivery], bug)
 
-    def _perform(self, case: Case, verdict: Verdict) -> None:
+    def _perform(self, case: FailedDelivery, verdict: Verdict) -> None:
         match verdict:
             case RetryVerdict():
                 self._retry(case, verdict)
@@ -98,7 +98,9 @@ class Settlement:
             case DiscardVerdict(duplicate):
                 case.delivery.ack()
                 outcome, reason = (
-                    (Outcome.DUPLICATE, "processed before") if duplicate else (Outcome.DISCARDED, "discarded")
+                    (DeliveryOutcome.DUPLICATE, "processed before")
+                    if duplicate
+                    else (DeliveryOutcome.DISCARDED, "discarded")
                 )
                 self._observer.settled(self._event(case, outcome, reason))
             case RequeueVerdict():
@@ -123,8 +125,10 @@ class Settlement:
 
     # Retry --------------------------------------------------------------------------------------------
 
-    def _retry(self, case: Case, verdict: RetryVerdict) -> None:
-        outcome, reason = (Outcome.RETRIED, "failed") if verdict.counts else (Outcome.SNOOZED, "snoozed")
+    def _retry(self, case: FailedDelivery, verdict: RetryVerdict) -> None:
+        outcome, reason = (
+            (DeliveryOutcome.RETRIED, "failed") if verdict.counts else (DeliveryOutcome.SNOOZED, "snoozed")
+        )
         event = self._event(case, outcome, reason, verdict.rung.delay)
         if verdict.via is RetryRoute.QUORUM:
             case.delivery.reject(requeue=True) if verdict.counts else case.delivery.nack(requeue=True)
@@ -136,25 +140,25 @@ class Settlement:
             to = self._retry_destination(case, verdict)
             self.transfers.send(case.delivery, to, self._retry_properties(case, verdict), event)
 
-    def _retry_destination(self, case: Case, verdict: RetryVerdict) -> Destination:
+    def _retry_destination(self, case: FailedDelivery, verdict: RetryVerdict) -> CopyDestination:
         if verdict.via is RetryRoute.DELAYED:
             return self._delayed_destination(case, verdict)
         label = verdict.rung.label
         if label not in self._rungs:
-            self._rungs[label] = Destination(self._names.retry_exchange, self._names.rung(verdict.rung).key)
+            self._rungs[label] = CopyDestination(self._names.retry_exchange, self._names.rung(verdict.rung).key)
         return self._rungs[label]
 
-    def _delayed_destination(self, case: Case, verdict: RetryVerdict) -> Destination:
+    def _delayed_destination(self, case: FailedDelivery, verdict: RetryVerdict) -> CopyDestination:
         names, queue = self._names, self._names.queue.name
         delay = verdict.rung.delay
         if verdict.not_before is not None:
             delay = max(delay, verdict.not_before - self._clock.now())
         if not names.server.delayed_exchanges:
-            return Destination(ladder.ENTRANCE, ladder.routing_key(min(delay, ladder.LONGEST), queue))
+            return CopyDestination(ladder.ENTRANCE, ladder.routing_key(min(delay, ladder.LONGEST), queue))
         key = names.delayed_key(self._origin(case).routing_key)
-        return Destination(names.delayed_exchange, key, milliseconds(delay))
+        return CopyDestination(names.delayed_exchange, key, milliseconds(delay))
 
-    def _retry_properties(self, case: Case, verdict: RetryVerdict) -> bytes:
+    def _retry_properties(self, case: FailedDelivery, verdict: RetryVerdict) -> bytes:
         return retrying(
             case.delivery.raw_properties,
             case.history if verdict.counts else case.history.with_another_snooze(),
@@ -169,10 +173,10 @@ class Settlement:
 
     # Park ---------------------------------------------------------------------------------------------
 
-    def _park(self, case: Case, verdict: ParkVerdict) -> None:
+    def _park(self, case: FailedDelivery, verdict: ParkVerdict) -> None:
         if verdict.reason is ParkReason.CRASHED:
             case = case._replace(history=case.history.with_crashes(case.history.crashes + 1))
-        event = self._event(case, Outcome.PARKED, str(verdict.reason))
+        event = self._event(case, DeliveryOutcome.PARKED, str(verdict.reason))
         if not self._names.has_dlq and self._spec.rejects_to_retry:
             case.delivery.ack()  # there is no dead-letter queue, and a reject would be one more retry
             self._observer.settled(event)
@@ -182,7 +186,7 @@ class Settlement:
             raw = self._parked_properties(case, verdict.reason)
             self.transfers.send(case.delivery, self._dlq_destination(case.error), raw, event)
 
-    def _parked_properties(self, case: Case, reason: ParkReason) -> bytes:
+    def _parked_properties(self, case: FailedDelivery, reason: ParkReason) -> bytes:
         return parking(
             case.delivery.raw_properties,
             case.history,
@@ -195,7 +199,7 @@ class Settlement:
             budget=self._budget(),
         )
 
-    def _park_by_reject(self, case: Case, event: Settled) -> None:
+    def _park_by_reject(self, case: FailedDelivery, event: DeliverySettled) -> None:
         """Only the main queue has the dead-letter exchange for it. Out of quarantine it goes back there first."""
         if self.is_quarantined(case.delivery):
             self.transfers.send(case.delivery, self._main, self.marked_properties(case, REJECT), event)
@@ -203,15 +207,15 @@ class Settlement:
             case.delivery.reject(requeue=False)
             self._observer.settled(event)
 
-    def _dlq_destination(self, error: BaseException | None) -> Destination:
+    def _dlq_destination(self, error: BaseException | None) -> CopyDestination:
         for kind, queue in self._spec.dead_ends.items():
             if isinstance(error, kind):
-                return Destination(self._names.dlq_exchange, queue)
-        return Destination(self._names.dlq_exchange, self._names.dlq_key)
+                return CopyDestination(self._names.dlq_exchange, queue)
+        return CopyDestination(self._names.dlq_exchange, self._names.dlq_key)
 
     # Release ------------------------------------------------------------------------------------------
 
-    def release(self, case: Case, reason: str, *, pause: bool, moving: bool = False) -> None:
+    def release(self, case: FailedDelivery, reason: str, *, pause: bool, moving: bool = False) -> None:
         """Give a delivery back, at once or after a pause. `moving`: it was on its way into or out of quarantine."""
         self.report_release(case, reason)
         if pause:
@@ -219,8 +223,8 @@ class Settlement:
         else:
             self.give_back(case.delivery)
 
-    def report_release(self, case: Case, reason: str) -> None:
-        self._observer.settled(self._event(case, Outcome.RELEASED, reason))
+    def report_release(self, case: FailedDelivery, reason: str) -> None:
+        self._observer.settled(self._event(case, DeliveryOutcome.RELEASED, reason))
 
     def give_back(self, delivery: Delivery) -> None:
         """Return a delivery to the main queue, unchanged. Out of quarantine that takes a copy: requeued there, it would
@@ -235,21 +239,21 @@ class Settlement:
             history = read_history(headers, self._names.queue.name, count_header=counter, via_reject=False)
             mark = mark_of(delivery)
             again = ALONE if mark is not None and mark.alone else None
-            raw = self.marked_properties(Case(delivery, history, None, None), again)
+            raw = self.marked_properties(FailedDelivery(delivery, history, None, None), again)
             transfers.send(delivery, self._main, raw, None)
 
     # Quarantine (see `recovery.admission`) -------------------------------------------------------------
 
-    def requeue(self, case: Case, mark: Mark | None, reason: str) -> None:
+    def requeue(self, case: FailedDelivery, mark: Mark | None, reason: str) -> None:
         """Put a copy into the main queue, with this mark and the crashes of `case.history`."""
-        event = self._event(case, Outcome.RELEASED, reason)
+        event = self._event(case, DeliveryOutcome.RELEASED, reason)
         self.transfers.send(case.delivery, self._main, self.marked_properties(case, mark), event)
 
-    async def quarantine(self, case: Case, queue: str, raw: bytes) -> bool:
+    async def quarantine(self, case: FailedDelivery, queue: str, raw: bytes) -> bool:
         """Move a delivery to a quarantine queue. Returns whether it is there; if not, it is released. Raises
         PublishRefused.
         """
-        return await self.transfers.move(case.delivery, queue, raw, self._event(case, Outcome.RELEASED, ""))
+        return await self.transfers.move(case.delivery, queue, raw, self._event(case, DeliveryOutcome.RELEASED, ""))
 
     def is_quarantined(self, delivery: Delivery) -> bool:
         """Whether it came out of a quarantine queue, rather than out of the main queue."""
@@ -260,7 +264,7 @@ class Settlement:
         mark = mark_of(delivery) if self.is_quarantined(delivery) else None
         return mark is not None and mark.alone
 
-    def marked_properties(self, case: Case, mark: Mark | None) -> bytes:
+    def marked_properties(self, case: FailedDelivery, mark: Mark | None) -> bytes:
         """Return the properties of a copy with this mark, if they have room for it."""
         return retrying(
             case.delivery.raw_properties,
@@ -276,7 +280,7 @@ class Settlement:
 
     # Events -------------------------------------------------------------------------------------------
 
-    def _origin(self, case: Case) -> Origin:
+    def _origin(self, case: FailedDelivery) -> Origin:
         history, delivery = case.history, case.delivery
         return Origin(
             exchange=delivery.exchange if history.exchange is None else history.exchange,
@@ -286,10 +290,12 @@ class Settlement:
             host=self._host,
         )
 
-    def _event(self, case: Case, outcome: Outcome, reason: str, delay: timedelta | None = None) -> Settled:
+    def _event(
+        self, case: FailedDelivery, outcome: DeliveryOutcome, reason: str, delay: timedelta | None = None
+    ) -> DeliverySettled:
         properties = _readable_properties(case.delivery)
         failure = case.failure
-        return Settled(
+        return DeliverySettled(
             queue=self._names.queue.name,
             outcome=outcome,
             attempt=case.attempt,

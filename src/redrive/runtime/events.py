@@ -17,12 +17,20 @@ import msgspec
 
 from redrive.recovery.breaker import BreakerState
 
-__all__ = ["BreakerChanged", "BreakerState", "ConnectionChanged", "Observer", "Observers", "Outcome", "Settled"]
+__all__ = [
+    "BreakerChanged",
+    "BreakerState",
+    "ConnectionChanged",
+    "DeliveryOutcome",
+    "DeliverySettled",
+    "Observer",
+    "Observers",
+]
 
 log = logging.getLogger("redrive.runtime")
 
 
-class Outcome(StrEnum):
+class DeliveryOutcome(StrEnum):
     """How a delivery was settled."""
 
     DONE = "done"
@@ -34,11 +42,11 @@ class Outcome(StrEnum):
     RELEASED = "released"  # given back to its queue, unhandled or because nothing else was possible
 
 
-class Settled(msgspec.Struct, frozen=True, gc=False):
+class DeliverySettled(msgspec.Struct, frozen=True, gc=False):
     """A delivery that was not simply done. No payload, no headers: identity and reasons only."""
 
     queue: str
-    outcome: Outcome
+    outcome: DeliveryOutcome
     attempt: int
     max_attempts: int
     reason: str  # "exhausted", "permanent", "malformed", "crashed", "uncountable", ... or why it was released
@@ -77,7 +85,7 @@ class Observer:
     def done(self, queue: str, seconds: float) -> None:
         """A handler returned and its message was acknowledged. Called for every message."""
 
-    def settled(self, event: Settled) -> None:
+    def settled(self, event: DeliverySettled) -> None:
         """A message was settled in another way."""
 
     def batch(self, queue: str, size: int, seconds: float) -> None:

@@ -41,14 +41,14 @@ from redrive.runtime.breakers import Breakers
 from redrive.runtime.cancellation import ends_task
 from redrive.runtime.clock import Clock
 from redrive.runtime.codecs import Malformed
+from redrive.runtime.consumer_spec import ConsumerSpec
+from redrive.runtime.events import Observer
 from redrive.runtime.handlers import Handler, HandlerDied
 from redrive.runtime.invocation import AlreadyProcessed, Invocation
 from redrive.runtime.message import Message, current_message
-from redrive.runtime.observing import Observer
 from redrive.runtime.outage import Outage
 from redrive.runtime.quarantine import HandlerLock, Quarantine
-from redrive.runtime.settling import Case, Settlement, mark_of
-from redrive.runtime.specs import ConsumerSpec
+from redrive.runtime.settlement import FailedDelivery, VerdictExecutor, mark_of
 from redrive.runtime.transactions import DatabaseUnavailable, NoMessageId, Transactions
 from redrive.topology.expansion import DELIVERY_LIMIT
 
@@ -59,14 +59,14 @@ _QUARANTINE = HeaderNames.QUARANTINE.encode()
 _OURS = b"x-redrive-"  # with which both begin
 
 
-class Walk:
+class DeliveryPipeline:
     """The pipeline of one consumer's deliveries."""
 
     def __init__(
         self,
         spec: ConsumerSpec,
         handler: Handler,
-        settlement: Settlement,
+        settlement: VerdictExecutor,
         observer: Observer,
         clock: Clock,
         *,
@@ -175,14 +175,14 @@ class Walk:
 
     def end(self, delivery: Delivery, ending: Ending, seconds: float = 0.0) -> None:
         """Settle a delivery whose handler was not to blame, or did not begin."""
-        case = Case(delivery, self.read_history(delivery), None, None, seconds)
+        case = FailedDelivery(delivery, self.read_history(delivery), None, None, seconds)
         self.settlement.settle(case, self._decide(ending, delivery, case.history, self.clock.now()))
         self._said_nothing()
 
     def malformed(self, delivery: Delivery, error: Malformed) -> None:
         """Settle a delivery whose body cannot be decoded."""
         now, history = self.clock.now(), self.read_history(delivery)
-        case = Case(delivery, history, describe(error.__cause__ or error, now), error)
+        case = FailedDelivery(delivery, history, describe(error.__cause__ or error, now), error)
         self.settlement.settle(case, self._decide(Ending.MALFORMED, delivery, history, now))
         self._said_nothing()
 
@@ -195,7 +195,7 @@ class Walk:
             self.breaker.failed([one for one in self.breaker if may_pass and self._blames(one, error)])
         verdict = self._decide(outcome, delivery, history, now)
         failure = describe(error, now, stack=isinstance(verdict, ParkVerdict))
-        self.settlement.settle(Case(delivery, history, failure, error, seconds), verdict)
+        self.settlement.settle(FailedDelivery(delivery, history, failure, error, seconds), verdict)
 
     def _decide(self, outcome: HandlerOutcome, delivery: Delivery, history: History, now: datetime) -> Verdict:
         return decide(
@@ -216,17 +216,17 @@ class Walk:
         try:
             return classify(error, self._policy.retry, now)
         except Exception as bug:
-            self.has_no_answer("the retry policy", error, "treating it as transient", bug)
+            self.log_callback_error("the retry policy", error, "treating it as transient", bug)
             return TRANSIENT
 
     def _blames(self, breaker: Breaker, error: BaseException) -> bool:
         try:
             return breaker.blames(error)
         except Exception as bug:
-            self.has_no_answer("the breaker policy", error, "not counting it", bug)
+            self.log_callback_error("the breaker policy", error, "not counting it", bug)
             return False
 
-    def has_no_answer(self, setting: str, error: BaseException, then: str, bug: Exception) -> None:
+    def log_callback_error(self, setting: str, error: BaseException, then: str, bug: Exception) -> None:
         """Log that a callback in the settings, or the error itself, raised when it was asked about a failure. The
         message must not suffer for that.
         """
@@ -274,7 +274,7 @@ class Walk:
             async with self.lock.shared():
                 await handle(delivery)
             return
-        case = Case(delivery, self.read_history(delivery), None, None)
+        case = FailedDelivery(delivery, self.read_history(delivery), None, None)
         match admit(self._arrival(delivery), case.history, self._policy, self.clock.now()):
             case Handle():
                 async with self.lock.shared():
@@ -302,7 +302,7 @@ class Walk:
         deliveries = self._deliveries(delivery) if self._counts_deliveries else None
         return Arrival(delivery.redelivered, deliveries, mark_of(delivery), self.settlement.has_room(delivery))
 
-    async def _watch(self, case: Case, handle: Callable[[Delivery], Awaitable[None]], *, alone: bool) -> bool:
+    async def _watch(self, case: FailedDelivery, handle: Callable[[Delivery], Awaitable[None]], *, alone: bool) -> bool:
         """Move a delivery to quarantine and handle the copy. Returns whether there is one."""
         assert self._quarantine is not None
         if (watched := await self._quarantine.enter(case, alone=alone)) is None:
@@ -329,7 +329,7 @@ class Walk:
         """
         if self._deliveries(delivery) < DELIVERY_LIMIT // 2 or self._stopping.is_set():
             return False
-        case = Case(delivery, self.read_history(delivery), None, None)
+        case = FailedDelivery(delivery, self.read_history(delivery), None, None)
         self.settlement.requeue(case, mark_of(delivery), "redelivered often")
         return True
 

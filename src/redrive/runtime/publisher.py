@@ -17,9 +17,9 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, duration, milliseconds
 from redrive.runtime.clock import Clock
 from redrive.runtime.codecs import Codecs
+from redrive.runtime.events import Observer
 from redrive.runtime.message import current_message
-from redrive.runtime.observing import Observer
-from redrive.runtime.ports import Publishes
+from redrive.runtime.ports import PublisherPort
 from redrive.topology import ladder
 from redrive.topology.declared import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
@@ -27,7 +27,7 @@ from redrive.wire.properties import PERSISTENT, Properties
 Headers = dict[str, Any]
 
 
-class Around(Protocol):
+class PublishHook(Protocol):
     """Something that happens around a publish, and may write into its headers: a span of a trace."""
 
     def __call__(
@@ -50,13 +50,13 @@ class Publisher:
 
     def __init__(
         self,
-        broker: Publishes,
+        broker: PublisherPort,
         *,
         app: str,
         codecs: Codecs,
         clock: Clock,
         observer: Observer,
-        around: Around = nothing_around,
+        around: PublishHook = nothing_around,
         delayed_exchange: str | None = None,
     ) -> None:
         """`delayed_exchange`: where the broker has one."""

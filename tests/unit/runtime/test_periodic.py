@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.runtime.tidying import tidying
+from redrive.runtime.periodic import tidying
 
 
 class Chore:

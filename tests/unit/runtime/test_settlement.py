@@ -22,12 +22,12 @@ from redrive.recovery.verdict import Ending, RecoveryPolicy, RequeueVerdict
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.clock import SystemClock
 from redrive.runtime.codecs import Codecs
-from redrive.runtime.consuming import Walk
+from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer, Observers
 from redrive.runtime.handlers import Handler
 from redrive.runtime.message import current_message
-from redrive.runtime.observing import Observer, Observers, Outcome, Settled
-from redrive.runtime.ports import Waiter
-from redrive.runtime.settling import Case, Settlement
+from redrive.runtime.pipeline import DeliveryPipeline
+from redrive.runtime.ports import ConfirmCallback
+from redrive.runtime.settlement import FailedDelivery, VerdictExecutor
 from redrive.topology.expansion import Expanded
 from redrive.topology.snapshot import Server
 from redrive.wire.properties import Properties, decode_properties
@@ -47,9 +47,11 @@ class Broker:
         self.has_room = True
         self.holds_back = False
         self.refuses = False
-        self._unanswered: list[Waiter] = []
+        self._unanswered: list[ConfirmCallback] = []
 
-    def publish_now(self, exchange: str, routing_key: str, body: bytes, properties: Any, waiter: Waiter) -> bool:  # noqa: ARG002
+    def publish_now(
+        self, exchange: str, routing_key: str, body: bytes, properties: Any, waiter: ConfirmCallback
+    ) -> bool:  # noqa: ARG002
         if self.has_room:
             self.told.append("publish")
             self.published.append((exchange, routing_key, decode_properties(properties)))
@@ -115,27 +117,27 @@ class Watcher(Observer):
     """Sees what is told, and which message is handled then."""
 
     def __init__(self) -> None:
-        self.events: list[Settled] = []
+        self.events: list[DeliverySettled] = []
         self.bodies: list[bytes | None] = []
 
-    def settled(self, event: Settled) -> None:
+    def settled(self, event: DeliverySettled) -> None:
         message = current_message.get()
         self.events.append(event)
         self.bodies.append(message.body if message is not None else None)
 
 
-def walk_of(broker: Broker, function: Any = busy, watcher: Observer | None = None, **options: Any) -> Walk:
+def walk_of(broker: Broker, function: Any = busy, watcher: Observer | None = None, **options: Any) -> DeliveryPipeline:
     app = App("shop", broker="amqp://nowhere")
     app.consumer("orders", **options)(function)
     (spec,) = app.consumers
     observer, clock = Observers([watcher] if watcher is not None else []), SystemClock()
     names = Expanded(app.topology, spec.queue, Server((3, 10, 8)))
-    settlement = Settlement(spec, names, broker, observer, clock, app="shop", host="here", budget=lambda: BUDGET)
+    settlement = VerdictExecutor(spec, names, broker, observer, clock, app="shop", host="here", budget=lambda: BUDGET)
     handler = Handler(spec.function, codecs=Codecs(), given={}, threads=1)
-    return Walk(spec, handler, settlement, observer, clock, policy=RecoveryPolicy(spec.retry), quorum=False)
+    return DeliveryPipeline(spec, handler, settlement, observer, clock, policy=RecoveryPolicy(spec.retry), quorum=False)
 
 
-async def settle(walk: Walk, *deliveries: Delivery) -> None:
+async def settle(walk: DeliveryPipeline, *deliveries: Delivery) -> None:
     for delivery in deliveries:
         await walk(delivery)
     await walk.drained()
@@ -223,7 +225,7 @@ async def test_what_the_broker_refuses_goes_back_to_its_queue(
 
     assert broker.told[-2:] == ["publish", "nack requeue=True"]
     (event,) = watcher.events
-    assert (event.outcome, event.delay) == (Outcome.RELEASED, None)
+    assert (event.outcome, event.delay) == (DeliveryOutcome.RELEASED, None)
     assert event.reason.startswith("not handed over: ")
     assert event.error == "OSError: busy"
 
@@ -288,7 +290,7 @@ async def test_a_bug_is_reported_and_harms_neither_the_connection_nor_the_others
 async def test_a_copy_that_cannot_be_made_is_reported_and_its_original_goes_back(
     broker: Broker, redelivered: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.settling.retrying", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("redrive.runtime.settlement.retrying", lambda *_, **__: 1 / 0)
     monkeypatch.setattr("redrive.runtime.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
 
     await settle(walk_of(broker), broker.delivers(redelivered=redelivered))
@@ -348,7 +350,7 @@ async def test_a_handler_that_is_cancelled_has_not_failed(broker: Broker) -> Non
         await walking
 
     assert broker.told == ["nack requeue=True"]
-    assert [(event.outcome, event.reason) for event in watcher.events] == [(Outcome.RELEASED, "cancelled")]
+    assert [(event.outcome, event.reason) for event in watcher.events] == [(DeliveryOutcome.RELEASED, "cancelled")]
 
 
 @pytest.mark.parametrize("body", [b"no JSON", b"{}"])
@@ -459,11 +461,11 @@ def test_parking_by_reject_where_a_reject_is_a_retry_is_refused() -> None:
 # Quarantine ---------------------------------------------------------------------------------------
 
 
-def case_of(delivery: Delivery) -> Case:
-    return Case(delivery, NO_HISTORY, None, None)
+def case_of(delivery: Delivery) -> FailedDelivery:
+    return FailedDelivery(delivery, NO_HISTORY, None, None)
 
 
-async def move(walk: Walk, delivery: Delivery) -> bool:
+async def move(walk: DeliveryPipeline, delivery: Delivery) -> bool:
     case = case_of(delivery)
     return await walk.settlement.quarantine(case, "orders.quarantine.w", walk.settlement.marked_properties(case, MARK))
 
@@ -503,7 +505,7 @@ async def test_what_has_no_room_for_a_mark_is_parked_as_uncountable(broker: Brok
     await walk.drained()
 
     assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
-    assert [(event.outcome, event.reason) for event in watcher.events] == [(Outcome.PARKED, "uncountable")]
+    assert [(event.outcome, event.reason) for event in watcher.events] == [(DeliveryOutcome.PARKED, "uncountable")]
 
 
 async def test_pauses_go_on_growing_while_messages_are_only_moved(broker: Broker) -> None:
@@ -530,7 +532,7 @@ async def test_a_failed_message_without_room_for_the_count_is_parked_as_uncounta
     await settle(walk_of(broker, watcher=watcher, retry=Retry(attempts=3)), broker.delivers(full))
 
     assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
-    assert [(event.outcome, event.reason) for event in watcher.events] == [(Outcome.PARKED, "uncountable")]
+    assert [(event.outcome, event.reason) for event in watcher.events] == [(DeliveryOutcome.PARKED, "uncountable")]
 
 
 async def turns(count: int = 10) -> None:

@@ -33,11 +33,11 @@ from redrive.recovery.verdict import Ending
 from redrive.runtime.batch import Batch
 from redrive.runtime.cancellation import ends_task
 from redrive.runtime.codecs import Malformed
-from redrive.runtime.consuming import Walk
+from redrive.runtime.consumer_spec import BatchSpec
 from redrive.runtime.handlers import Handler
 from redrive.runtime.invocation import PartlyFailed
 from redrive.runtime.message import Message, current_message
-from redrive.runtime.specs import BatchSpec
+from redrive.runtime.pipeline import DeliveryPipeline
 from redrive.runtime.transactions import DatabaseUnavailable
 
 _SETTLED = object()  # in place of a body: the message is settled already
@@ -54,7 +54,7 @@ class _Gathered(NamedTuple):
 class Batching:
     """Gathers the deliveries of one consumer, and handles them together."""
 
-    def __init__(self, walk: Walk, spec: BatchSpec, prepare: Handler | None = None) -> None:
+    def __init__(self, walk: DeliveryPipeline, spec: BatchSpec, prepare: Handler | None = None) -> None:
         self._walk = walk
         self._spec = spec
         self._timeout = duration(spec.timeout).total_seconds()
@@ -237,7 +237,7 @@ class Batching:
         try:
             return self._spec.isolates(error)
         except Exception as bug:
-            self._walk.has_no_answer("isolate=", error, "handling the halves of the batch", bug)
+            self._walk.log_callback_error("isolate=", error, "handling the halves of the batch", bug)
             return True
 
     def _message_of(self, delivery: Delivery) -> Message:
@@ -258,7 +258,7 @@ class Preparation:
 
     def __init__(
         self,
-        walk: Walk,
+        walk: DeliveryPipeline,
         handler: Handler,
         processors: int,
         message_of: Callable[[Delivery], Message],
@@ -357,7 +357,7 @@ class Preparation:
         return f"<Preparation waiting={len(self._waiting)} running={len(self._running)}/{self._processors}>"
 
 
-def _read(delivery: Delivery, handler: Handler, walk: Walk) -> Any:
+def _read(delivery: Delivery, handler: Handler, walk: DeliveryPipeline) -> Any:
     """Return the body as a handler wants it; or park the message, if it cannot be read."""
     try:
         return handler.read(delivery.body, delivery.raw_properties)
