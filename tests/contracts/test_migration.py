@@ -8,7 +8,7 @@ import pytest
 from contracts.observing import drained, gone, take
 from redrive.client import Connection
 from redrive.errors import AccessRefused, PreconditionFailed
-from redrive.inspection.management import Management, ManagementWatcher
+from redrive.inspection.management import Management, ManagementMonitor
 from redrive.testing import Endpoint
 from redrive.wire.methods.queue import QueueDeclare, QueueDelete
 
@@ -153,7 +153,7 @@ async def test_a_queue_that_is_neither_empty_nor_unused_is_kept_for_not_being_em
 async def test_rabbitmq_tells_who_consumes_and_how_much_is_in_hands(rabbitmq: Endpoint, kind: str) -> None:
     """Late: up to ten seconds."""
     management = Management(f"http://guest:guest@127.0.0.1:{rabbitmq.management_port}")
-    watcher = ManagementWatcher(management, "/")
+    watcher = ManagementMonitor(management, "/")
     queue = f"watched {kind}"
     async with Connection(rabbitmq.url) as connection:
         await connection.declare_queue(queue, arguments={"x-queue-type": kind})

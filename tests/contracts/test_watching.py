@@ -13,12 +13,12 @@ from redrive.admin.notifications import Kind, Notice, Notifier
 from redrive.admin.service import Service
 from redrive.cli.dlq.telling import look
 from redrive.client import Connection
-from redrive.inspection.embedded import EmbeddedWatcher
-from redrive.inspection.management import Management, ManagementWatcher
-from redrive.runtime.migration import migrate
-from redrive.runtime.migration_ports import Terms, Watcher
+from redrive.inspection.embedded import EmbeddedMonitor
+from redrive.inspection.management import Management, ManagementMonitor
+from redrive.migration.ports import MigrationOptions, QueueMonitor
+from redrive.migration.run import migrate
+from redrive.migration.steps import migrated_queue
 from redrive.topology import Definitions, QueueDefinition
-from redrive.topology.migration import migrated_queue
 
 QUICK = timedelta(milliseconds=50)
 
@@ -56,12 +56,12 @@ async def test_what_a_migration_moves_is_not_new(
     notifier = Notifier(interval=timedelta(microseconds=1))
     backlogs = await look(service, (DLQ,), notifier) if begins == "before" else None
     seen = told(notifier, service)
-    watcher: Watcher = EmbeddedWatcher(connection)
+    watcher: QueueMonitor = EmbeddedMonitor(connection)
     if "rabbitmq" in request.node.name:
         management = Management(request.getfixturevalue("management_url"))
-        watcher = ManagementWatcher(management, connection.url.virtual_host, lag=timedelta(seconds=0.5))
+        watcher = ManagementMonitor(management, connection.url.virtual_host, lag=timedelta(seconds=0.5))
     wanted = Definitions.of([], [QueueDefinition(DLQ, arguments={"x-queue-type": "classic", "x-max-length": 1000})])
-    terms = Terms(settle=QUICK, youth=QUICK)
+    terms = MigrationOptions(settle=QUICK, youth=QUICK)
 
     migrating = asyncio.create_task(migrate(DLQ, wanted, connection, watcher, terms, user="guest"))
     depths = set()

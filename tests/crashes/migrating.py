@@ -17,10 +17,10 @@ import msgspec
 from crashes.mortal import Mortal
 from redrive.client import Connection
 from redrive.errors import ConnectionFailed, MigrationPaused, MigrationRefused
-from redrive.inspection.embedded import EmbeddedWatcher
-from redrive.inspection.management import Management, ManagementWatcher
-from redrive.runtime.migration import migrate
-from redrive.runtime.migration_ports import Terms, Watcher
+from redrive.inspection.embedded import EmbeddedMonitor
+from redrive.inspection.management import Management, ManagementMonitor
+from redrive.migration.ports import MigrationOptions, QueueMonitor
+from redrive.migration.run import migrate
 from redrive.topology.definitions import Definitions
 
 
@@ -47,7 +47,7 @@ def say(words: str) -> None:
 
 async def main(order: Order) -> int:
     seconds = timedelta(seconds=1)
-    terms = Terms(
+    terms = MigrationOptions(
         wait_for_consumers=True,
         attempts=50,
         window=order.window,
@@ -70,11 +70,11 @@ async def main(order: Order) -> int:
     return 0
 
 
-def watcher(order: Order, connection: Connection) -> Watcher:
+def watcher(order: Order, connection: Connection) -> QueueMonitor:
     if order.management is None:
-        return EmbeddedWatcher(connection)
+        return EmbeddedMonitor(connection)
     lag = timedelta(seconds=order.lag)
-    return ManagementWatcher(Management(order.management), connection.url.virtual_host, lag=lag)
+    return ManagementMonitor(Management(order.management), connection.url.virtual_host, lag=lag)
 
 
 if __name__ == "__main__":

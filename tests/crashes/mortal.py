@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import RedriveError
-from redrive.runtime.migration_ports import Deliveries
+from redrive.migration.ports import Deliveries
 from redrive.wire.method import Method
 from redrive.wire.methods.queue import QueueDeclare
 

@@ -38,10 +38,10 @@ from crashes.mortal import Dead, Mortal
 from redrive.client import Connection, Delivery, Properties
 from redrive.client.url import BrokerURL
 from redrive.errors import ConnectionLost, NotPublished, PublishUnknown
-from redrive.inspection.embedded import EmbeddedWatcher
-from redrive.inspection.management import Management, ManagementWatcher
-from redrive.runtime.migration import migrate
-from redrive.runtime.migration_ports import Terms, Watcher
+from redrive.inspection.embedded import EmbeddedMonitor
+from redrive.inspection.management import Management, ManagementMonitor
+from redrive.migration.ports import MigrationOptions, QueueMonitor
+from redrive.migration.run import migrate
 from redrive.testing import RabbitMQ
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology.definitions import BindingDefinition, Definitions, QueueDefinition
@@ -88,11 +88,11 @@ class Site:
     url: str
     management: str | None = None
 
-    def watcher(self, connection: Connection) -> Watcher:
+    def watcher(self, connection: Connection) -> QueueMonitor:
         if self.management is None:
-            return EmbeddedWatcher(connection)
+            return EmbeddedMonitor(connection)
         vhost = connection.url.virtual_host
-        return ManagementWatcher(Management(self.management), vhost, lag=timedelta(seconds=0.5))
+        return ManagementMonitor(Management(self.management), vhost, lag=timedelta(seconds=0.5))
 
 
 @dataclass
@@ -220,7 +220,7 @@ async def a_task(
 
     connection = await Connection(site.url, name="migration").open()
     mortal = Mortal(connection, die_before=die_before, die=lambda: _cut(connection))
-    terms = Terms(
+    terms = MigrationOptions(
         wait_for_consumers=True, attempts=50, window=WINDOW, settle=timedelta(seconds=0.02), youth=timedelta(0)
     )
     try:
@@ -328,9 +328,9 @@ def broker() -> Iterator[ThreadedBroker]:
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded broker has nothing under way that one would have to wait for."""
-    monkeypatch.setattr("redrive.runtime.carrying._QUIET", 0.01)
-    monkeypatch.setattr("redrive.runtime.carrying._PATIENCE", 0.02)
-    monkeypatch.setattr("redrive.runtime.migration_journal._PATIENCE", 0.02)
+    monkeypatch.setattr("redrive.migration.transfer._QUIET", 0.01)
+    monkeypatch.setattr("redrive.migration.transfer._PATIENCE", 0.02)
+    monkeypatch.setattr("redrive.migration.journal._PATIENCE", 0.02)
 
 
 def embedded_site(broker: ThreadedBroker) -> Site:

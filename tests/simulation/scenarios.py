@@ -16,12 +16,12 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection, Properties
 from redrive.errors import MigrationPaused, MigrationRefused, PublishError
-from redrive.inspection.embedded import EmbeddedWatcher, read_status
+from redrive.inspection.embedded import EmbeddedMonitor, read_status
+from redrive.migration.ports import MigrationOptions
+from redrive.migration.run import migrate
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import RetryRoute
 from redrive.runtime.dlq.operation import Kind, Order
-from redrive.runtime.migration import migrate
-from redrive.runtime.migration_ports import Terms
 from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
@@ -348,7 +348,7 @@ class Migrating(Scenario):
 
     name = "migrate"
     messages = 3
-    terms = Terms(window=2, settle=timedelta(seconds=0.02), youth=timedelta(0))
+    terms = MigrationOptions(window=2, settle=timedelta(seconds=0.02), youth=timedelta(0))
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -369,7 +369,7 @@ class Migrating(Scenario):
         async with Connection(self.world.url, name="migration") as connection:
             while not self.migrated:
                 with suppress(MigrationPaused, MigrationRefused):  # which say to run it again
-                    watcher = EmbeddedWatcher(connection)
+                    watcher = EmbeddedMonitor(connection)
                     await migrate(QUEUE, self.wanted, connection, watcher, self.terms, user="guest", tell=_nobody)
                     life = this_life()
                     self.migrated = life is not None and not life.dead

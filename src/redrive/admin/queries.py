@@ -41,6 +41,7 @@ from redrive.errors import (
     RedriveError,
     TransformFailed,
 )
+from redrive.migration.steps import MigrationNames, migrated_queue
 from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq import looking, planning
@@ -56,7 +57,6 @@ from redrive.runtime.dlq.transforming import Transform, transformed
 from redrive.store.audit import Audit
 from redrive.store.operations import OperationsStore
 from redrive.topology.dead_ends import is_named_after
-from redrive.topology.migration import Names, migrated_queue
 from redrive.topology.peeking import PeekSafety
 
 log = logging.getLogger("redrive.admin")
@@ -433,7 +433,7 @@ async def _depth(view: ConnectedTarget, queue: str) -> int | None:
 
 
 async def _is_migrated(view: ConnectedTarget, queue: str | None) -> bool:
-    return queue is not None and await _depth(view, Names(queue).journal) is not None
+    return queue is not None and await _depth(view, MigrationNames(queue).journal) is not None
 
 
 def _patient(order: Order, view: ConnectedTarget) -> Order:

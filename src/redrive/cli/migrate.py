@@ -27,15 +27,15 @@ from redrive.errors import (
     NotPublished,
     PublishUnknown,
 )
-from redrive.inspection.embedded import EmbeddedWatcher
-from redrive.inspection.management import Management, ManagementWatcher
+from redrive.inspection.embedded import EmbeddedMonitor
+from redrive.inspection.management import Management, ManagementMonitor
+from redrive.migration.plan import MigrationPlan
+from redrive.migration.ports import MigrationOptions, MigrationResult, QueueMonitor
+from redrive.migration.run import migrate as carry_out
+from redrive.migration.run import prospect
 from redrive.protocol.handshake import PlainAuth
 from redrive.recovery.durations import duration
-from redrive.runtime.migration import migrate as carry_out
-from redrive.runtime.migration import prospect
-from redrive.runtime.migration_ports import Result, Terms, Watcher
 from redrive.text import did_you_mean, pluralise
-from redrive.topology.migration_plan import MigrationPlan
 
 _BROKEN_OFF = (ConnectionLost, ConnectionClosed, ConnectionFailed, PublishUnknown, NotPublished)
 
@@ -81,7 +81,7 @@ def migrate(
     interrupts it: run it again, and it goes on. See docs/migration.md.
     """
     target = load_target(app, broker, management)
-    terms = Terms(
+    terms = MigrationOptions(
         wait_for_consumers=wait_for_consumers,
         timeout=duration(timeout, "--timeout") if timeout is not None else None,
         allow_reorder=allow_reorder,
@@ -138,7 +138,7 @@ async def _prospect(target: BrokerTarget, queue: str) -> MigrationPlan | None:
             raise
 
 
-async def _migrate(target: BrokerTarget, queue: str, terms: Terms) -> Result:
+async def _migrate(target: BrokerTarget, queue: str, terms: MigrationOptions) -> MigrationResult:
     async with target.looking(name="redrive topology migrate") as connected:
         connection, watcher = connected.connection, _watcher(target, connected)
         credentials = connection.url.credentials
@@ -146,11 +146,11 @@ async def _migrate(target: BrokerTarget, queue: str, terms: Terms) -> Result:
         return await carry_out(queue, connected.wanted, connection, watcher, terms, user=user, tell=note)
 
 
-def _watcher(target: BrokerTarget, connected: ConnectedTarget) -> Watcher:
+def _watcher(target: BrokerTarget, connected: ConnectedTarget) -> QueueMonitor:
     if target.management is not None:
-        return ManagementWatcher(Management(target.management), connected.connection.url.virtual_host)
+        return ManagementMonitor(Management(target.management), connected.connection.url.virtual_host)
     if connected.snapshot.complete:
-        return EmbeddedWatcher(connected.connection)
+        return EmbeddedMonitor(connected.connection)
     raise ConfigurationError(
         "the bindings of a queue must be known to migrate it, and plain AMQP cannot list them: give --management"
     )
@@ -212,7 +212,7 @@ def _as_data(queue: str, plan: MigrationPlan | None) -> dict[str, Any]:
     }
 
 
-def _show_result(result: Result, json: bool) -> None:
+def _show_result(result: MigrationResult, json: bool) -> None:
     if json:
         as_json(result)
         return

@@ -27,7 +27,7 @@ async def read_status(connection: Connection) -> BrokerSnapshot:
     return snapshot_of_rows(server_of(connection), rows["exchanges"], rows["queues"], rows["bindings"])
 
 
-class EmbeddedWatcher:
+class EmbeddedMonitor:
     """What a migration asks about the queues of the embedded broker."""
 
     lag = timedelta(0)

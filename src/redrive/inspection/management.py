@@ -174,7 +174,7 @@ def _state(row: _Row, server: Server) -> QueueState:
 # Watching -----------------------------------------------------------------------------------------
 
 
-class ManagementWatcher:
+class ManagementMonitor:
     """What a migration asks about the queues of a virtual host."""
 
     def __init__(self, management: Management, vhost: str, *, lag: timedelta = LAG) -> None:

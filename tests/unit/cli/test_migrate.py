@@ -13,7 +13,7 @@ from redrive.cli import main
 from redrive.cli import migrate as module
 from redrive.client import Connection
 from redrive.inspection.embedded import read_status
-from redrive.runtime.migration_ports import Terms
+from redrive.migration.ports import MigrationOptions
 from redrive.testing import Endpoint, free_port
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology.definitions import Definitions
@@ -246,10 +246,10 @@ def test_ctrl_c_says_how_to_go_on(url: str, app: str, monkeypatch: pytest.Monkey
 
 
 def test_what_is_asked_for_reaches_the_migration(url: str, app: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Terms] = []
+    seen: list[MigrationOptions] = []
 
     async def carry_out(*arguments: object, **_: object) -> None:
-        seen.extend(one for one in arguments if isinstance(one, Terms))
+        seen.extend(one for one in arguments if isinstance(one, MigrationOptions))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "carry_out", carry_out)

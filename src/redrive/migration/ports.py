@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class MigrationOptions:
     """The conditions on which a queue is migrated."""
 
     wait_for_consumers: bool = False  # else it is refused while there are any
@@ -33,7 +33,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Result:
+class MigrationResult:
     """What a migration did."""
 
     queue: str
@@ -69,7 +69,7 @@ class Migrator(PublisherPort, Protocol):
     ) -> Deliveries: ...
 
 
-class Watcher(Protocol):
+class QueueMonitor(Protocol):
     """Sees what plain AMQP does not tell."""
 
     @property

@@ -9,15 +9,15 @@ import pytest
 
 from redrive.client import Connection, Delivery, LinkState, Properties
 from redrive.errors import ConnectionLost, MigrationPaused, MigrationRefused, PublishUnknown
-from redrive.inspection.embedded import EmbeddedWatcher
-from redrive.runtime.migration import migrate, prospect
-from redrive.runtime.migration_ports import Result, Terms
+from redrive.inspection.embedded import EmbeddedMonitor
+from redrive.migration.ports import MigrationOptions, MigrationResult
+from redrive.migration.run import migrate, prospect
+from redrive.migration.steps import MigrationNames, MigrationRecord, MigrationStep
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
-from redrive.topology.migration import Names, Record, Step
 from redrive.topology.snapshot import BrokerSnapshot, QueueState
 
-NAMES = Names("orders")
+NAMES = MigrationNames("orders")
 QUICK = timedelta(milliseconds=10)
 CLASSIC = {"x-queue-type": "classic"}
 WANTED = {**CLASSIC, "x-message-ttl": 3_600_000}
@@ -27,9 +27,9 @@ WISH = Definitions.of(queues=[QueueDefinition("orders", arguments=WANTED)], bind
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.runtime.carrying._QUIET", 0.01)
-    monkeypatch.setattr("redrive.runtime.carrying._PATIENCE", 0.01)
-    monkeypatch.setattr("redrive.runtime.migration_journal._PATIENCE", 0.01)
+    monkeypatch.setattr("redrive.migration.transfer._QUIET", 0.01)
+    monkeypatch.setattr("redrive.migration.transfer._PATIENCE", 0.01)
+    monkeypatch.setattr("redrive.migration.journal._PATIENCE", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,9 @@ async def other(url: str) -> AsyncIterator[Connection]:
         yield connection
 
 
-async def run(connection: Connection, wish: Definitions = WISH, watcher: Any = None, **terms: Any) -> Result:
-    chosen = Terms(**{"settle": QUICK, "youth": QUICK, **terms})
-    return await migrate("orders", wish, connection, watcher or EmbeddedWatcher(connection), chosen, user="guest")
+async def run(connection: Connection, wish: Definitions = WISH, watcher: Any = None, **terms: Any) -> MigrationResult:
+    chosen = MigrationOptions(**{"settle": QUICK, "youth": QUICK, **terms})
+    return await migrate("orders", wish, connection, watcher or EmbeddedMonitor(connection), chosen, user="guest")
 
 
 async def content(connection: Connection, queue: str = "orders") -> list[int]:
@@ -75,16 +75,16 @@ async def content(connection: Connection, queue: str = "orders") -> list[int]:
 
 
 async def everything(connection: Connection) -> Definitions:
-    return (await EmbeddedWatcher(connection).snapshot()).definitions
+    return (await EmbeddedMonitor(connection).snapshot()).definitions
 
 
-async def leave_undone(connection: Connection, record: Record) -> None:
+async def leave_undone(connection: Connection, record: MigrationRecord) -> None:
     """As if a process had died in a step."""
     await connection.declare_queue(NAMES.journal, arguments=CLASSIC)
     await connection.publish("", NAMES.journal, record.encode())
 
 
-class Intruder(EmbeddedWatcher):
+class Intruder(EmbeddedMonitor):
     """Something happens whenever the migration looks at the broker."""
 
     def __init__(self, connection: Connection, *deeds: Callable[[], Any]) -> None:
@@ -126,7 +126,7 @@ async def test_a_queue_that_is_as_wanted_is_left_alone(connection: Connection) -
 async def test_looking_ahead_changes_nothing(connection: Connection) -> None:
     before = await everything(connection)
 
-    plan = await prospect("orders", WISH, connection, EmbeddedWatcher(connection))
+    plan = await prospect("orders", WISH, connection, EmbeddedMonitor(connection))
 
     assert plan is not None
     assert plan.is_needed
@@ -217,7 +217,9 @@ async def test_the_lock_is_free_when_a_migration_was_refused(connection: Connect
     assert (await run(other)).migrated
 
 
-@pytest.mark.parametrize("body", [b"hello", Record(Step.EMPTY, QueueDefinition("q"), QueueDefinition("q")).encode()])
+@pytest.mark.parametrize(
+    "body", [b"hello", MigrationRecord(MigrationStep.EMPTY, QueueDefinition("q"), QueueDefinition("q")).encode()]
+)
 async def test_a_journal_that_is_not_ours_is_not_touched(connection: Connection, body: bytes) -> None:
     await connection.declare_queue(NAMES.journal, arguments=CLASSIC)
     await connection.publish("", NAMES.journal, body)
@@ -253,7 +255,7 @@ async def test_arguments_that_the_broker_refuses_are_found_out_before_anything_c
 async def test_a_policy_that_would_take_waiting_messages_away_is_found_out_before_anything_changes(
     connection: Connection,
 ) -> None:
-    class Policed(EmbeddedWatcher):
+    class Policed(EmbeddedMonitor):
         async def snapshot(self) -> BrokerSnapshot:
             seen = await super().snapshot()
             state = QueueState(policy="short", effective_policy={"message-ttl": 5})
@@ -293,8 +295,8 @@ async def test_it_waits_for_consumers_if_it_is_told_to(connection: Connection, o
         "orders",
         WISH,
         connection,
-        EmbeddedWatcher(connection),
-        Terms(wait_for_consumers=True, settle=QUICK),
+        EmbeddedMonitor(connection),
+        MigrationOptions(wait_for_consumers=True, settle=QUICK),
         tell=said,
     )
     running = asyncio.create_task(work)
@@ -309,8 +311,8 @@ async def test_it_waits_for_consumers_if_it_is_told_to(connection: Connection, o
 async def test_until_they_have_stopped_the_consumers_go_on_as_before(connection: Connection, other: Connection) -> None:
     said = Words()
     consumer = await other.consume("orders")
-    terms = Terms(wait_for_consumers=True, settle=QUICK)
-    work = migrate("orders", WISH, connection, EmbeddedWatcher(connection), terms, tell=said)
+    terms = MigrationOptions(wait_for_consumers=True, settle=QUICK)
+    work = migrate("orders", WISH, connection, EmbeddedMonitor(connection), terms, tell=said)
     running = asyncio.create_task(work)
     await said.heard("waiting")
 
@@ -332,7 +334,7 @@ async def test_it_waits_for_messages_that_are_in_somebodys_hands(connection: Con
     said = Words()
     held = await other.get("orders")
     assert held is not None
-    work = migrate("orders", WISH, connection, EmbeddedWatcher(connection), Terms(settle=QUICK), tell=said)
+    work = migrate("orders", WISH, connection, EmbeddedMonitor(connection), MigrationOptions(settle=QUICK), tell=said)
     running = asyncio.create_task(work)
 
     await said.heard("waiting: 1 of its messages are in somebody's hands")
@@ -360,7 +362,7 @@ async def test_after_the_timeout_it_can_be_resumed_and_everything_works_meanwhil
 
 
 async def test_a_broker_that_does_not_say_who_holds_messages_is_believed_after_a_while(connection: Connection) -> None:
-    class Silent(EmbeddedWatcher):
+    class Silent(EmbeddedMonitor):
         lag = timedelta(milliseconds=20)
 
         async def held(self, _: str) -> int | None:
@@ -467,8 +469,8 @@ async def test_nothing_is_done_after_the_connection_was_lost(connection: Connect
 
 async def prepare_switch(connection: Connection, *, left: Sequence[int], direct: Sequence[int]) -> None:
     """As a process leaves it that died after the switch: 0 to 2 carried, some left in the gate, some come since."""
-    record = Record(
-        Step.SWITCH,
+    record = MigrationRecord(
+        MigrationStep.SWITCH,
         QueueDefinition("orders", arguments=CLASSIC),
         QueueDefinition("orders", arguments=WANTED),
         bindings=(BOUND,),
@@ -539,7 +541,7 @@ async def test_a_consumer_that_comes_too_early_stops_the_retreat(
     connection: Connection, other: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would take messages whose order is being rebuilt."""
-    monkeypatch.setattr("redrive.runtime.carrying._TRIES", 3)
+    monkeypatch.setattr("redrive.migration.transfer._TRIES", 3)
     await prepare_switch(connection, left=[3], direct=[4])
 
     async def keep(_: Delivery) -> None:
@@ -557,12 +559,12 @@ async def test_a_consumer_that_comes_too_early_stops_the_retreat(
 async def test_a_consumer_that_comes_too_early_is_waited_for_if_it_is_told_to(
     connection: Connection, other: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.carrying._TRIES", 3)
+    monkeypatch.setattr("redrive.migration.transfer._TRIES", 3)
     await prepare_switch(connection, left=[3], direct=[4])
     said = Words()
     consumer = await other.consume("orders", prefetch=1)
-    terms = Terms(wait_for_consumers=True, settle=QUICK)
-    work = migrate("orders", WISH, connection, EmbeddedWatcher(connection), terms, user="guest", tell=said)
+    terms = MigrationOptions(wait_for_consumers=True, settle=QUICK)
+    work = migrate("orders", WISH, connection, EmbeddedMonitor(connection), terms, user="guest", tell=said)
     running = asyncio.create_task(work)
 
     await said.heard("waiting: 1 consumer is attached to it")
@@ -577,8 +579,8 @@ async def test_a_consumer_that_comes_too_early_is_waited_for_if_it_is_told_to(
 
 async def test_of_two_records_the_later_one_counts(connection: Connection) -> None:
     old, new = QueueDefinition("orders", arguments=CLASSIC), QueueDefinition("orders", arguments=WANTED)
-    first = Record(Step.PREPARE, old, new, bindings=(BOUND,))
-    await leave_undone(connection, first.then(Step.DETOUR))
+    first = MigrationRecord(MigrationStep.PREPARE, old, new, bindings=(BOUND,))
+    await leave_undone(connection, first.then(MigrationStep.DETOUR))
     await leave_undone(connection, first)
 
     with pytest.raises(MigrationPaused, match=r"'detour'.*no exchange 'migrating.orders'"):  # nothing was prepared
@@ -608,9 +610,9 @@ async def test_an_empty_journal_goes_when_there_is_nothing_to_do(connection: Con
 
 async def test_one_that_was_begun_is_seen_from_afar(connection: Connection) -> None:
     old, new = QueueDefinition("orders", arguments=CLASSIC), QueueDefinition("orders", arguments=WANTED)
-    await leave_undone(connection, Record(Step.PREPARE, old, new, bindings=(BOUND,)))
+    await leave_undone(connection, MigrationRecord(MigrationStep.PREPARE, old, new, bindings=(BOUND,)))
 
-    assert await prospect("orders", WISH, connection, EmbeddedWatcher(connection)) is None
+    assert await prospect("orders", WISH, connection, EmbeddedMonitor(connection)) is None
     assert (await connection.queue_info(NAMES.journal)).messages == 1
 
 
@@ -621,7 +623,7 @@ async def test_a_beginning_of_which_nobody_knows_whether_it_was_written_down_is_
         raise PublishUnknown("", NAMES.journal, "sent, but not confirmed before the end")
 
     with monkeypatch.context() as patch:
-        patch.setattr("redrive.runtime.migration_journal.Journal.write", unknown)
+        patch.setattr("redrive.migration.journal.MigrationJournal.write", unknown)
         with pytest.raises(MigrationPaused, match="Run it again to go on"):
             await run(connection)
 

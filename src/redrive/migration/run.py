@@ -1,4 +1,4 @@
-"""Give a queue other arguments: the steps of `redrive.topology.migration`, carried out.
+"""Give a queue other arguments: the steps of `redrive.migration.steps`, carried out.
 
     await migrate("q.orders", wanted, connection, watcher)
 
@@ -29,21 +29,14 @@ from redrive.errors import (
     RedriveError,
     ResourceLocked,
 )
-from redrive.runtime.carrying import Choice, Lane, Pump
-from redrive.runtime.migration_journal import Journal, locked
-from redrive.runtime.migration_ports import Migrator, Result, Terms, Watcher
-from redrive.runtime.operations import Operations, Usage
-from redrive.topology.definitions import (
-    BindingDefinition,
-    Definition,
-    Definitions,
-    ExchangeDefinition,
-    QueueDefinition,
-)
-from redrive.topology.migration import (
-    Names,
-    Record,
-    Step,
+from redrive.migration.calls import MigrationCalls, QueueUsage
+from redrive.migration.journal import MigrationJournal, locked
+from redrive.migration.plan import MigrationPlan, plan_migration
+from redrive.migration.ports import MigrationOptions, MigrationResult, Migrator, QueueMonitor
+from redrive.migration.steps import (
+    MigrationNames,
+    MigrationRecord,
+    MigrationStep,
     detour,
     direct_bindings,
     entrance,
@@ -54,7 +47,14 @@ from redrive.topology.migration import (
     waiting_arguments,
     was_carried,
 )
-from redrive.topology.migration_plan import MigrationPlan, plan_migration
+from redrive.migration.transfer import Choice, QueueTransfer, TransferRoute
+from redrive.topology.definitions import (
+    BindingDefinition,
+    Definition,
+    Definitions,
+    ExchangeDefinition,
+    QueueDefinition,
+)
 from redrive.topology.plan import differences_between
 
 Tell: TypeAlias = Callable[[str], None]
@@ -69,9 +69,9 @@ _TOO_BUSY = (
 )
 
 
-async def prospect(queue: str, wanted: Definitions, broker: Migrator, watcher: Watcher) -> MigrationPlan | None:
+async def prospect(queue: str, wanted: Definitions, broker: Migrator, watcher: QueueMonitor) -> MigrationPlan | None:
     """What `migrate` would do. Changes nothing. None: a migration was begun, and would be resumed."""
-    if await Operations(broker).ready(Names(queue).journal):
+    if await MigrationCalls(broker).ready(MigrationNames(queue).journal):
         return None
     return plan_migration(queue, wanted, await watcher.snapshot())
 
@@ -80,20 +80,20 @@ async def migrate(
     queue: str,
     wanted: Definitions,
     broker: Migrator,
-    watcher: Watcher,
-    terms: Terms = Terms(),  # noqa: B008 - frozen
+    watcher: QueueMonitor,
+    terms: MigrationOptions = MigrationOptions(),  # noqa: B008 - frozen
     *,
     user: str | None = None,
     tell: Tell = lambda _: None,
-) -> Result:
+) -> MigrationResult:
     """Give a queue its wanted arguments, or go on with what was begun.
 
     `user` is the one under whom messages are published here. Raises `MigrationRefused` when nothing was changed, and
     `MigrationPaused` when it stopped half-way.
     """
-    operations, names = Operations(broker), Names(queue)
+    operations, names = MigrationCalls(broker), MigrationNames(queue)
     async with locked(operations, names):
-        journal = Journal(operations, names)
+        journal = MigrationJournal(operations, names)
         migration = Migration(operations, watcher, journal, names, terms, user=user, tell=tell)
         try:
             record = await journal.read()
@@ -110,16 +110,16 @@ async def migrate(
 class Migration:
     def __init__(
         self,
-        operations: Operations,
-        watcher: Watcher,
-        journal: Journal,
-        names: Names,
-        terms: Terms,
+        operations: MigrationCalls,
+        watcher: QueueMonitor,
+        journal: MigrationJournal,
+        names: MigrationNames,
+        terms: MigrationOptions,
         *,
         user: str | None,
         tell: Tell,
     ) -> None:
-        self.result = Result(names.queue)
+        self.result = MigrationResult(names.queue)
         self._operations = operations
         self._watcher = watcher
         self._journal = journal
@@ -129,22 +129,22 @@ class Migration:
         self._tell = tell
         self._is_unused = False  # was the old queue seen unused in this life?
         self._rounds = 0  # how often it was not empty when it was to be deleted
-        self._steps: dict[Step, Callable[[Record], Awaitable[Record | None]]] = {
-            Step.PREPARE: self._prepare,
-            Step.DETOUR: self._detour,
-            Step.DIVERT: self._divert,
-            Step.EMPTY: self._empty,
-            Step.REPLACE: self._replace,
-            Step.RETURN: self._return,
-            Step.SWITCH: self._switch,
-            Step.RETREAT: self._retreat,
-            Step.RESTORE: self._restore,
-            Step.CLEAN: self._clean,
+        self._steps: dict[MigrationStep, Callable[[MigrationRecord], Awaitable[MigrationRecord | None]]] = {
+            MigrationStep.PREPARE: self._prepare,
+            MigrationStep.DETOUR: self._detour,
+            MigrationStep.DIVERT: self._divert,
+            MigrationStep.EMPTY: self._empty,
+            MigrationStep.REPLACE: self._replace,
+            MigrationStep.RETURN: self._return,
+            MigrationStep.SWITCH: self._switch,
+            MigrationStep.RETREAT: self._retreat,
+            MigrationStep.RESTORE: self._restore,
+            MigrationStep.CLEAN: self._clean,
         }
 
     # The way through ----------------------------------------------------------------------------------
 
-    async def begin(self, wanted: Definitions) -> Record | None:
+    async def begin(self, wanted: Definitions) -> MigrationRecord | None:
         """The first record, written down; None if the queue is as wanted."""
         snapshot = await self._watcher.snapshot()
         plan = plan_migration(self._names.queue, wanted, snapshot)
@@ -166,18 +166,18 @@ class Migration:
         await self._journal.write(plan.record)
         return plan.record
 
-    async def run(self, record: Record) -> None:
+    async def run(self, record: MigrationRecord) -> None:
         if self.result.resumed:
             self._tell(f"going on with step {str(record.step)!r} of a migration that was begun")
             await self._settle()  # what a dead process held must be back in its queues
-        following: Record | None = record
+        following: MigrationRecord | None = record
         while following is not None:
             record = following
             self._tell(f"{record.step}: {explain(record.step, record)}")
             following = await self._do(record)
         self.result.migrated = True
 
-    async def _do(self, record: Record) -> Record | None:
+    async def _do(self, record: MigrationRecord) -> MigrationRecord | None:
         """One step; what follows is written down before it begins."""
         try:
             following = await self._steps[record.step](record)
@@ -193,7 +193,7 @@ class Migration:
 
     # Before anything changes --------------------------------------------------------------------------
 
-    async def _prepare(self, record: Record) -> Record:
+    async def _prepare(self, record: MigrationRecord) -> MigrationRecord:
         made: list[Definition] = []
         try:
             # Does the broker accept the wanted arguments? When the old queue is gone it is too late to find out.
@@ -208,9 +208,9 @@ class Migration:
             await self._withdraw(record, made)
             reasons = error.reasons if isinstance(error, MigrationRefused) else [f"the broker refuses it: {error}"]
             raise MigrationRefused(self._names.queue, reasons) from error
-        return record.then(Step.DETOUR)
+        return record.then(MigrationStep.DETOUR)
 
-    async def _make_helpers(self, record: Record, made: list[Definition]) -> None:
+    async def _make_helpers(self, record: MigrationRecord, made: list[Definition]) -> None:
         server = (await self._watcher.snapshot()).server
         for definition in helpers(record, server):
             await self._operations.make(definition)
@@ -219,7 +219,7 @@ class Migration:
         if reasons := harm(record, await self._watcher.snapshot()):
             raise MigrationRefused(self._names.queue, reasons)
 
-    async def _withdraw(self, record: Record, made: list[Definition]) -> None:
+    async def _withdraw(self, record: MigrationRecord, made: list[Definition]) -> None:
         """Nothing has changed yet, so all can be as if nothing had begun."""
         kind = record.wanted.type
         for definition in made:
@@ -239,18 +239,18 @@ class Migration:
 
     # From the old ways to the router ------------------------------------------------------------------
 
-    async def _detour(self, record: Record) -> Record:
+    async def _detour(self, record: MigrationRecord) -> MigrationRecord:
         await self._make_unless_gone(entrance(self._names), f"queue '{self._names.queue}'")
         for _ in range(_ROUNDS):
             await self._lay_detours(record)
             direct = direct_bindings((await self._watcher.snapshot()).definitions, self._names)
             if not direct:
-                return record.then(Step.DIVERT)
+                return record.then(MigrationStep.DIVERT)
             if late := self._unknown(direct, record):
                 record = await self._adopt(late, record)
         raise self._paused(record, f"{direct[0]} comes back, or AMQP cannot take it away: delete it by other means")
 
-    async def _lay_detours(self, record: Record) -> None:
+    async def _lay_detours(self, record: MigrationRecord) -> None:
         for binding in record.bindings:
             await self._make_unless_gone(detour(binding, self._names), f"exchange '{binding.source}'")
             await self._operations.unbind(binding)
@@ -265,11 +265,11 @@ class Migration:
             self._tell(f"{end} is gone: somebody deleted it")
 
     @staticmethod
-    def _unknown(bindings: tuple[BindingDefinition, ...], record: Record) -> tuple[BindingDefinition, ...]:
+    def _unknown(bindings: tuple[BindingDefinition, ...], record: MigrationRecord) -> tuple[BindingDefinition, ...]:
         known = {binding.key for binding in record.bindings}
         return tuple(binding for binding in bindings if binding.key not in known)
 
-    async def _adopt(self, bindings: tuple[BindingDefinition, ...], record: Record) -> Record:
+    async def _adopt(self, bindings: tuple[BindingDefinition, ...], record: MigrationRecord) -> MigrationRecord:
         """Somebody bound the queue meanwhile. What it is bound by must be written down before that is undone."""
         for binding in bindings:
             self._tell(f"somebody made {binding} meanwhile; it gets a detour, too")
@@ -277,27 +277,27 @@ class Migration:
         await self._journal.write(record)
         return record
 
-    async def _divert(self, record: Record) -> Record:
+    async def _divert(self, record: MigrationRecord) -> MigrationRecord:
         await self._until_unused(record)
         await self._operations.unbind(entrance(self._names))
         await self._settle()
-        return record.then(Step.EMPTY)
+        return record.then(MigrationStep.EMPTY)
 
     # From the old queue to the new one ----------------------------------------------------------------
 
-    async def _empty(self, record: Record) -> Record:
+    async def _empty(self, record: MigrationRecord) -> MigrationRecord:
         await self._lay_detours(record)
         if not self._is_unused:
             await self._until_unused(record)
         for feeder in record.feeders:
             await self._carry(feeder, self._aside(self._names.parking(feeder)))
         await self._carry_alone(record, self._aside(self._names.store))
-        return record.then(Step.REPLACE)
+        return record.then(MigrationStep.REPLACE)
 
-    async def _replace(self, record: Record) -> Record:
+    async def _replace(self, record: MigrationRecord) -> MigrationRecord:
         definitions = (await self._watcher.snapshot()).definitions
         if late := self._unknown(direct_bindings(definitions, self._names), record):
-            return (await self._adopt(late, record)).then(Step.EMPTY)
+            return (await self._adopt(late, record)).then(MigrationStep.EMPTY)
         have, wanted = definitions.queue(self._names.queue), record.wanted
         lane = BindingDefinition(self._names.lane(wanted.name), wanted.name)
         if have is None or not any(differences_between(have, wanted)):
@@ -306,25 +306,25 @@ class Migration:
         elif not await self._operations.replace_idle(have, wanted, lane):
             return self._once_more(record)
         await self._grow_up(wanted.type)
-        return record.then(Step.RETURN)
+        return record.then(MigrationStep.RETURN)
 
-    def _once_more(self, record: Record) -> Record:
+    def _once_more(self, record: MigrationRecord) -> MigrationRecord:
         self._rounds += 1
         why = "somebody publishes to the queue by its name, or consumes from it"
         if self._rounds >= _ROUNDS:
             raise self._paused(record, f"{why}: stop that")
         self._tell(f"{why}: emptying it once more")
-        return record.then(Step.EMPTY)
+        return record.then(MigrationStep.EMPTY)
 
-    async def _return(self, record: Record) -> Record:
+    async def _return(self, record: MigrationRecord) -> MigrationRecord:
         await self._carry(self._names.store, self._home(self._names.queue))
         for feeder in record.feeders:
             await self._carry(self._names.parking(feeder), self._home(feeder))
-        return record.then(Step.SWITCH)
+        return record.then(MigrationStep.SWITCH)
 
     # From the gate to the queue -----------------------------------------------------------------------
 
-    async def _switch(self, record: Record) -> Record:
+    async def _switch(self, record: MigrationRecord) -> MigrationRecord:
         gate = record.open_gate
         if is_switched((await self._watcher.snapshot()).definitions, self._names):  # by one who died right after
             await self._settle()
@@ -337,9 +337,9 @@ class Migration:
             await self._settle()
             self.result.reordered += await self._carry(gate, self._home(self._names.queue))
             is_right = True
-        return record.then(Step.RESTORE if is_right else Step.RETREAT)
+        return record.then(MigrationStep.RESTORE if is_right else MigrationStep.RETREAT)
 
-    async def _switch_over(self, record: Record) -> bool:
+    async def _switch_over(self, record: MigrationRecord) -> bool:
         """Let new messages into the queue in a moment when none waits. Did none come in that very moment?"""
         gate = record.open_gate
         async with self._pump(gate, self._home(self._names.queue)) as pump:
@@ -356,7 +356,7 @@ class Migration:
         self._count(gate, pump.carried)
         return is_empty
 
-    async def _lull(self, pump: Pump, gate: str) -> bool:
+    async def _lull(self, pump: QueueTransfer, gate: str) -> bool:
         """Producers who are faster than the carrying leave no lull."""
         try:
             async with asyncio.timeout(_HALF_A_MINUTE + await self._operations.ready(gate) / _SLOWEST):
@@ -365,30 +365,33 @@ class Migration:
             return False
         return True
 
-    async def _retreat(self, record: Record) -> Record:
+    async def _retreat(self, record: MigrationRecord) -> MigrationRecord:
         """What came over the router since the switch must go behind what still waits in the gate."""
         names, gate = self._names, record.open_gate
         await self._operations.make(BindingDefinition(names.gatehouse, record.other_gate))
         await self._operations.unbind(BindingDefinition(names.gatehouse, gate))
         await self._operations.unbind(entrance(names))
         await self._settle()
-        to_store, to_gate = Lane(names.lane(names.store), waits=True), Lane(names.lane(gate), waits=True)
+        to_store, to_gate = (
+            TransferRoute(names.lane(names.store), waits=True),
+            TransferRoute(names.lane(gate), waits=True),
+        )
         await self._carry_alone(record, lambda one: to_store if was_carried(one.exchange, names) else to_gate)
         await self._carry(gate, self._aside(names.store))
         self.result.retreats += 1
-        return record.then(Step.RETURN, gate=1 - record.gate)
+        return record.then(MigrationStep.RETURN, gate=1 - record.gate)
 
     # Back to the old ways -----------------------------------------------------------------------------
 
-    async def _restore(self, record: Record) -> Record:
+    async def _restore(self, record: MigrationRecord) -> MigrationRecord:
         for binding in (*record.bindings, *record.added):
             await self._make_unless_gone(binding, f"exchange '{binding.source}'")
         for binding in record.bindings:
             await self._operations.unbind(detour(binding, self._names))
         await self._settle()
-        return record.then(Step.CLEAN)
+        return record.then(MigrationStep.CLEAN)
 
-    async def _clean(self, record: Record) -> None:
+    async def _clean(self, record: MigrationRecord) -> None:
         names, kind = self._names, record.wanted.type
         at_home = {names.parking(feeder): feeder for feeder in record.feeders}
         for helper in (names.store, *names.gates, *at_home, names.trial):
@@ -408,15 +411,15 @@ class Migration:
     # Carrying -----------------------------------------------------------------------------------------
 
     def _aside(self, target: str) -> Choice:
-        lane = Lane(self._names.lane(target), waits=True)
+        lane = TransferRoute(self._names.lane(target), waits=True)
         return lambda _: lane
 
     def _home(self, target: str) -> Choice:
-        lane = Lane(self._names.lane(target), waits=False)
+        lane = TransferRoute(self._names.lane(target), waits=False)
         return lambda _: lane
 
-    def _pump(self, source: str, choose: Choice) -> Pump:
-        return Pump(self._operations, source, choose, window=self._terms.window, user=self._user)
+    def _pump(self, source: str, choose: Choice) -> QueueTransfer:
+        return QueueTransfer(self._operations, source, choose, window=self._terms.window, user=self._user)
 
     async def _carry(self, source: str, choose: Choice) -> int:
         """Everything that is in a queue. One that is gone is empty."""
@@ -430,7 +433,7 @@ class Migration:
         self._count(source, carried)
         return carried
 
-    async def _carry_alone(self, record: Record, choose: Choice) -> None:
+    async def _carry_alone(self, record: MigrationRecord, choose: Choice) -> None:
         """Everything that is in the queue, when nobody else takes from it."""
         while True:
             try:
@@ -448,7 +451,7 @@ class Migration:
 
     # Waiting for others -------------------------------------------------------------------------------
 
-    async def _until_unused(self, record: Record) -> None:
+    async def _until_unused(self, record: MigrationRecord) -> None:
         """Until nobody consumes from the queue, and nobody holds a message that could come back to it."""
         try:
             async with asyncio.timeout(self._terms.timeout.total_seconds() if self._terms.timeout else None):
@@ -460,7 +463,7 @@ class Migration:
             await asyncio.sleep(record.hidden / 1000)
         self._is_unused = True
 
-    async def _watch(self, record: Record) -> None:
+    async def _watch(self, record: MigrationRecord) -> None:
         lag = self._watcher.lag.total_seconds()
         loop = asyncio.get_running_loop()
         idle_since, said = loop.time(), ""
@@ -483,12 +486,12 @@ class Migration:
                 said = why
             await asyncio.sleep(max(0.02, min(0.5, lag / 4)))
 
-    async def _who(self, usage: Usage) -> str:
+    async def _who(self, usage: QueueUsage) -> str:
         known = await self._watcher.consumers(self._names.queue)
         count = "1 consumer is" if usage.consumers == 1 else f"{usage.consumers} consumers are"
         return f"{count} attached to it" + (f" ({', '.join(known)})" if known else "")
 
-    def _paused(self, record: Record, why: str) -> MigrationPaused:
+    def _paused(self, record: MigrationRecord, why: str) -> MigrationPaused:
         return MigrationPaused(self._names.queue, str(record.step), why)
 
     def __repr__(self) -> str:

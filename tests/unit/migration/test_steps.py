@@ -2,12 +2,11 @@
 
 import pytest
 
-from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
-from redrive.topology.migration import (
+from redrive.migration.steps import (
     FOLLOWING,
-    Names,
-    Record,
-    Step,
+    MigrationNames,
+    MigrationRecord,
+    MigrationStep,
     detour,
     direct_bindings,
     entrance,
@@ -18,28 +17,31 @@ from redrive.topology.migration import (
     waiting_arguments,
     was_carried,
 )
+from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.snapshot import BrokerSnapshot, QueueState, Server
 
 OLD = QueueDefinition("orders", arguments={"x-queue-type": "classic"})
 WANTED = QueueDefinition("orders", arguments={"x-queue-type": "classic", "x-message-ttl": 1000, "x-max-length": 9})
 BOUND = BindingDefinition("events", "orders", "order.*", arguments={"x-match": "all", "priority": 3})
-NAMES = Names("orders")
+NAMES = MigrationNames("orders")
 SERVER = Server.of("4.3")
 
 
-def record(step: Step = Step.PREPARE, wanted: QueueDefinition = WANTED, feeders: tuple[str, ...] = ()) -> Record:
-    return Record(step, OLD, wanted, bindings=(BOUND,), feeders=feeders)
+def record(
+    step: MigrationStep = MigrationStep.PREPARE, wanted: QueueDefinition = WANTED, feeders: tuple[str, ...] = ()
+) -> MigrationRecord:
+    return MigrationRecord(step, OLD, wanted, bindings=(BOUND,), feeders=feeders)
 
 
 # Steps ------------------------------------------------------------------------------------------------
 
 
 def test_every_step_says_what_may_follow() -> None:
-    assert set(FOLLOWING) == set(Step)
+    assert set(FOLLOWING) == set(MigrationStep)
 
 
 def test_every_step_is_reached_and_leads_to_the_end() -> None:
-    def reached(start: Step) -> set[Step]:
+    def reached(start: MigrationStep) -> set[MigrationStep]:
         found, waiting = {start}, [start]
         while waiting:
             new = FOLLOWING[waiting.pop()] - found
@@ -47,47 +49,51 @@ def test_every_step_is_reached_and_leads_to_the_end() -> None:
             waiting += new
         return found
 
-    assert reached(Step.PREPARE) == set(Step)
-    assert all(Step.CLEAN in reached(step) for step in Step)
+    assert reached(MigrationStep.PREPARE) == set(MigrationStep)
+    assert all(MigrationStep.CLEAN in reached(step) for step in MigrationStep)
 
 
 def test_before_the_queue_is_replaced_no_step_leads_back_further_than_to_empty_it() -> None:
-    order = list(Step)
-    back = {(step, after) for step in Step for after in FOLLOWING[step] if order.index(after) < order.index(step)}
+    order = list(MigrationStep)
+    back = {
+        (step, after) for step in MigrationStep for after in FOLLOWING[step] if order.index(after) < order.index(step)
+    }
 
-    assert back == {(Step.REPLACE, Step.EMPTY), (Step.RETREAT, Step.RETURN)}
+    assert back == {(MigrationStep.REPLACE, MigrationStep.EMPTY), (MigrationStep.RETREAT, MigrationStep.RETURN)}
 
 
 def test_the_next_record_has_the_next_number() -> None:
-    after = record(Step.RETREAT).then(Step.RETURN, gate=1)
+    after = record(MigrationStep.RETREAT).then(MigrationStep.RETURN, gate=1)
 
-    assert (after.step, after.sequence, after.gate) == (Step.RETURN, 2, 1)
+    assert (after.step, after.sequence, after.gate) == (MigrationStep.RETURN, 2, 1)
 
 
-@pytest.mark.parametrize("step", Step)
-def test_steps_that_do_not_follow_are_refused(step: Step) -> None:
-    for after in set(Step) - FOLLOWING[step]:
+@pytest.mark.parametrize("step", MigrationStep)
+def test_steps_that_do_not_follow_are_refused(step: MigrationStep) -> None:
+    for after in set(MigrationStep) - FOLLOWING[step]:
         with pytest.raises(ValueError, match=f"no migration goes from {step} to {after}"):
             record(step).then(after)
 
 
-@pytest.mark.parametrize("step", Step)
-def test_every_step_explains_itself(step: Step) -> None:
+@pytest.mark.parametrize("step", MigrationStep)
+def test_every_step_explains_itself(step: MigrationStep) -> None:
     words = explain(step, record(feeders=("orders.retry",)))
 
     assert "{" not in words
 
 
 def test_the_step_that_empties_names_every_queue_it_empties() -> None:
-    assert explain(Step.EMPTY, record(feeders=("orders.retry",))) == "carry what is in orders, orders.retry aside"
+    assert (
+        explain(MigrationStep.EMPTY, record(feeders=("orders.retry",))) == "carry what is in orders, orders.retry aside"
+    )
 
 
 # Records ----------------------------------------------------------------------------------------------
 
 
 def test_a_record_survives_its_way_through_the_broker() -> None:
-    whole = Record(
-        Step.SWITCH,
+    whole = MigrationRecord(
+        MigrationStep.SWITCH,
         OLD,
         WANTED,
         bindings=(BOUND,),
@@ -101,29 +107,29 @@ def test_a_record_survives_its_way_through_the_broker() -> None:
         sequence=17,
     )
 
-    assert Record.decode(whole.encode()) == whole
+    assert MigrationRecord.decode(whole.encode()) == whole
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"\xff", b'{"step": "dance"}', b'"prepare"'])
 def test_what_is_no_record_is_none(body: bytes) -> None:
-    assert Record.decode(body) is None
+    assert MigrationRecord.decode(body) is None
 
 
 def test_a_record_of_another_version_is_none() -> None:
-    assert Record.decode(record().encode().replace(b'"version":1', b'"version":2')) is None
+    assert MigrationRecord.decode(record().encode().replace(b'"version":1', b'"version":2')) is None
 
 
 def test_bindings_that_somebody_made_meanwhile_are_kept_beside_the_others() -> None:
     late = BindingDefinition("news", "orders", "sport")
 
-    after = record(Step.DETOUR).adopting((late,))
+    after = record(MigrationStep.DETOUR).adopting((late,))
 
-    assert (after.step, after.bindings, after.sequence) == (Step.DETOUR, (BOUND, late), 2)
+    assert (after.step, after.bindings, after.sequence) == (MigrationStep.DETOUR, (BOUND, late), 2)
 
 
 def test_the_two_gates_take_turns() -> None:
     first = record()
-    second = Record(Step.SWITCH, OLD, WANTED, gate=1)
+    second = MigrationRecord(MigrationStep.SWITCH, OLD, WANTED, gate=1)
 
     assert (first.open_gate, first.other_gate) == ("orders.migrating", "orders.migrating.2")
     assert (second.open_gate, second.other_gate) == ("orders.migrating.2", "orders.migrating")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from redrive.errors import MigrationRefused
+from redrive.migration.steps import MigrationNames, MigrationRecord, MigrationStep, explain, helpers, waiting_arguments
 from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition, effective
-from redrive.topology.migration import Names, Record, Step, explain, helpers, waiting_arguments
 from redrive.topology.plan import Difference, differences_between
 from redrive.topology.rules import LONGEST_NAME
 from redrive.topology.snapshot import BrokerSnapshot, QueueState
@@ -23,7 +23,7 @@ _DETOURABLE = {"direct", "fanout", "topic", "headers", "x-delayed-message"}
 class MigrationPlan:
     """What a migration would do: to look at, to agree to, and to carry out."""
 
-    record: Record  # where it begins
+    record: MigrationRecord  # where it begins
     differences: tuple[Difference, ...]
     messages: int | None
     consumers: int | None
@@ -31,7 +31,7 @@ class MigrationPlan:
     warnings: tuple[str, ...] = ()
 
     @property
-    def names(self) -> Names:
+    def names(self) -> MigrationNames:
         return self.record.names
 
     @property
@@ -39,8 +39,8 @@ class MigrationPlan:
         return bool(self.differences)
 
     @property
-    def steps(self) -> tuple[tuple[Step, str], ...]:
-        return tuple((step, explain(step, self.record)) for step in Step if step is not Step.RETREAT)
+    def steps(self) -> tuple[tuple[MigrationStep, str], ...]:
+        return tuple((step, explain(step, self.record)) for step in MigrationStep if step is not MigrationStep.RETREAT)
 
 
 def plan_migration(queue: str, wanted: Definitions, snapshot: BrokerSnapshot) -> MigrationPlan:
@@ -55,8 +55,8 @@ def plan_migration(queue: str, wanted: Definitions, snapshot: BrokerSnapshot) ->
     if have is None:
         raise MigrationRefused(queue, ["there is no such queue: `redrive topology apply` makes it"])
     state = snapshot.state(queue)
-    record = Record(
-        Step.PREPARE,
+    record = MigrationRecord(
+        MigrationStep.PREPARE,
         have,
         want,
         bindings=snapshot.definitions.bindings_to(queue),
@@ -126,16 +126,16 @@ def _hidden(have: QueueDefinition, state: QueueState) -> int:
 # Why not, and what to know ------------------------------------------------------------------------
 
 
-def _problems(record: Record, snapshot: BrokerSnapshot) -> Iterator[str]:
+def _problems(record: MigrationRecord, snapshot: BrokerSnapshot) -> Iterator[str]:
     yield from _unfit(record)
     yield from _undetourable(record, snapshot.definitions)
     yield from _leftovers(record, snapshot)
     yield from _too_many(record.wanted, snapshot.state(record.old.name).messages)
-    if Record.decode(record.encode()) != record:
+    if MigrationRecord.decode(record.encode()) != record:
         yield "its arguments hold values that JSON cannot carry, so the migration could not be recorded: do it by hand"
 
 
-def _unfit(record: Record) -> Iterator[str]:
+def _unfit(record: MigrationRecord) -> Iterator[str]:
     if "stream" in (record.old.type, record.wanted.type):
         yield "a stream keeps what was read, so its messages cannot be carried over: declare another queue"
     for which, queue in (("it is", record.old), ("it is wanted", record.wanted)):
@@ -143,7 +143,7 @@ def _unfit(record: Record) -> Iterator[str]:
             yield f"{which} auto-delete, and would go with all its messages when the last consumer leaves"
 
 
-def _undetourable(record: Record, have: Definitions) -> Iterator[str]:
+def _undetourable(record: MigrationRecord, have: Definitions) -> Iterator[str]:
     for source in sorted({binding.source for binding in record.bindings}):
         exchange = have.exchange(source)
         if exchange is not None and exchange.type not in _DETOURABLE:
@@ -153,7 +153,7 @@ def _undetourable(record: Record, have: Definitions) -> Iterator[str]:
             )
 
 
-def _leftovers(record: Record, snapshot: BrokerSnapshot) -> Iterator[str]:
+def _leftovers(record: MigrationRecord, snapshot: BrokerSnapshot) -> Iterator[str]:
     """Whatever bears one of our names without a record of ours is somebody else's."""
     made = helpers(record, snapshot.server)
     names = record.names
@@ -185,7 +185,7 @@ def _too_many(wanted: QueueDefinition, messages: int | None) -> Iterator[str]:
         yield f"it holds {messages} messages and is wanted with x-max-length {most}: it would drop the oldest"
 
 
-def _warnings(record: Record, wanted: Definitions, snapshot: BrokerSnapshot) -> Iterator[str]:
+def _warnings(record: MigrationRecord, wanted: Definitions, snapshot: BrokerSnapshot) -> Iterator[str]:
     queue, want = record.old.name, record.wanted
     yield (
         f"what is published straight to {queue} by its name (default exchange) cannot be led round: it may overtake "

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import ConnectionLost, ResourceLocked, Unroutable
-from redrive.runtime.carrying import Lane, Pump, packed, unpacked
-from redrive.runtime.operations import Operations
+from redrive.migration.calls import MigrationCalls
+from redrive.migration.transfer import QueueTransfer, TransferRoute, packed, unpacked
 from redrive.testing.broker import ThreadedBroker
 from redrive.wire.properties import decode_properties
 from redrive.wire.raw_properties import patch_properties, raw_long
@@ -98,8 +98,10 @@ async def connection(broker: ThreadedBroker, request: pytest.FixtureRequest) -> 
         yield connection
 
 
-def pump(connection: Connection, *, lane: str = "lane") -> Pump:
-    return Pump(Operations(connection), "here", lambda _: Lane(lane, waits=False), window=10, user="guest")
+def pump(connection: Connection, *, lane: str = "lane") -> QueueTransfer:
+    return QueueTransfer(
+        MigrationCalls(connection), "here", lambda _: TransferRoute(lane, waits=False), window=10, user="guest"
+    )
 
 
 async def fill(connection: Connection, count: int, first: int = 0) -> None:
@@ -196,8 +198,8 @@ async def test_pumping_can_be_taken_up_after_a_silence_that_was_broken(connectio
 async def test_beside_another_consumer_nothing_is_taken(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.carrying._TRIES", 2)
-    monkeypatch.setattr("redrive.runtime.carrying._PATIENCE", 0.01)
+    monkeypatch.setattr("redrive.migration.transfer._TRIES", 2)
+    monkeypatch.setattr("redrive.migration.transfer._PATIENCE", 0.01)
 
     async def keep(_: Delivery) -> None:
         await asyncio.Event().wait()

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from redrive.errors import MigrationRefused, RedriveError, ReplyCode, ResourceLocked
+from redrive.migration.calls import MigrationCalls
+from redrive.migration.steps import MigrationNames, MigrationRecord
 from redrive.protocol.messages import Delivery
-from redrive.runtime.operations import Operations
 from redrive.topology.definitions import Arguments, QueueDefinition
-from redrive.topology.migration import Names, Record
 from redrive.wire.properties import PERSISTENT, Properties
 
 _AS_JSON = Properties(content_type="application/json", delivery_mode=PERSISTENT)
@@ -27,7 +27,7 @@ _PATIENCE, _TRIES = 0.2, 15
 
 
 @asynccontextmanager
-async def locked(operations: Operations, names: Names) -> AsyncIterator[None]:
+async def locked(operations: MigrationCalls, names: MigrationNames) -> AsyncIterator[None]:
     for tries in range(_TRIES, -1, -1):
         try:
             await operations.lock(names.lock)
@@ -46,17 +46,17 @@ async def locked(operations: Operations, names: Names) -> AsyncIterator[None]:
             await operations.delete_idle(names.lock, "classic")
 
 
-class Journal:
-    def __init__(self, operations: Operations, names: Names) -> None:
+class MigrationJournal:
+    def __init__(self, operations: MigrationCalls, names: MigrationNames) -> None:
         self._operations = operations
         self._names = names
         self._records = 0
 
-    async def read(self) -> Record | None:
+    async def read(self) -> MigrationRecord | None:
         """The latest record, and with it the only one."""
         if await self._operations.usage(self._names.journal) is None:
             return None
-        found: list[tuple[Record, Delivery]] = []
+        found: list[tuple[MigrationRecord, Delivery]] = []
         while (delivery := await self._operations.broker.get(self._names.journal)) is not None:
             found.append((self._decoded(delivery), delivery))
         found.sort(key=lambda pair: pair[0].sequence)
@@ -68,8 +68,8 @@ class Journal:
             return record
         return None
 
-    def _decoded(self, delivery: Delivery) -> Record:
-        record = Record.decode(delivery.body)
+    def _decoded(self, delivery: Delivery) -> MigrationRecord:
+        record = MigrationRecord.decode(delivery.body)
         if record is None or record.names != self._names:
             delivery.nack(requeue=True)
             reason = f"queue {self._names.journal} holds something that is no record of a migration: look into it"
@@ -79,7 +79,7 @@ class Journal:
     async def open(self, arguments: Arguments) -> None:
         await self._operations.make(QueueDefinition(self._names.journal, arguments=arguments))
 
-    async def write(self, record: Record) -> None:
+    async def write(self, record: MigrationRecord) -> None:
         self._operations.check()
         await self._operations.broker.publish("", self._names.journal, record.encode(), _AS_JSON)
         self._records += 1

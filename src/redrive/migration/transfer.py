@@ -19,10 +19,10 @@ from collections.abc import Callable
 from typing import NamedTuple, Self, TypeAlias
 
 from redrive.errors import AccessRefused, ConnectionLost, ReplyCode, ResourceLocked
+from redrive.migration.calls import MigrationCalls
+from redrive.migration.ports import Deliveries
 from redrive.protocol.messages import Delivery
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.migration_ports import Deliveries
-from redrive.runtime.operations import Operations
 from redrive.wire.raw_properties import (
     find_header,
     patch_properties,
@@ -82,17 +82,17 @@ def _acceptable(raw: bytes, user: str | None) -> bytes:
 # Lanes and pumps ----------------------------------------------------------------------------------
 
 
-class Lane(NamedTuple):
+class TransferRoute(NamedTuple):
     """The way into one queue."""
 
     exchange: str
     waits: bool  # is that queue one in which messages only wait?
 
 
-Choice: TypeAlias = Callable[[Delivery], Lane]
+Choice: TypeAlias = Callable[[Delivery], TransferRoute]
 
 
-class Pump:
+class QueueTransfer:
     """Takes from one queue, alone, and passes on what comes.
 
         async with Pump(operations, "orders", lambda _: lane, window=200, user="guest") as pump:
@@ -101,7 +101,9 @@ class Pump:
     Left in peace, it has handed over all it took. Left by an error, what it had in hands is back in the queue.
     """
 
-    def __init__(self, operations: Operations, source: str, choose: Choice, *, window: int, user: str | None) -> None:
+    def __init__(
+        self, operations: MigrationCalls, source: str, choose: Choice, *, window: int, user: str | None
+    ) -> None:
         self.carried = 0
         self._operations = operations
         self._source = source

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from redrive.errors import ConnectionLost, NotFound, PreconditionFailed
-from redrive.runtime.migration_ports import Migrator
+from redrive.migration.ports import Migrator
 from redrive.topology.definitions import BindingDefinition, Definition, ExchangeDefinition, QueueDefinition
 from redrive.wire import methods as m
 from redrive.wire.method import Method
@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Method)
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class QueueUsage:
     """What a passive declaration tells, exactly and at once."""
 
     messages: int  # ready to be delivered
@@ -30,7 +30,7 @@ class Usage:
         return not self.messages and not self.consumers
 
 
-class Operations:
+class MigrationCalls:
     def __init__(self, broker: Migrator) -> None:
         self.broker = broker
         self._last_error = broker.last_error
@@ -48,13 +48,13 @@ class Operations:
 
     # Looking ------------------------------------------------------------------------------------------
 
-    async def usage(self, queue: str) -> Usage | None:
+    async def usage(self, queue: str) -> QueueUsage | None:
         """None: there is no such queue."""
         try:
             answer = await self._ask(m.QueueDeclare(queue=queue, passive=True), m.QueueDeclareOk)
         except NotFound:
             return None
-        return Usage(answer.message_count, answer.consumer_count)
+        return QueueUsage(answer.message_count, answer.consumer_count)
 
     async def ready(self, queue: str) -> int:
         found = await self.usage(queue)

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from redrive.errors import MigrationRefused
+from redrive.migration.plan import MigrationPlan, plan_migration
+from redrive.migration.steps import MigrationNames, MigrationStep
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
-from redrive.topology.migration import Names, Step
-from redrive.topology.migration_plan import MigrationPlan, plan_migration
 from redrive.topology.plan import Difference
 from redrive.topology.snapshot import BrokerSnapshot, QueueState, Server
 
 EVENTS = ExchangeDefinition("events", "topic")
 OLD = QueueDefinition("orders", arguments={"x-queue-type": "classic"})
 BOUND = BindingDefinition("events", "orders", "order.*")
-NAMES = Names("orders")
+NAMES = MigrationNames("orders")
 
 
 def wanted(*others: QueueDefinition, **arguments: Any) -> Definitions:
@@ -57,7 +57,7 @@ def test_a_queue_that_differs_is_to_be_migrated() -> None:
     assert found.is_needed
     assert found.differences == (Difference("x-message-ttl", None, 5),)
     assert (found.messages, found.consumers) == (7, 1)
-    assert (found.record.step, found.record.old, found.record.bindings) == (Step.PREPARE, OLD, (BOUND,))
+    assert (found.record.step, found.record.old, found.record.bindings) == (MigrationStep.PREPARE, OLD, (BOUND,))
     assert not found.problems
 
 
@@ -66,7 +66,7 @@ def test_a_queue_that_is_as_wanted_needs_no_migration() -> None:
 
 
 def test_the_steps_are_told_but_for_the_one_that_is_hoped_to_be_needless() -> None:
-    assert [step for step, _ in plan().steps] == [step for step in Step if step is not Step.RETREAT]
+    assert [step for step, _ in plan().steps] == [step for step in MigrationStep if step is not MigrationStep.RETREAT]
 
 
 def test_bindings_that_are_wanted_and_missing_are_added_if_they_have_a_source() -> None:

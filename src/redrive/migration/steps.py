@@ -18,7 +18,7 @@ The switch is the one place where order is at stake: what came to the gate after
 was bound would arrive behind younger messages. If that happened, `retreat` sends the flow to the other gate, puts
 everything back into its order, and tries again.
 
-A `Record` says which step has begun. It is written before the step, and every step may be done twice: whoever finds a
+A `MigrationRecord` says which step has begun. It is written before the step, and every step may be done twice: whoever finds a
 record goes on from there.
 """
 
@@ -51,7 +51,7 @@ _HARMFUL = ("message-ttl", "max-length", "max-length-bytes", "expires", "deliver
 # Steps --------------------------------------------------------------------------------------------
 
 
-class Step(StrEnum):
+class MigrationStep(StrEnum):
     PREPARE = "prepare"
     DETOUR = "detour"
     DIVERT = "divert"
@@ -64,30 +64,32 @@ class Step(StrEnum):
     CLEAN = "clean"
 
 
-FOLLOWING: Mapping[Step, frozenset[Step]] = {
-    Step.PREPARE: frozenset({Step.DETOUR}),
-    Step.DETOUR: frozenset({Step.DIVERT}),
-    Step.DIVERT: frozenset({Step.EMPTY}),
-    Step.EMPTY: frozenset({Step.REPLACE}),
-    Step.REPLACE: frozenset({Step.RETURN, Step.EMPTY}),  # somebody published to the queue by its name meanwhile
-    Step.RETURN: frozenset({Step.SWITCH}),
-    Step.SWITCH: frozenset({Step.RESTORE, Step.RETREAT}),
-    Step.RETREAT: frozenset({Step.RETURN}),
-    Step.RESTORE: frozenset({Step.CLEAN}),
-    Step.CLEAN: frozenset(),
+FOLLOWING: Mapping[MigrationStep, frozenset[MigrationStep]] = {
+    MigrationStep.PREPARE: frozenset({MigrationStep.DETOUR}),
+    MigrationStep.DETOUR: frozenset({MigrationStep.DIVERT}),
+    MigrationStep.DIVERT: frozenset({MigrationStep.EMPTY}),
+    MigrationStep.EMPTY: frozenset({MigrationStep.REPLACE}),
+    MigrationStep.REPLACE: frozenset(
+        {MigrationStep.RETURN, MigrationStep.EMPTY}
+    ),  # somebody published to the queue by its name meanwhile
+    MigrationStep.RETURN: frozenset({MigrationStep.SWITCH}),
+    MigrationStep.SWITCH: frozenset({MigrationStep.RESTORE, MigrationStep.RETREAT}),
+    MigrationStep.RETREAT: frozenset({MigrationStep.RETURN}),
+    MigrationStep.RESTORE: frozenset({MigrationStep.CLEAN}),
+    MigrationStep.CLEAN: frozenset(),
 }
 
 _EXPLAINED = {
-    Step.PREPARE: "make {store}, {gate} and the exchanges between them; try the wanted arguments out",
-    Step.DETOUR: "lead {bindings} over the exchange {router}",
-    Step.DIVERT: "wait until nobody uses {queue}; then let new messages wait in {gate}",
-    Step.EMPTY: "carry what is in {queue}{feeders} aside",
-    Step.REPLACE: "delete {queue}, empty and unused, and declare it as wanted",
-    Step.RETURN: "carry everything back, in order",
-    Step.SWITCH: "carry what waits in {gate} into {queue}, and let new messages in again",
-    Step.RETREAT: "rebuild the order, with new messages waiting in the other gate",
-    Step.RESTORE: "bind {queue} as before, without the detour",
-    Step.CLEAN: "delete what was made for this",
+    MigrationStep.PREPARE: "make {store}, {gate} and the exchanges between them; try the wanted arguments out",
+    MigrationStep.DETOUR: "lead {bindings} over the exchange {router}",
+    MigrationStep.DIVERT: "wait until nobody uses {queue}; then let new messages wait in {gate}",
+    MigrationStep.EMPTY: "carry what is in {queue}{feeders} aside",
+    MigrationStep.REPLACE: "delete {queue}, empty and unused, and declare it as wanted",
+    MigrationStep.RETURN: "carry everything back, in order",
+    MigrationStep.SWITCH: "carry what waits in {gate} into {queue}, and let new messages in again",
+    MigrationStep.RETREAT: "rebuild the order, with new messages waiting in the other gate",
+    MigrationStep.RESTORE: "bind {queue} as before, without the detour",
+    MigrationStep.CLEAN: "delete what was made for this",
 }
 
 
@@ -95,7 +97,7 @@ _EXPLAINED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class MigrationNames:
     """What is made for the migration of a queue."""
 
     queue: str
@@ -150,10 +152,10 @@ def migrated_queue(helper: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class MigrationRecord:
     """How far a migration is, and all that is needed to go on."""
 
-    step: Step
+    step: MigrationStep
     old: QueueDefinition
     wanted: QueueDefinition
     bindings: tuple[BindingDefinition, ...] = ()  # the queue's own, each of which gets a detour
@@ -166,8 +168,8 @@ class Record:
     version: int = VERSION
 
     @property
-    def names(self) -> Names:
-        return Names(self.old.name)
+    def names(self) -> MigrationNames:
+        return MigrationNames(self.old.name)
 
     @property
     def open_gate(self) -> str:
@@ -177,13 +179,13 @@ class Record:
     def other_gate(self) -> str:
         return self.names.gates[1 - self.gate]
 
-    def then(self, step: Step, **changes: Any) -> Record:
+    def then(self, step: MigrationStep, **changes: Any) -> MigrationRecord:
         """The record of the step that comes next."""
         if step not in FOLLOWING[self.step]:
             raise ValueError(f"no migration goes from {self.step} to {step}")
         return replace(self, step=step, sequence=self.sequence + 1, **changes)
 
-    def adopting(self, bindings: tuple[BindingDefinition, ...]) -> Record:
+    def adopting(self, bindings: tuple[BindingDefinition, ...]) -> MigrationRecord:
         """The same step, with bindings that somebody made meanwhile."""
         return replace(self, bindings=(*self.bindings, *bindings), sequence=self.sequence + 1)
 
@@ -191,7 +193,7 @@ class Record:
         return json.encode(self, order="deterministic")
 
     @classmethod
-    def decode(cls, body: bytes) -> Record | None:
+    def decode(cls, body: bytes) -> MigrationRecord | None:
         """None for what is no record of this version."""
         try:
             record = json.decode(body, type=cls)
@@ -200,7 +202,7 @@ class Record:
         return record if record.version == VERSION else None
 
 
-def explain(step: Step, record: Record) -> str:
+def explain(step: MigrationStep, record: MigrationRecord) -> str:
     names = record.names
     count = len(record.bindings)
     return _EXPLAINED[step].format(
@@ -216,7 +218,7 @@ def explain(step: Step, record: Record) -> str:
 # What is made -------------------------------------------------------------------------------------
 
 
-def helpers(record: Record, server: Server) -> Definitions:
+def helpers(record: MigrationRecord, server: Server) -> Definitions:
     """Everything that a migration puts beside the queue, but the way from the router to the queue itself."""
     names, wanted = record.names, record.wanted
     parked = [names.parking(feeder) for feeder in record.feeders]
@@ -255,35 +257,35 @@ def _gate_arguments(wanted: QueueDefinition) -> dict[str, Any]:
     return arguments
 
 
-def entrance(names: Names) -> BindingDefinition:
+def entrance(names: MigrationNames) -> BindingDefinition:
     """The way from the router into the queue."""
     return BindingDefinition(names.router, names.queue)
 
 
-def detour(binding: BindingDefinition, names: Names) -> BindingDefinition:
+def detour(binding: BindingDefinition, names: MigrationNames) -> BindingDefinition:
     return replace(binding, destination=names.router, destination_type="exchange")
 
 
 # What is seen on the way --------------------------------------------------------------------------
 
 
-def direct_bindings(definitions: Definitions, names: Names) -> tuple[BindingDefinition, ...]:
+def direct_bindings(definitions: Definitions, names: MigrationNames) -> tuple[BindingDefinition, ...]:
     """Those that lead to the queue and not over the router."""
     ours = {names.router, names.lane(names.queue)}
     return tuple(binding for binding in definitions.bindings_to(names.queue) if binding.source not in ours)
 
 
-def is_switched(definitions: Definitions, names: Names) -> bool:
+def is_switched(definitions: Definitions, names: MigrationNames) -> bool:
     """Does the router lead into the queue?"""
     return any(binding.source == names.router for binding in definitions.bindings_to(names.queue))
 
 
-def was_carried(exchange: str, names: Names) -> bool:
+def was_carried(exchange: str, names: MigrationNames) -> bool:
     """Was a message in the queue brought there, or sent by name? The others came over the router, after the switch."""
     return exchange in (names.lane(names.queue), DEFAULT_EXCHANGE)
 
 
-def harm(record: Record, snapshot: BrokerSnapshot) -> list[str]:
+def harm(record: MigrationRecord, snapshot: BrokerSnapshot) -> list[str]:
     """What policies would do to messages that wait."""
     names = record.names
     found = []
