@@ -35,9 +35,9 @@ from bench.samples import Found
 from bench.workplace import Workplace
 from redrive.app import App
 from redrive.client import Connection
+from redrive.outbox.relay import Relay
+from redrive.outbox.repository import OutboxRepository
 from redrive.runtime.events import DeliverySettled, Observer
-from redrive.store.claims import Claims
-from redrive.store.outbox_relay import Relay
 
 QUEUE = "events"
 BATCH = 500  # rows of one claim
@@ -53,7 +53,7 @@ class Bench:
         self.app.queue(QUEUE, dlq=False)
         self.app.upgrade_database()
         DONE.metadata.create_all(self.app.database.engine)
-        self.claims = Claims(self.app.database, self.app.outbox.table)
+        self.claims = OutboxRepository(self.app.database, self.app.outbox.table)
         self.row = self.app.outbox.row("", QUEUE, document(256), type="OrderPlaced")
 
     # The table ----------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from redrive.client.url import PARAMETERS
 from redrive.errors import RedriveError
 from redrive.integrations.logs import FIELDS, fields_of
 from redrive.integrations.prometheus import METRICS
+from redrive.outbox.outbox import OutboxPolicy
 from redrive.recovery.breaker import BreakerPolicy
 from redrive.recovery.history import FOREIGN, HeaderNames
 from redrive.recovery.retry import Exponential, Retry
@@ -42,7 +43,6 @@ from redrive.runtime.consumer_spec import BatchSpec, ConsumerSpec
 from redrive.runtime.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
 from redrive.runtime.transactions import InboxPolicy
 from redrive.store.application_tables import InboxNames, OutboxNames
-from redrive.store.outbox import OutboxPolicy
 from redrive.topology import Exchange, Naming, Queue
 from redrive.topology.doctor import RULES
 

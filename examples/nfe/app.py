@@ -30,10 +30,10 @@ from examples.nfe.records import NFE
 from examples.nfe.settings import load
 from examples.nfe.storage import XmlStorage
 from redrive import App, Naming, Park, Retry
+from redrive.outbox.mode import OutboxMode
+from redrive.outbox.outbox import OutboxPolicy
 from redrive.runtime.transactions import InboxPolicy
 from redrive.store.application_tables import InboxNames, OutboxNames
-from redrive.store.outbox import OutboxPolicy
-from redrive.store.transport import Transport
 
 log = logging.getLogger("sagnus.nfe")
 
@@ -53,7 +53,7 @@ app = App(
         dlq_key="nfe.event.dlq",
     ),
     # What the API's own broker needs nobody else could make.
-    declare=settings.auto_declare or settings.transport is Transport.LOCAL,
+    declare=settings.auto_declare or settings.transport is OutboxMode.LOCAL,
     outbox=OutboxNames("nfe_outbox_event", {"message_id": "event_id", "body": "payload"}),
     outbox_policy=OutboxPolicy(transport=settings.transport, keep="7d"),
     inbox_table=InboxNames("nfe_inbox_processed", {"message_id": "event_id"}),

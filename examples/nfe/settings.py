@@ -26,7 +26,7 @@ import yaml
 
 from redrive.cli.sources import explain_uncaught_errors
 from redrive.errors import ConfigurationError
-from redrive.store.transport import Transport
+from redrive.outbox.mode import OutboxMode
 
 FILE = Path("application-local.yml")
 
@@ -35,7 +35,7 @@ explain_uncaught_errors()  # of uvicorn and `redrive worker`, who read the setti
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    transport: Transport = Transport.LOCAL
+    transport: OutboxMode = OutboxMode.LOCAL
     auto_declare: bool = True
     retry_ttl_ms: int = 30_000
     worker_enabled: bool = False
@@ -43,7 +43,7 @@ class Settings:
     xml_folder: Path | None = None  # None: one of our own, in the data folder
 
     def __post_init__(self) -> None:
-        if self.worker_enabled and self.transport is Transport.LOCAL:
+        if self.worker_enabled and self.transport is OutboxMode.LOCAL:
             raise ConfigurationError(
                 "sagnus.nfe.worker.enabled=true with sagnus.nfe.outbox.transport=LOCAL: the worker consumes from "
                 "RabbitMQ, to which LOCAL sends nothing, and the listener would be off: nobody would make the XML. Set "
@@ -126,7 +126,7 @@ def _folder(text: str) -> Path:
 
 # The field of each option, and who reads it. One delivery alone would need no retry queue: that is another topology.
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "sagnus.nfe.outbox.transport": ("transport", Transport.of),
+    "sagnus.nfe.outbox.transport": ("transport", OutboxMode.of),
     "sagnus.nfe.outbox.rabbit.autoDeclare": ("auto_declare", _truth),
     "sagnus.nfe.outbox.rabbit.retryTtlMs": ("retry_ttl_ms", partial(_number, least=1)),
     "sagnus.nfe.worker.enabled": ("worker_enabled", _truth),

@@ -21,7 +21,6 @@ from typing import Any, Self
 from redrive import environment
 from redrive.broker.shared import SharedBroker
 from redrive.client import BrokerURL, Connection
-from redrive.client.relay_lock import RelayLock
 from redrive.connected_app import ConnectedApp
 from redrive.errors import (
     AccessRefused,
@@ -33,6 +32,13 @@ from redrive.errors import (
 )
 from redrive.inspection import inspect_broker
 from redrive.inspection.stranded import stranded_warning
+from redrive.outbox.inbox import Inbox
+from redrive.outbox.listener import OutboxListener
+from redrive.outbox.mode import OutboxMode, arrange
+from redrive.outbox.outbox import Outbox, OutboxPolicy
+from redrive.outbox.relay import Relay
+from redrive.outbox.relay_lock import RelayLock
+from redrive.outbox.repository import OutboxRepository
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
@@ -45,14 +51,8 @@ from redrive.runtime.periodic import tidying
 from redrive.runtime.publisher import Publisher, PublishHook, nothing_around
 from redrive.runtime.topology_apply import insist, provision
 from redrive.store.application_tables import InboxNames, OutboxNames
-from redrive.store.claims import Claims
 from redrive.store.database import Database
-from redrive.store.inbox import Inbox
-from redrive.store.outbox import Outbox, OutboxPolicy
-from redrive.store.outbox_relay import Relay
 from redrive.store.schema import Schema, channel_of
-from redrive.store.transport import Transport, arrange
-from redrive.store.waking import Waker
 from redrive.topology import Naming, QueueType, Server, Topology, expand
 from redrive.topology.naming import fill
 from redrive.topology.plan import make_plan
@@ -94,7 +94,7 @@ class App(Router):
             raise ConfigurationError(f"app name {name!r}: want a text, it stands in logs and messages")
         self.name = name
         policy = outbox_policy or OutboxPolicy()
-        self.transport = Transport.of(policy.transport or environment.outbox_transport() or Transport.RABBIT)
+        self.transport = OutboxMode.of(policy.transport or environment.outbox_transport() or OutboxMode.RABBIT)
         self._named_broker = broker or environment.broker()
         if self._named_broker is not None:
             BrokerURL.parse(self._named_broker)
@@ -340,7 +340,7 @@ class App(Router):
 
     async def _tell_where_messages_are(self) -> None:
         """Log which broker is used where it may not be the expected one, and warn of messages in the other."""
-        if self.transport is Transport.LOCAL:
+        if self.transport is OutboxMode.LOCAL:
             unused = f"; {BrokerURL.parse(self._named_broker)} is not used" if self._named_broker is not None else ""
             log.info("the outbox's transport is LOCAL: messages stay in the broker in %s%s", self.data, unused)
         if self.broker is None:
@@ -380,10 +380,10 @@ class App(Router):
                 await lock.acquire(stop, standby=standby)
             if bring:
                 await self._bring_for_relay(connection)
-            waker = await stack.enter_async_context(Waker(self.database, channel_of(self.schema.outbox.table)))
+            waker = await stack.enter_async_context(OutboxListener(self.database, channel_of(self.schema.outbox.table)))
             policy = self.outbox.policy
             keep = duration(policy.keep, "outbox.keep") if policy.keep is not None else None
-            claims = Claims(self.database, self.outbox.table, keep=keep)
+            claims = OutboxRepository(self.database, self.outbox.table, keep=keep)
             if keep is not None:
                 old = partial(claims.prune, keep)
                 await stack.enter_async_context(tidying(old, "published rows of the outbox"))
@@ -427,7 +427,7 @@ class App(Router):
 
     def outbox_facts(self) -> dict[str, float]:
         """For metrics: what is pending and since when, what is parked, and what this process has published."""
-        status = Claims(self.database, self.outbox.table).status()
+        status = OutboxRepository(self.database, self.outbox.table).status()
         oldest = status["oldest"]
         return {
             "pending": status["pending"],

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from redrive.client import Connection, LinkState
 from redrive.errors import NotFound
+from redrive.outbox.transactions import SESSION_TYPES, StoreTransactions
 from redrive.runtime.consumer_spec import ConsumerSpec
 from redrive.runtime.events import ConnectionChanged, Observers
 from redrive.runtime.publisher import Publisher
 from redrive.runtime.worker import Worker, WorkerContext
-from redrive.store.transactions import SESSION_TYPES, StoreTransactions
 from redrive.topology import Server
 from redrive.topology.expansion import Expanded
 

@@ -20,7 +20,7 @@ from redrive import App, Park, Publisher
 from redrive.client import Connection
 from redrive.errors import ConfigurationError
 from redrive.integrations.fastapi import Application, Publishing, Transaction, explain_errors, lifespan, monitor
-from redrive.store.outbox import OutboxPolicy
+from redrive.outbox.outbox import OutboxPolicy
 from redrive.testing.broker import ThreadedBroker
 from redrive.testing.ports import free_port
 from working import take

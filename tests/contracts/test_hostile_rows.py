@@ -15,9 +15,9 @@ from redrive import App
 from redrive.admin.authorized_queries import OutboxView
 from redrive.admin.web.models import OutboxOut
 from redrive.client import Connection
+from redrive.outbox.outbox import OutboxPolicy
+from redrive.outbox.repository import OutboxRepository
 from redrive.store.application_tables import RowState
-from redrive.store.claims import Claims
-from redrive.store.outbox import OutboxPolicy
 from redrive.testing import Endpoint
 
 GOOD = {"message_id": "'m'", "exchange": "''", "routing_key": "'orders'"}
@@ -130,7 +130,7 @@ def _sql(app: App, value: str) -> str:
 
 async def relayed(app: App) -> list[dict[str, Any]]:
     """Relay until nothing is pending, and return the rows that failed."""
-    claims, stop = Claims(app.database, app.outbox.table), asyncio.Event()
+    claims, stop = OutboxRepository(app.database, app.outbox.table), asyncio.Event()
     relaying = asyncio.create_task(app.relay(stop))
     async with asyncio.timeout(60):
         while claims.status()["pending"] and not relaying.done():  # noqa: ASYNC110 - the database is the one to ask

@@ -23,12 +23,12 @@ from redrive.client import Connection
 from redrive.errors import ConfigurationError, NotFound
 from redrive.integrations.logs import LogObserver
 from redrive.integrations.prometheus import PrometheusObserver, exposition
+from redrive.outbox.inbox import Inbox
+from redrive.outbox.repository import OutboxRepository
+from redrive.outbox.transactions import StoreTransactions
 from redrive.runtime.events import DeliveryOutcome
 from redrive.runtime.transactions import InboxPolicy
 from redrive.store.application_tables import InboxNames, RowState
-from redrive.store.claims import Claims
-from redrive.store.inbox import Inbox
-from redrive.store.transactions import StoreTransactions
 from redrive.testing.broker import ThreadedBroker
 from redrive.wire.properties import Properties
 from working import depth, take, working
@@ -103,7 +103,7 @@ async def test_a_row_that_nobody_wants_is_parked_and_holds_up_nobody(app: App) -
 
 
 def _status(app: App) -> dict[str, Any]:
-    return Claims(app.database, app.outbox.table).status()
+    return OutboxRepository(app.database, app.outbox.table).status()
 
 
 async def test_order_is_kept_for_each_key(app: App) -> None:
@@ -139,7 +139,7 @@ async def test_the_relay_of_a_second_worker_on_sqlite_waits_for_its_turn(
 ) -> None:
     if app.database.is_postgresql:
         pytest.skip("PostgreSQL: as many as you like")
-    monkeypatch.setattr("redrive.client.relay_lock._STANDBY", 0.01)
+    monkeypatch.setattr("redrive.outbox.relay_lock._STANDBY", 0.01)
     app.queue("orders", dlq=False)
     stop, started, second_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
     first = asyncio.create_task(app.relay(stop, ready=lambda _: started.set()))
@@ -642,7 +642,7 @@ async def test_a_relay_deletes_published_rows_that_were_kept_for_long_enough(app
         old = datetime.now(UTC) - timedelta(days=2)
         done = sa.update(app.outbox.table).values(state=1, published_at=old)
         session.execute(done.where(app.outbox.table.c.id == 2))
-    claims, stop = Claims(app.database, app.outbox.table), asyncio.Event()
+    claims, stop = OutboxRepository(app.database, app.outbox.table), asyncio.Event()
     app.queue("orders", dlq=False)
     async with app:
         relaying = asyncio.create_task(app.relay(stop))
@@ -653,7 +653,7 @@ async def test_a_relay_deletes_published_rows_that_were_kept_for_long_enough(app
         await relaying
 
 
-def _kept(claims: Claims) -> list[int]:
+def _kept(claims: OutboxRepository) -> list[int]:
     return [row["id"] for row in claims.listed(RowState.PUBLISHED, 10)]
 
 

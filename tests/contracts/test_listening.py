@@ -18,9 +18,9 @@ from redrive import App, Message, Retry
 from redrive.client import Connection
 from redrive.errors import ConfigurationError
 from redrive.inspection import connect
+from redrive.outbox.outbox import OutboxPolicy
+from redrive.outbox.repository import OutboxRepository
 from redrive.runtime.events import DeliveryOutcome
-from redrive.store.claims import Claims
-from redrive.store.outbox import OutboxPolicy
 from redrive.testing.broker import ThreadedBroker
 from working import Watcher, take
 
@@ -64,7 +64,7 @@ class Shop:
             return [(number, who) for number, who in found]
 
     def pending(self) -> int:
-        return int(Claims(self.app.database, self.app.outbox.table).status()["pending"])
+        return int(OutboxRepository(self.app.database, self.app.outbox.table).status()["pending"])
 
     async def until_taken(self) -> None:
         """Wait until the outbox is empty: a row is marked after the broker has confirmed it, and so after its handling
@@ -164,7 +164,7 @@ async def test_two_processes_share_the_folder_and_each_event_is_handled_once(sho
 
 
 async def test_when_the_process_that_hosts_ends_another_goes_on(shop: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.client.relay_lock._STANDBY", 0.01)
+    monkeypatch.setattr("redrive.outbox.relay_lock._STANDBY", 0.01)
     first, second = shop(), shop(who="second")
     async with AsyncExitStack() as hosting:
         await hosting.enter_async_context(first.app.listening())

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from redrive.errors import ConfigurationError
+from redrive.outbox.envelope import CloudEvent, Envelope
+from redrive.outbox.outbox import Outbox, OutboxPolicy
+from redrive.outbox.repository import ClaimedBatch, OutboxRepository, OutboxRow, RefusedRow
 from redrive.store.application_tables import OutboxNames, RowState
-from redrive.store.claims import Claim, Claims, OutboxRow, Refused
 from redrive.store.database import Database
-from redrive.store.envelope import CloudEvent, Envelope
-from redrive.store.outbox import Outbox, OutboxPolicy
 from redrive.store.schema import Schema
 from redrive.wire.properties import decode_properties
 
@@ -44,8 +44,8 @@ def outbox() -> Outbox:
 
 
 @pytest.fixture
-def claims(database: Database, outbox: Outbox) -> Claims:
-    return Claims(database, outbox.table)
+def claims(database: Database, outbox: Outbox) -> OutboxRepository:
+    return OutboxRepository(database, outbox.table)
 
 
 def add(database: Database, outbox: Outbox, *bodies: Any, **options: Any) -> list[str]:
@@ -53,7 +53,7 @@ def add(database: Database, outbox: Outbox, *bodies: Any, **options: Any) -> lis
         return [outbox.add(session, "events", "order.placed", body, **options) for body in bodies]
 
 
-def claimed(claims: Claims, limit: int = 100) -> list[bytes]:
+def claimed(claims: OutboxRepository, limit: int = 100) -> list[bytes]:
     with claims.claim(limit) as claim:
         return [row.body for row in claim.rows]
 
@@ -61,7 +61,9 @@ def claimed(claims: Claims, limit: int = 100) -> list[bytes]:
 # Adding -------------------------------------------------------------------------------------------
 
 
-def test_what_is_committed_is_there_with_an_identity(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_what_is_committed_is_there_with_an_identity(
+    database: Database, outbox: Outbox, claims: OutboxRepository
+) -> None:
     (identity,) = add(database, outbox, {"id": 7}, type="OrderPlaced", headers={"tenant": "t"}, correlation_id="c")
     with claims.claim(10) as claim:
         (row,) = claim.rows
@@ -75,7 +77,7 @@ def test_what_is_committed_is_there_with_an_identity(database: Database, outbox:
     )
 
 
-def test_what_is_rolled_back_never_was(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_what_is_rolled_back_never_was(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     with database.sessions()() as session:
         outbox.add(session, "events", "k", "rolled back")
         session.rollback()
@@ -84,7 +86,7 @@ def test_what_is_rolled_back_never_was(database: Database, outbox: Outbox, claim
     assert claimed(claims) == []
 
 
-def test_a_savepoint_takes_back_only_its_own(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_a_savepoint_takes_back_only_its_own(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     with database.sessions()() as session, session.begin():
         outbox.add(session, "events", "k", "kept")
         savepoint = session.begin_nested()
@@ -93,7 +95,7 @@ def test_a_savepoint_takes_back_only_its_own(database: Database, outbox: Outbox,
     assert claimed(claims) == [b"kept"]
 
 
-async def test_an_async_session_does_the_same(database: Database, outbox: Outbox, claims: Claims) -> None:
+async def test_an_async_session_does_the_same(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     async with database.async_sessions()() as session, session.begin():
         await outbox.add(session, "events", "k", "from async")
     async with database.async_sessions()() as session:
@@ -101,7 +103,7 @@ async def test_an_async_session_does_the_same(database: Database, outbox: Outbox
     assert claimed(claims) == [b"from async"]
 
 
-def test_sql_alone_can_add_a_message(database: Database, claims: Claims) -> None:
+def test_sql_alone_can_add_a_message(database: Database, claims: OutboxRepository) -> None:
     with database.engine.begin() as connection:
         connection.execute(
             sa.text(
@@ -114,7 +116,7 @@ def test_sql_alone_can_add_a_message(database: Database, claims: Claims) -> None
     assert (properties.message_id, properties.content_type, properties.delivery_mode) == ("m1", "application/json", 2)
 
 
-def test_sql_may_write_a_body_as_text(database: Database, claims: Claims) -> None:
+def test_sql_may_write_a_body_as_text(database: Database, claims: OutboxRepository) -> None:
     text = "convert_to('{\"né\"\\: 1}', 'UTF8')" if database.is_postgresql else "'{\"né\"\\: 1}'"
     insert = "INSERT INTO redrive_outbox (message_id, exchange, routing_key, body) VALUES ('m1', 'e', 'k', "
     with database.engine.begin() as connection:
@@ -122,7 +124,7 @@ def test_sql_may_write_a_body_as_text(database: Database, claims: Claims) -> Non
     assert claimed(claims) == ['{"né": 1}'.encode()]
 
 
-def test_the_sql_of_the_documentation_does_so(database: Database, claims: Claims) -> None:
+def test_the_sql_of_the_documentation_does_so(database: Database, claims: OutboxRepository) -> None:
     if not database.is_postgresql:
         pytest.skip("it is PostgreSQL's")
     (sql,) = re.findall(r"```sql\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
@@ -139,12 +141,12 @@ def test_the_table_and_its_columns_can_have_other_names(database: Database) -> N
     with database.engine.connect() as connection:
         (row,) = connection.execute(sa.text("SELECT payload, event_id FROM nfe_outbox_event"))
     assert bytes(row[0]) == b'{"nfe":1}'
-    assert claimed(Claims(database, outbox.table)) == [b'{"nfe":1}']
+    assert claimed(OutboxRepository(database, outbox.table)) == [b'{"nfe":1}']
     with pytest.raises(ConfigurationError, match="there is no column bdy, did you mean body"):
         OutboxNames(columns={"bdy": "payload"})
 
 
-def test_an_envelope_says_what_an_event_is_about(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_an_envelope_says_what_an_event_is_about(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     add(database, outbox, {"total": 5}, type="NfeEmitida", envelope=Envelope("Nfe", "35-1"), message_id="e-1")
     add(database, outbox, {"total": 5}, type="NfeEmitida", envelope=CloudEvent("Nfe", "35-1", source="/nfe"))
     first, second = claimed(claims)
@@ -170,7 +172,7 @@ def test_what_no_broker_would_take_is_refused_where_it_is_added(
         add(database, outbox, body, **options)
 
 
-def test_a_body_of_five_megabytes_is_fine(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_a_body_of_five_megabytes_is_fine(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     add(database, outbox, b"x" * 5_000_000)
     assert [len(body) for body in claimed(claims)] == [5_000_000]
 
@@ -189,7 +191,7 @@ def test_a_missing_table_is_the_databases_error_and_nothing_is_lost(database: Da
 # Claiming -----------------------------------------------------------------------------------------
 
 
-def test_rows_are_claimed_in_order_and_settled(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_rows_are_claimed_in_order_and_settled(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     add(database, outbox, "a", "b", "c")
     with claims.claim(2) as claim:
         assert [row.body for row in claim.rows] == [b"a", b"b"]
@@ -198,14 +200,16 @@ def test_rows_are_claimed_in_order_and_settled(database: Database, outbox: Outbo
     assert claims.status()["pending"] == 1
 
 
-def test_a_claim_that_ends_badly_gives_its_rows_back(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_a_claim_that_ends_badly_gives_its_rows_back(
+    database: Database, outbox: Outbox, claims: OutboxRepository
+) -> None:
     add(database, outbox, "a")
     with pytest.raises(ZeroDivisionError), claims.claim(2):
         raise ZeroDivisionError
     assert claimed(claims) == [b"a"]
 
 
-def test_rows_that_commit_late_are_seen(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_rows_that_commit_late_are_seen(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     """Ids are given when a row is written, not when it is committed."""
     if not database.is_postgresql:
         pytest.skip("SQLite has one writer: nothing commits out of order")
@@ -217,11 +221,13 @@ def test_rows_that_commit_late_are_seen(database: Database, outbox: Outbox, clai
     assert claimed(claims) == [b"early id, late commit"]
 
 
-def test_a_refused_row_is_put_off_and_then_parked(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_a_refused_row_is_put_off_and_then_parked(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     add(database, outbox, "a", "b")
     with claims.claim(10) as claim:
         first, second = claim.rows
-        claim.settle([], [Refused(first.id, "unroutable", timedelta(hours=1)), Refused(second.id, "too large", None)])
+        claim.settle(
+            [], [RefusedRow(first.id, "unroutable", timedelta(hours=1)), RefusedRow(second.id, "too large", None)]
+        )
     assert claimed(claims) == []
     assert claims.status() | {"oldest": None} == {"pending": 1, "oldest": None, "parked": 1}
     (parked,) = claims.listed(RowState.PARKED, 10)
@@ -230,25 +236,25 @@ def test_a_refused_row_is_put_off_and_then_parked(database: Database, outbox: Ou
     assert claimed(claims) == [b"b"]
 
 
-def test_a_refused_row_comes_back_after_its_pause(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_a_refused_row_comes_back_after_its_pause(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     add(database, outbox, "a")
     with claims.claim(10) as claim:
-        claim.settle([], [Refused(claim.rows[0].id, "full", timedelta(milliseconds=-1))])
+        claim.settle([], [RefusedRow(claim.rows[0].id, "full", timedelta(milliseconds=-1))])
     with claims.claim(10) as claim:
         assert [(row.body, row.attempts) for row in claim.rows] == [(b"a", 1)]
 
 
-def test_parked_rows_can_be_discarded(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_parked_rows_can_be_discarded(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     add(database, outbox, "a")
     with claims.claim(1) as claim:
-        claim.settle([], [Refused(claim.rows[0].id, "bad", None)])
+        claim.settle([], [RefusedRow(claim.rows[0].id, "bad", None)])
     (parked,) = claims.listed(RowState.PARKED, 10)
     assert claims.discard([parked["id"]]) == 1
     assert claims.status()["parked"] == 0
 
 
 def test_published_rows_can_be_kept_for_a_while(database: Database, outbox: Outbox) -> None:
-    claims = Claims(database, outbox.table, keep=timedelta(days=1))
+    claims = OutboxRepository(database, outbox.table, keep=timedelta(days=1))
     add(database, outbox, "a", "b")
     with claims.claim(10) as claim:
         claim.settle([row.id for row in claim.rows], [])
@@ -257,7 +263,7 @@ def test_published_rows_can_be_kept_for_a_while(database: Database, outbox: Outb
     assert claims.prune(timedelta(seconds=-5), batch=1) == 2
 
 
-def test_two_relays_share_the_rows(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_two_relays_share_the_rows(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     if not database.is_postgresql:
         pytest.skip("SQLite: one relay")
     add(database, outbox, *(str(number) for number in range(10)))
@@ -266,7 +272,7 @@ def test_two_relays_share_the_rows(database: Database, outbox: Outbox, claims: C
         assert not {row.id for row in one.rows} & {row.id for row in other.rows}
 
 
-def test_whoever_looks_does_not_wait_for_a_writer(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_whoever_looks_does_not_wait_for_a_writer(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     add(database, outbox, "a")
     with database.sessions()() as writer, writer.begin():
         outbox.add(writer, "events", "k", "not committed")
@@ -292,32 +298,34 @@ def test_a_row_that_has_got_the_id_of_a_settled_one_is_not_settled_with_it(
     forgetful: Database, outbox: Outbox, keep: timedelta | None
 ) -> None:
     add(forgetful, outbox, "a", "b")
-    slow, quick = Claims(forgetful, outbox.table, keep=keep), Claims(forgetful, outbox.table)
+    slow, quick = OutboxRepository(forgetful, outbox.table, keep=keep), OutboxRepository(forgetful, outbox.table)
     with slow.claim(10) as one:
         with quick.claim(10) as other:
             other.settle([row.id for row in other.rows], [])
         add(forgetful, outbox, "c", "d")
         first, second = one.rows
-        one.settle([first.id], [Refused(second.id, "unroutable", None)])
+        one.settle([first.id], [RefusedRow(second.id, "unroutable", None)])
     with quick.claim(10) as claim:
         assert [(row.id, row.body) for row in claim.rows] == [(first.id, b"c"), (second.id, b"d")]
     forgetful.engine.dispose()
 
 
 def test_a_row_that_another_has_settled_is_left_as_it_is(forgetful: Database, outbox: Outbox) -> None:
-    claims = Claims(forgetful, outbox.table, keep=timedelta(days=1))
+    claims = OutboxRepository(forgetful, outbox.table, keep=timedelta(days=1))
     add(forgetful, outbox, "a", "b")
     with claims.claim(10) as one:
         first, second = one.rows
         with claims.claim(10) as other:
-            other.settle([first.id], [Refused(second.id, "unroutable", None)])
-        one.settle([second.id], [Refused(first.id, "unroutable", None)])
+            other.settle([first.id], [RefusedRow(second.id, "unroutable", None)])
+        one.settle([second.id], [RefusedRow(first.id, "unroutable", None)])
     assert [row["id"] for row in claims.listed(RowState.PUBLISHED, 10)] == [first.id]
     assert [row["id"] for row in claims.listed(RowState.PARKED, 10)] == [second.id]
     forgetful.engine.dispose()
 
 
-def test_an_id_is_not_given_again_when_its_row_is_gone(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_an_id_is_not_given_again_when_its_row_is_gone(
+    database: Database, outbox: Outbox, claims: OutboxRepository
+) -> None:
     seen = []
     for body in ("a", "b", "c"):
         add(database, outbox, body)
@@ -331,24 +339,26 @@ def test_a_table_of_an_older_version_is_as_good(forgetful: Database, outbox: Out
     Schema().upgrade(forgetful)
     Schema().check(forgetful, outbox.table.name)
     add(forgetful, outbox, "a")
-    assert claimed(Claims(forgetful, outbox.table)) == [b"a"]
+    assert claimed(OutboxRepository(forgetful, outbox.table)) == [b"a"]
     forgetful.engine.dispose()
 
 
 # Order --------------------------------------------------------------------------------------------
 
 
-def test_a_key_that_is_put_off_holds_back_only_itself(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_a_key_that_is_put_off_holds_back_only_itself(
+    database: Database, outbox: Outbox, claims: OutboxRepository
+) -> None:
     add(database, outbox, "a1", ordering_key="a")
     with claims.claim(10) as claim:
-        claim.settle([], [Refused(claim.rows[0].id, "full", timedelta(hours=1))])
+        claim.settle([], [RefusedRow(claim.rows[0].id, "full", timedelta(hours=1))])
     add(database, outbox, "a2", ordering_key="a")
     add(database, outbox, "b1", ordering_key="b")
     add(database, outbox, "free")
     assert claimed(claims) == [b"b1", b"free"]
 
 
-def test_two_relays_never_have_one_key(database: Database, outbox: Outbox, claims: Claims) -> None:
+def test_two_relays_never_have_one_key(database: Database, outbox: Outbox, claims: OutboxRepository) -> None:
     if not database.is_postgresql:
         pytest.skip("SQLite: one relay")
     for number in range(4):
@@ -362,22 +372,22 @@ def test_two_relays_never_have_one_key(database: Database, outbox: Outbox, claim
 
 
 def test_keys_that_wait_do_not_stand_in_the_way_however_many_rows_they_have(
-    database: Database, outbox: Outbox, claims: Claims
+    database: Database, outbox: Outbox, claims: OutboxRepository
 ) -> None:
     add(database, outbox, "a0", ordering_key="a")
     with claims.claim(1) as claim:
-        claim.settle([], [Refused(claim.rows[0].id, "full", timedelta(hours=1))])
+        claim.settle([], [RefusedRow(claim.rows[0].id, "full", timedelta(hours=1))])
     add(database, outbox, *(f"a{number}" for number in range(1, 10)), ordering_key="a")
     add(database, outbox, "b0", ordering_key="b")
     assert claimed(claims, limit=3) == [b"b0"]
 
 
 def test_a_key_with_more_rows_than_a_batch_goes_on_where_it_was_refused(
-    database: Database, outbox: Outbox, claims: Claims
+    database: Database, outbox: Outbox, claims: OutboxRepository
 ) -> None:
     add(database, outbox, *(f"a{number}" for number in range(8)), ordering_key="a")
     with claims.claim(3) as claim:
-        claim.settle([], [Refused(claim.rows[0].id, "full", timedelta(milliseconds=-1))])
+        claim.settle([], [RefusedRow(claim.rows[0].id, "full", timedelta(milliseconds=-1))])
     published: list[bytes] = []
     for _ in range(5):
         with claims.claim(3) as claim:
@@ -387,7 +397,7 @@ def test_a_key_with_more_rows_than_a_batch_goes_on_where_it_was_refused(
 
 
 def test_a_key_in_the_hands_of_another_relay_does_not_stand_in_the_way(
-    database: Database, outbox: Outbox, claims: Claims
+    database: Database, outbox: Outbox, claims: OutboxRepository
 ) -> None:
     if not database.is_postgresql:
         pytest.skip("SQLite: one relay")
@@ -421,10 +431,10 @@ class Line:
                 if self.dice.random() < chance:
                     connection.execute(late, {"half": half})
 
-    def work(self, claim: Claim, luck: float) -> None:
+    def work(self, claim: ClaimedBatch, luck: float) -> None:
         """As a relay does: nothing more of a key once one of it has failed."""
         published: list[int] = []
-        refused: list[Refused] = []
+        refused: list[RefusedRow] = []
         stuck: set[str | None] = set()
         for row in claim.rows:
             if row.ordering_key in stuck:
@@ -436,9 +446,9 @@ class Line:
             stuck |= {row.ordering_key} - {None}
             if self.dice.random() < 0.2:
                 self._leaves(row)
-                refused.append(Refused(row.id, "parked", None))
+                refused.append(RefusedRow(row.id, "parked", None))
             else:
-                refused.append(Refused(row.id, "put off", timedelta(hours=self.dice.randint(1, 3))))
+                refused.append(RefusedRow(row.id, "put off", timedelta(hours=self.dice.randint(1, 3))))
         claim.settle(published, refused)
 
     def _leaves(self, row: OutboxRow) -> None:
@@ -448,7 +458,7 @@ class Line:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_refused_and_whoever_claims_nothing_leaves_before_what_is_in_front_of_it(
-    database: Database, outbox: Outbox, claims: Claims, seed: int
+    database: Database, outbox: Outbox, claims: OutboxRepository, seed: int
 ) -> None:
     line = Line(database, outbox, random.Random(seed))
     for _ in range(20):
@@ -473,7 +483,7 @@ def test_whatever_is_refused_and_whoever_claims_nothing_leaves_before_what_is_in
 
 
 def test_pending_rows_are_found_by_index_however_many_were_published(
-    database: Database, outbox: Outbox, claims: Claims
+    database: Database, outbox: Outbox, claims: OutboxRepository
 ) -> None:
     table = outbox.table
     done = [
@@ -495,7 +505,7 @@ def test_pending_rows_are_found_by_index_however_many_were_published(
         assert "Index Cond: (next_attempt_at <= statement_timestamp())" in explained
 
 
-def _explained(database: Database, claims: Claims) -> str:
+def _explained(database: Database, claims: OutboxRepository) -> str:
     seen: list[str] = []
     lock = threading.Lock()
 
@@ -536,7 +546,7 @@ def test_the_sql_can_be_printed_and_makes_the_same(database: Database, tmp_path:
                 connection.exec_driver_sql(statement)
     outbox = Outbox(OutboxNames("other_outbox"))
     add(database, outbox, "x")
-    assert claimed(Claims(database, outbox.table)) == [b"x"]
+    assert claimed(OutboxRepository(database, outbox.table)) == [b"x"]
     assert tmp_path.exists()
 
 

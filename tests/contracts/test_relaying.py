@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from redrive import App
 from redrive.client import Connection
 from redrive.errors import TopologyMissing
+from redrive.outbox.outbox import OutboxPolicy
+from redrive.outbox.relay import Relay
+from redrive.outbox.repository import OutboxRepository
 from redrive.store.application_tables import RowState
-from redrive.store.claims import Claims
-from redrive.store.outbox import OutboxPolicy
-from redrive.store.outbox_relay import Relay
 from redrive.testing import Endpoint
 from tests.support.proxy import FaultProxy
 
@@ -43,7 +43,7 @@ def add(app: App, *rows: dict[str, Any]) -> None:
 
 async def relayed(app: App) -> dict[int, str]:
     """Relay until nothing is pending. What was parked, by its place, and why."""
-    claims, stop = Claims(app.database, app.outbox.table), asyncio.Event()
+    claims, stop = OutboxRepository(app.database, app.outbox.table), asyncio.Event()
     relaying = asyncio.create_task(app.relay(stop))
     while claims.status()["pending"]:  # noqa: ASYNC110 - the database is the one to ask
         await asyncio.sleep(0.01)
@@ -134,7 +134,7 @@ async def test_a_relay_that_declares_nothing_leaves_its_rows_alone_until_there_i
     add(careful, GOOD)
     with pytest.raises(TopologyMissing, match="queue orders"):
         await careful.relay(asyncio.Event())
-    assert Claims(app.database, app.outbox.table).status()["pending"] == 1
+    assert OutboxRepository(app.database, app.outbox.table).status()["pending"] == 1
 
     await connection.declare_queue("orders")
     assert await relayed(careful) == {}
@@ -145,8 +145,8 @@ async def test_a_relay_that_declares_nothing_leaves_its_rows_alone_until_there_i
 async def test_a_relay_that_lost_its_turn_with_its_connection_waits_until_it_has_it_again(
     app: App, amqp_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.client.relay_lock._STANDBY", 0.01)
-    monkeypatch.setattr("redrive.store.outbox_relay._TROUBLE", 0.01)
+    monkeypatch.setattr("redrive.outbox.relay_lock._STANDBY", 0.01)
+    monkeypatch.setattr("redrive.outbox.relay._TROUBLE", 0.01)
     async with FaultProxy(amqp_url) as network:
         url = app.database.url.render_as_string(hide_password=False)
         broken = App("shop", broker=network.url, database=url)

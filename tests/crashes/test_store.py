@@ -2,7 +2,7 @@
 
 First nobody dies, and the side effects are counted. Then, for each of them, a process dies just before it (the program
 is `programs/dying_store.py`), and another one takes over. Every order is booked once, whatever happened; the broker
-may have a message twice, where `redrive.store.outbox_relay` and `redrive.runtime.transactions` say so:
+may have a message twice, where `redrive.outbox.relay` and `redrive.runtime.transactions` say so:
 
     dies before          what has happened                     what follows
     write, add, commit   nothing                               the API is asked again
@@ -32,9 +32,9 @@ import pytest
 import sqlalchemy as sa
 
 from crashes.programs.dying_store import EFFECTS, METADATA, ORDERS, SCENARIOS, Scenario, live
-from redrive.store.claims import Claims
+from redrive.outbox.outbox import Outbox
+from redrive.outbox.repository import OutboxRepository
 from redrive.store.database import Database
-from redrive.store.outbox import Outbox
 from redrive.store.schema import Schema
 from redrive.testing.embedded import EmbeddedBroker
 
@@ -95,7 +95,7 @@ class Store:
             return list(connection.execute(query).scalars())
 
     def in_outbox(self) -> tuple[int, int]:
-        status = Claims(self.database, self.outbox.table).status()
+        status = OutboxRepository(self.database, self.outbox.table).status()
         return status["pending"], status["parked"]
 
 

@@ -27,7 +27,7 @@ import sqlalchemy as sa
 from crashes.programs import bank
 from redrive.app import App
 from redrive.client import Connection
-from redrive.store.claims import Claims
+from redrive.outbox.repository import OutboxRepository
 from redrive.store.database import Database
 from redrive.testing import RabbitMQ
 from redrive.testing.processes import ServerProcess
@@ -65,7 +65,7 @@ class Books:
             return
 
     def pending(self, app: App) -> int:
-        return int(Claims(self.database, app.outbox.table).status()["pending"])
+        return int(OutboxRepository(self.database, app.outbox.table).status()["pending"])
 
     def check(self, app: App, count: int) -> None:
         with self.database.engine.connect() as connection:
@@ -78,7 +78,7 @@ class Books:
         assert credited == Counter(range(1, count + 1)), "an event was lost, or a transfer credited twice"
         assert sum(cents.values()) == bank.ACCOUNTS * bank.OPENING, "money was lost, or made"
         assert cents == _balances(count), "the sum is right, and an account is not"
-        status = Claims(self.database, app.outbox.table).status()
+        status = OutboxRepository(self.database, app.outbox.table).status()
         assert (status["pending"], status["parked"]) == (0, 0)
 
 

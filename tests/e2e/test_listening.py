@@ -16,7 +16,7 @@ import asyncio, os, signal, sys
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from redrive import App, Message
-from redrive.store.outbox import OutboxPolicy
+from redrive.outbox.outbox import OutboxPolicy
 
 app = App("shop", outbox_policy=OutboxPolicy(transport="LOCAL"))
 events = app.exchange("events", "topic")

@@ -15,11 +15,11 @@ import pytest
 
 from redrive.app import App
 from redrive.inspection import connect
-from redrive.store.outbox import OutboxPolicy
+from redrive.outbox.outbox import OutboxPolicy
 
 PROGRAM = """
 from redrive import App
-from redrive.store.outbox import OutboxPolicy
+from redrive.outbox.outbox import OutboxPolicy
 app = App("shop", outbox_policy=OutboxPolicy(attempts=1))
 orders = app.queue("orders", dlq=False)
 

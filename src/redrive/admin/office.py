@@ -27,10 +27,10 @@ from redrive.admin.snapshots import Snapshots
 from redrive.admin.target import BrokerTarget
 from redrive.app import App
 from redrive.errors import ConfigurationError, RedriveError
+from redrive.outbox.repository import OutboxRepository
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.dlq.operation import Operation
 from redrive.store.audit import Audit
-from redrive.store.claims import Claims
 from redrive.store.database import Database
 from redrive.store.operations import OperationsStore
 from redrive.store.plans import Plans
@@ -117,7 +117,7 @@ class Office:
         self.recovery = OrphanRecovery(self.service, mark, self.executor, self.local)
         self.plans = Plans(database)
         self.requests = Requests(database)
-        self.outbox = Claims(app.database, app.outbox.table) if app is not None else None
+        self.outbox = OutboxRepository(app.database, app.outbox.table) if app is not None else None
         self.trends = Trends()
         self._sampling: asyncio.Task[None] | None = None
 

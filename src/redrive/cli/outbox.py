@@ -20,11 +20,11 @@ from redrive.cli.sources import load_app
 from redrive.errors import ConfigurationError
 from redrive.integrations.monitoring import outbox_samples
 from redrive.integrations.prometheus import PrometheusObserver, Samples, exposition
+from redrive.outbox.relay import Relay
+from redrive.outbox.repository import OutboxRepository
 from redrive.recovery.durations import brief, duration
 from redrive.store.application_tables import RowState
-from redrive.store.claims import Claims
 from redrive.store.database import Database
-from redrive.store.outbox_relay import Relay
 from redrive.store.schema import Schema
 
 _STATES = {state.name.lower(): state for state in RowState}
@@ -187,7 +187,7 @@ def prune(app: str, older_than: str | None, json: bool) -> None:
     age = duration(older_than, "--older-than") if older_than is not None else None
     found = load_app(app)
     keep = duration(found.outbox.policy.keep or "0s", "outbox.keep")
-    published = Claims(found.database, found.outbox.table).prune(age if age is not None else keep)
+    published = OutboxRepository(found.database, found.outbox.table).prune(age if age is not None else keep)
     processed = found.inbox.prune(age) if age is not None else found.forget_processed()
     if json:
         as_json({"published": published, "processed": processed})
@@ -196,9 +196,9 @@ def prune(app: str, older_than: str | None, json: bool) -> None:
     click.echo(f"{processed} processed messages forgotten")
 
 
-def _claims(app: str) -> Claims:
+def _claims(app: str) -> OutboxRepository:
     found = load_app(app)
-    return Claims(found.database, found.outbox.table)
+    return OutboxRepository(found.database, found.outbox.table)
 
 
 # The tables ---------------------------------------------------------------------------------------

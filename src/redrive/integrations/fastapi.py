@@ -45,10 +45,10 @@ from redrive.errors import (
 from redrive.integrations.http import PROMETHEUS, Page, health
 from redrive.integrations.logs import LogObserver
 from redrive.integrations.monitoring import Monitoring
+from redrive.outbox.mode import OutboxMode
 from redrive.recovery.durations import Duration, duration
 from redrive.runtime.publisher import Publisher
 from redrive.store.outages import is_outage
-from redrive.store.transport import Transport
 
 try:
     from fastapi import Depends, FastAPI, Request
@@ -138,7 +138,7 @@ def _one_line_in_the_log() -> Iterator[None]:
 def _handling(
     app: App, work: bool, relay: bool, queues: tuple[str, ...], limit: timedelta
 ) -> AbstractAsyncContextManager[Any] | None:
-    local = app.transport is Transport.LOCAL
+    local = app.transport is OutboxMode.LOCAL
     if work:
         return app.working(queues=queues, relay=relay or local, within=limit)
     return app.listening(within=limit) if local else None

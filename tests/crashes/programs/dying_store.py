@@ -32,10 +32,10 @@ from redrive import App, Batch, Retry
 from redrive.client import Connection
 from redrive.client.publisher import AnyPublish
 from redrive.connected_app import ConnectedApp
+from redrive.outbox.outbox import OutboxPolicy
+from redrive.outbox.relay import Relay
+from redrive.outbox.repository import OutboxRepository
 from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
-from redrive.store.claims import Claims
-from redrive.store.outbox import OutboxPolicy
-from redrive.store.outbox_relay import Relay
 from working import Watcher
 
 _PATIENCE = 40  # seconds for one life: nothing here takes so long unless it hangs
@@ -237,7 +237,7 @@ async def _live(scenario: Scenario, app: App, queue: str, fate: Fate) -> None:
             await _nobody_consumes(running.publishing, name)
         await asyncio.to_thread(play.add_orders)
         relay = Relay(
-            Claims(app.database, app.outbox.table),
+            OutboxRepository(app.database, app.outbox.table),
             MortalPipeline(running.publishing, fate),
             Never(),
         )

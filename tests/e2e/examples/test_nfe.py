@@ -38,9 +38,9 @@ from examples.nfe.storage import XmlStorage
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import ConfigurationError
 from redrive.inspection import inspect_broker
+from redrive.outbox.mode import OutboxMode
 from redrive.store.application_tables import RowState
 from redrive.store.database import Database
-from redrive.store.transport import Transport
 from redrive.testing.ports import free_port
 from redrive.topology import Server, expand
 from redrive.topology.plan import Action, make_plan
@@ -134,10 +134,10 @@ def test_flags_come_from_the_file_of_the_text_and_the_environment_has_the_last_w
     file = (EXAMPLE / "application-local.yml").read_text()
 
     assert yaml.safe_load(file) == {"sagnus": {"nfe": {"outbox": {"transport": "RABBIT"}, "worker": {"enabled": True}}}}
-    assert settings_of("", {}) == Settings(Transport.LOCAL, worker_enabled=False, auto_declare=True)
-    assert settings_of(file, {}) == Settings(Transport.RABBIT, worker_enabled=True)
+    assert settings_of("", {}) == Settings(OutboxMode.LOCAL, worker_enabled=False, auto_declare=True)
+    assert settings_of(file, {}) == Settings(OutboxMode.RABBIT, worker_enabled=True)
     above = {"SAGNUS_NFE_WORKER_ENABLED": "false", "SAGNUS_NFE_OUTBOX_TRANSPORT": "local", "SAGNUS_OTHER": "x"}
-    assert settings_of(file, above) == Settings(Transport.LOCAL, worker_enabled=False)
+    assert settings_of(file, above) == Settings(OutboxMode.LOCAL, worker_enabled=False)
     every = {
         "SAGNUS_NFE_OUTBOX_TRANSPORT": "RABBIT",
         "SAGNUS_NFE_OUTBOX_RABBIT_AUTODECLARE": "false",
@@ -146,10 +146,10 @@ def test_flags_come_from_the_file_of_the_text_and_the_environment_has_the_last_w
         "SAGNUS_NFE_WORKER_MAXDELIVERIES": "7",
         "SAGNUS_NFE_XML_FOLDER": "/mnt/xml",
     }
-    wanted = Settings(Transport.RABBIT, False, 250, True, 7, Path("/mnt/xml"))
+    wanted = Settings(OutboxMode.RABBIT, False, 250, True, 7, Path("/mnt/xml"))
     assert settings_of("", every) == wanted
     relaxed = "sagnus.nfe: {outbox: {transport: RABBIT, rabbit: {auto-declare: false, retry_ttl_ms: 250}}}"
-    assert settings_of(relaxed, {}) == Settings(Transport.RABBIT, auto_declare=False, retry_ttl_ms=250)
+    assert settings_of(relaxed, {}) == Settings(OutboxMode.RABBIT, auto_declare=False, retry_ttl_ms=250)
 
 
 @pytest.mark.parametrize(

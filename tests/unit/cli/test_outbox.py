@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 from redrive.app import App
 from redrive.cli import main
 from redrive.cli.sources import load_app
-from redrive.store.claims import Claims, Refused
+from redrive.outbox.repository import OutboxRepository, RefusedRow
 
 PROGRAM = """
 from redrive import App
-from redrive.store.outbox import OutboxPolicy
+from redrive.outbox.outbox import OutboxPolicy
 app = App("shop", database="sqlite:///shop.db", outbox_policy=OutboxPolicy(keep="1d"))
 nothing = "no app"
 
@@ -60,13 +60,13 @@ def add(app: App, *keys: str) -> None:
 
 def park(app: App) -> None:
     """As a relay does with what the broker refuses for good."""
-    claims = Claims(app.database, app.outbox.table)
+    claims = OutboxRepository(app.database, app.outbox.table)
     with claims.claim(100) as claim:
-        claim.settle([], [Refused(row.id, "no queue is bound for it", None) for row in claim.rows])
+        claim.settle([], [RefusedRow(row.id, "no queue is bound for it", None) for row in claim.rows])
 
 
 def publish(app: App) -> None:
-    claims = Claims(app.database, app.outbox.table, keep=timedelta(days=1))
+    claims = OutboxRepository(app.database, app.outbox.table, keep=timedelta(days=1))
     with claims.claim(100) as claim:
         claim.settle([row.id for row in claim.rows], [])
 

@@ -23,8 +23,8 @@ from redrive.errors import (
     ReplyCode,
     Unroutable,
 )
-from redrive.store.claims import Candidate, OutboxRow, Refused, fitting
-from redrive.store.outbox_relay import Relay, rounds
+from redrive.outbox.relay import Relay, rounds
+from redrive.outbox.repository import ClaimCandidate, OutboxRow, RefusedRow, fitting
 from redrive.wire.properties import Properties
 
 
@@ -37,7 +37,7 @@ class Rows:
     """An outbox in a list. `trouble` is raised by the next claim."""
 
     rows: list[OutboxRow]
-    refused: dict[int, Refused] = field(default_factory=dict)
+    refused: dict[int, RefusedRow] = field(default_factory=dict)
     trouble: Exception | None = None
     claims: int = 0
 
@@ -59,7 +59,7 @@ class Claimed:
     store: Rows
     rows: Sequence[OutboxRow]
 
-    def settle(self, published: Sequence[int], refused: Iterable[Refused]) -> None:  # type: ignore[override]
+    def settle(self, published: Sequence[int], refused: Iterable[RefusedRow]) -> None:  # type: ignore[override]
         self.store.refused.update({row.id: row for row in refused})
         done = {*published, *self.store.refused}
         self.store.rows = [row for row in self.store.rows if row.id not in done]
@@ -132,7 +132,7 @@ def unknown(cause: RedriveError | None = None) -> PublishUnknown:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.store.outbox_relay._TROUBLE", 0)
+    monkeypatch.setattr("redrive.outbox.relay._TROUBLE", 0)
 
 
 # Marking ------------------------------------------------------------------------------------------
@@ -294,5 +294,5 @@ async def test_several_lanes_send_by_turns() -> None:
     ("sizes", "taken"), [([], 0), ([10, 20, 30], 2), ([100, 1], 1), ([30], 1), ([31], 1), ([0, 0, 30, 1], 3)]
 )
 def test_a_claim_takes_the_first_rows_that_fit_and_at_least_one(sizes: list[int], taken: int) -> None:
-    candidates = [Candidate(number, None, size) for number, size in enumerate(sizes)]
+    candidates = [ClaimCandidate(number, None, size) for number, size in enumerate(sizes)]
     assert fitting(candidates, 30) == candidates[:taken]

@@ -25,12 +25,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
 from redrive.errors import ConfigurationError
+from redrive.outbox.envelope import Envelope
+from redrive.outbox.mode import OutboxMode
 from redrive.runtime.codecs import Codecs
 from redrive.runtime.message import current_message
 from redrive.runtime.publisher import uuid7
 from redrive.store.application_tables import OutboxNames, outbox_table
-from redrive.store.envelope import Envelope
-from redrive.store.transport import Transport
 from redrive.topology.declared import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
 
@@ -51,11 +51,11 @@ class OutboxPolicy:
     attempts: int = 10  # how often a row that the broker refuses is tried before it is parked
     keep: str | None = None  # published rows are kept for so long; None deletes them at once
     largest_body: int = LARGEST_BODY  # bytes; a larger message is refused when it is added
-    transport: Transport | str | None = None  # RABBIT, or LOCAL: handled in the application's own process
+    transport: OutboxMode | str | None = None  # RABBIT, or LOCAL: handled in the application's own process
 
     def __post_init__(self) -> None:
         if self.transport is not None:
-            Transport.of(self.transport)
+            OutboxMode.of(self.transport)
 
 
 class Outbox:

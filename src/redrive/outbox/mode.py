@@ -18,12 +18,12 @@ from redrive.errors import ConfigurationError
 from redrive.text import did_you_mean
 
 
-class Transport(StrEnum):
+class OutboxMode(StrEnum):
     RABBIT = "RABBIT"
     LOCAL = "LOCAL"
 
     @classmethod
-    def of(cls, name: str) -> Transport:
+    def of(cls, name: str) -> OutboxMode:
         """By its name, in capitals or not."""
         known = [str(one) for one in cls]
         if name.upper() in known:
@@ -33,7 +33,7 @@ class Transport(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrangement:
+class ModeSettings:
     """What a transport makes of an application."""
 
     broker: str | None  # None: the embedded one
@@ -42,17 +42,17 @@ class Arrangement:
     no_relay: str | None = None  # why a relay without consumers has no business here
 
 
-def arrange(transport: Transport, *, broker: str | None, management: str | None) -> Arrangement:
+def arrange(transport: OutboxMode, *, broker: str | None, management: str | None) -> ModeSettings:
     match transport:
-        case Transport.RABBIT:
-            return Arrangement(broker, management, listens=False)
-        case Transport.LOCAL:
+        case OutboxMode.RABBIT:
+            return ModeSettings(broker, management, listens=False)
+        case OutboxMode.LOCAL:
             # A relay would take rows that all processes can reach to a folder in which nobody may ever look.
             why = (
                 "the outbox's transport is LOCAL: whoever handles the events takes them from the table himself "
                 "(`async with app.listening()`, or `redrive worker --relay`), and a relay alone would only hide them "
                 "in this machine's data folder. With REDRIVE_OUTBOX_TRANSPORT=RABBIT they are published"
             )
-            return Arrangement(None, None, listens=True, no_relay=why)
+            return ModeSettings(None, None, listens=True, no_relay=why)
         case _:
             assert_never(transport)

@@ -20,7 +20,7 @@ POLL_WHILE_LISTENING = 2.0
 _RECONNECT = 1.0
 
 
-class Waker:
+class OutboxListener:
     """`await waker.wait()` returns when rows may have been added, or when it is time to look anyway."""
 
     def __init__(self, database: Database, channel: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 from redrive.app import App
 from redrive.errors import ConfigurationError
 from redrive.inspection.stranded import stranded
-from redrive.store.outbox import OutboxPolicy
-from redrive.store.transport import Arrangement, Transport, arrange
+from redrive.outbox.mode import ModeSettings, OutboxMode, arrange
+from redrive.outbox.outbox import OutboxPolicy
 
 RABBITMQ = "amqp://rabbit.example/"
 MANAGEMENT = "http://rabbit.example:15672/"
@@ -23,26 +23,26 @@ FOLDER = Path(".redrive")
 
 @pytest.mark.parametrize("broker", [RABBITMQ, None])
 def test_rabbit_leaves_the_application_as_it_is_and_no_api_listens(broker: str | None) -> None:
-    assert arrange(Transport.RABBIT, broker=broker, management=MANAGEMENT) == Arrangement(
+    assert arrange(OutboxMode.RABBIT, broker=broker, management=MANAGEMENT) == ModeSettings(
         broker, MANAGEMENT, listens=False
     )
 
 
 @pytest.mark.parametrize("broker", [RABBITMQ, None])
 def test_local_needs_no_rabbitmq_and_the_api_listens(broker: str | None) -> None:
-    arranged = arrange(Transport.LOCAL, broker=broker, management=MANAGEMENT)
+    arranged = arrange(OutboxMode.LOCAL, broker=broker, management=MANAGEMENT)
     assert (arranged.broker, arranged.management, arranged.listens) == (None, None, True)
 
 
 def test_where_an_api_listens_a_relay_alone_has_no_business_and_nowhere_else() -> None:
-    for transport in Transport:
+    for transport in OutboxMode:
         arranged = arrange(transport, broker=RABBITMQ, management=None)
         assert (arranged.no_relay is not None) == arranged.listens
 
 
-@pytest.mark.parametrize("name", ["LOCAL", "local", "Local", Transport.LOCAL])
+@pytest.mark.parametrize("name", ["LOCAL", "local", "Local", OutboxMode.LOCAL])
 def test_a_transport_is_known_by_its_name(name: str) -> None:
-    assert Transport.of(name) is Transport.LOCAL
+    assert OutboxMode.of(name) is OutboxMode.LOCAL
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_application_is_on_rabbit_unless_told_otherwise() -> None:
     app = App("shop", broker=RABBITMQ)
-    assert (app.transport, app.broker) == (Transport.RABBIT, RABBITMQ)
+    assert (app.transport, app.broker) == (OutboxMode.RABBIT, RABBITMQ)
 
 
 def test_the_environment_chooses_where_the_program_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDRIVE_OUTBOX_TRANSPORT", "local")
-    assert App("shop", broker=RABBITMQ, management=MANAGEMENT).transport is Transport.LOCAL
-    assert App("shop", outbox_policy=OutboxPolicy(transport="RABBIT")).transport is Transport.RABBIT
+    assert App("shop", broker=RABBITMQ, management=MANAGEMENT).transport is OutboxMode.LOCAL
+    assert App("shop", outbox_policy=OutboxPolicy(transport="RABBIT")).transport is OutboxMode.RABBIT
 
 
 def test_a_mistake_in_the_environment_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

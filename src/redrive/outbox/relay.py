@@ -37,10 +37,10 @@ from redrive.errors import (
     RedriveError,
     ReplyCode,
 )
+from redrive.outbox.listener import OutboxListener
+from redrive.outbox.repository import ClaimedBatch, OutboxRepository, RefusedRow
+from redrive.outbox.rows import OutboxRow
 from redrive.recovery.backoff import Backoff
-from redrive.store.claims import Claim, Claims, Refused
-from redrive.store.outbox_rows import OutboxRow
-from redrive.store.waking import Waker
 from redrive.wire.properties import Properties
 
 log = logging.getLogger("redrive.store")
@@ -49,26 +49,26 @@ _PAUSES = Backoff(first=timedelta(seconds=1), ceiling=timedelta(minutes=5), jitt
 _TROUBLE = 1.0  # seconds until the next try, when the database or the broker is away
 
 
-class Lock(Protocol):
+class LockPort(Protocol):
     async def keep(self) -> None:
         """Raise a RedriveError if another relay may be working on the rows."""
 
 
-class PublishesMany(Protocol):
+class BatchPublisher(Protocol):
     async def publish_many(self, messages: Iterable[tuple[str, str, bytes, Properties | bytes, bool]]) -> int: ...
 
 
 class Relay:
     def __init__(
         self,
-        claims: Claims,
-        broker: PublishesMany,
-        waker: Waker,
+        claims: OutboxRepository,
+        broker: BatchPublisher,
+        waker: OutboxListener,
         *,
         attempts: int = 10,
         batch: int = 500,
         lanes: int = 2,
-        lock: Lock | None = None,
+        lock: LockPort | None = None,
     ) -> None:
         """`lanes`: so many batches at a time: while one is published, the next is read."""
         self.published = 0
@@ -130,7 +130,7 @@ class Relay:
             await asyncio.sleep(_TROUBLE)
         return len(rows)
 
-    async def _publish(self, rows: Sequence[OutboxRow]) -> tuple[list[int], list[Refused]]:
+    async def _publish(self, rows: Sequence[OutboxRow]) -> tuple[list[int], list[RefusedRow]]:
         """In rounds, so that no row of a key is sent before the one in front of it is confirmed."""
         published: list[int] = []
         refused = [self._park(row, row.attempts + 1, row.error) for row in rows if row.error is not None]
@@ -180,16 +180,16 @@ class Relay:
             return {error.index: error for error in failed if error.index is not None}
         return {}
 
-    def _refusal(self, row: OutboxRow, error: PublishError) -> Refused:
+    def _refusal(self, row: OutboxRow, error: PublishError) -> RefusedRow:
         attempt = row.attempts + 1
         if attempt < self._attempts:
-            return Refused(row.id, str(error), _PAUSES.delay(max(attempt, 1), 0))
+            return RefusedRow(row.id, str(error), _PAUSES.delay(max(attempt, 1), 0))
         return self._park(row, attempt, str(error))
 
-    def _park(self, row: OutboxRow, attempt: int, error: str) -> Refused:
+    def _park(self, row: OutboxRow, attempt: int, error: str) -> RefusedRow:
         self.parked += 1
         log.error("outbox row %d is parked after %d attempts: %s", row.id, attempt, error)
-        return Refused(row.id, error, None)
+        return RefusedRow(row.id, error, None)
 
     def __repr__(self) -> str:
         return f"<Relay published={self.published} parked={self.parked} lanes={self._lanes}>"
@@ -198,7 +198,7 @@ class Relay:
 # A claim is opened in one thread and closed in another, a while later.
 
 
-def _settle(stack: ExitStack, claim: Claim, published: Sequence[int], refused: Iterable[Refused]) -> None:
+def _settle(stack: ExitStack, claim: ClaimedBatch, published: Sequence[int], refused: Iterable[RefusedRow]) -> None:
     with stack:
         claim.settle(published, refused)
 

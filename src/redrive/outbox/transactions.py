@@ -8,7 +8,7 @@ them, and no transaction would ever end.
     ending     commit, rollback, close: always finds a thread
 
 The transaction is the consumer's. A handler that committed it would have its message noted as processed before it is,
-and one that rolled it back would lose the note, and go on in a transaction without it: both are refused (`ItsSession`).
+and one that rolled it back would lose the note, and go on in a transaction without it: both are refused (`GuardedSession`).
 Savepoints are the handler's own.
 """
 
@@ -29,9 +29,9 @@ from sqlalchemy.exc import InvalidRequestError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
+from redrive.outbox.inbox import Inbox
 from redrive.runtime.transactions import DatabaseUnavailable
 from redrive.store.database import Database
-from redrive.store.inbox import Inbox
 from redrive.store.outages import is_outage
 
 SESSION_TYPES: tuple[type, ...] = (AsyncSession, Session)
@@ -43,7 +43,7 @@ _NOTING = 32  # threads at most
 _ENDING = 1000  # more than messages are handled at a time; a thread is made when all there are are busy
 
 
-class ItsSession(Session):
+class GuardedSession(Session):
     """For a handler: with a transaction that has begun, and that only the consumer ends."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -74,9 +74,9 @@ class ItsSession(Session):
                 self.invalidate()
 
 
-@event.listens_for(ItsSession, "after_begin")
+@event.listens_for(GuardedSession, "after_begin")
 def _begun(session: Session, _: SessionTransaction, connection: sa.Connection) -> None:
-    assert isinstance(session, ItsSession)
+    assert isinstance(session, GuardedSession)
     session.connected_by = connection
 
 
@@ -95,7 +95,7 @@ class _AsyncTransaction:
     @property
     def connection(self) -> sa.Connection | None:
         session = self.session.sync_session
-        assert isinstance(session, ItsSession)
+        assert isinstance(session, GuardedSession)
         return session.connected_by
 
     async def connect(self) -> None:
@@ -107,7 +107,7 @@ class _AsyncTransaction:
 
 @dataclass(frozen=True, slots=True)
 class _BlockingTransaction:
-    session: ItsSession
+    session: GuardedSession
     inbox: Inbox
     threads: Executor
     steps: list[Future[Any]] = field(default_factory=list)
@@ -160,14 +160,14 @@ class StoreTransactions:
 
     @asynccontextmanager
     async def _begin_async(self) -> AsyncIterator[_AsyncTransaction]:
-        async with self._database.async_sessions()(sync_session_class=ItsSession) as its_own:
+        async with self._database.async_sessions()(sync_session_class=GuardedSession) as its_own:
             yield _AsyncTransaction(its_own, self._inbox)
             await its_own.run_sync(_finish)
 
     @asynccontextmanager
     async def _begin_blocking(self) -> AsyncIterator[_BlockingTransaction]:
         # Closed is closed: a function that outlived its time limit must not begin another transaction, and keep it.
-        session = ItsSession(self._database.engine, expire_on_commit=False, close_resets_only=False)
+        session = GuardedSession(self._database.engine, expire_on_commit=False, close_resets_only=False)
         transaction = _BlockingTransaction(session, self._inbox, self._noting)
         try:
             yield transaction
@@ -200,7 +200,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _finish(session: Session) -> None:
-    assert isinstance(session, ItsSession)
+    assert isinstance(session, GuardedSession)
     session.finish()
 
 

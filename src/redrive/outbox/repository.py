@@ -31,10 +31,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from redrive.store.application_tables import RowState
-from redrive.store.columns import storable
-from redrive.store.database import Database
-from redrive.store.outbox_rows import (
+from redrive.outbox.rows import (
     OutboxRow,
     any_text,
     is_storable,
@@ -44,13 +41,16 @@ from redrive.store.outbox_rows import (
     shown_moment,
     shown_row,
 )
+from redrive.store.application_tables import RowState
+from redrive.store.columns import storable
+from redrive.store.database import Database
 
 _MOST_ERROR = 1000
 _MOST_ATTEMPTS = 1_000_000_000
 _MOST_BYTES = 32 * 1024 * 1024  # bodies in one claim, except if one alone is larger
 
 
-class Candidate(NamedTuple):
+class ClaimCandidate(NamedTuple):
     """A row that is due. Whether it may be published is another question."""
 
     id: int
@@ -59,7 +59,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRow:
     """A row that the broker would not take."""
 
     id: int
@@ -67,10 +67,10 @@ class Refused:
     again_after: timedelta | None  # None: park it
 
 
-class Claim:
-    """Rows in the hands of one relay. Used within `Claims.claim`; everything is settled when that ends."""
+class ClaimedBatch:
+    """Rows in the hands of one relay. Used within `OutboxRepository.claim`; everything is settled when that ends."""
 
-    def __init__(self, claims: Claims, connection: sa.Connection | None, rows: Sequence[OutboxRow]) -> None:
+    def __init__(self, claims: OutboxRepository, connection: sa.Connection | None, rows: Sequence[OutboxRow]) -> None:
         self.rows = tuple(rows)
         self._claims = claims
         self._connection = connection
@@ -84,7 +84,7 @@ class Claim:
                 self._claims.settle_on(connection, self.rows, published, refused)
 
 
-class Claims:
+class OutboxRepository:
     def __init__(self, database: Database, table: sa.Table, *, keep: timedelta | None = None) -> None:
         """`keep`: how long a published row stays; None: it is deleted at once."""
         self.database = database
@@ -94,14 +94,14 @@ class Claims:
     # Taking -------------------------------------------------------------------------------------------
 
     @contextmanager
-    def claim(self, limit: int) -> Iterator[Claim]:
+    def claim(self, limit: int) -> Iterator[ClaimedBatch]:
         if self.database.is_postgresql:
             with self.database.engine.begin() as connection:
-                yield Claim(self, connection, self._take(connection, limit))
+                yield ClaimedBatch(self, connection, self._take(connection, limit))
         else:
             with self._looking() as connection:
                 rows = self._take(connection, limit)
-            yield Claim(self, None, rows)
+            yield ClaimedBatch(self, None, rows)
 
     @contextmanager
     def _looking(self) -> Iterator[sa.Connection]:
@@ -124,7 +124,7 @@ class Claims:
             if chosen or not found:
                 return self._read(connection, fitting(chosen, _MOST_BYTES))
 
-    def _due(self, connection: sa.Connection, limit: int, without: set[str]) -> list[Candidate]:
+    def _due(self, connection: sa.Connection, limit: int, without: set[str]) -> list[ClaimCandidate]:
         table = self.table
         due = [_is(table, RowState.PENDING), table.c.next_attempt_at <= self._now()]
         if without:
@@ -136,10 +136,10 @@ class Claims:
             query = query.with_for_update(skip_locked=True)
         # A key that no statement can name holds up no other row: its own row fails when it is read.
         return sorted(
-            Candidate(id, key if is_storable(key) else None, size) for id, key, size in connection.execute(query)
+            ClaimCandidate(id, key if is_storable(key) else None, size) for id, key, size in connection.execute(query)
         )
 
-    def _read(self, connection: sa.Connection, chosen: Sequence[Candidate]) -> list[OutboxRow]:
+    def _read(self, connection: sa.Connection, chosen: Sequence[ClaimCandidate]) -> list[OutboxRow]:
         if not chosen:
             return []
         table = self.table
@@ -158,7 +158,7 @@ class Claims:
             return sa.func.statement_timestamp()
         return sa.func.strftime("%Y-%m-%d %H:%M:%f", "now")
 
-    def _without_keys_of_others(self, connection: sa.Connection, rows: list[Candidate]) -> list[Candidate]:
+    def _without_keys_of_others(self, connection: sa.Connection, rows: list[ClaimCandidate]) -> list[ClaimCandidate]:
         """Leave out the keys that another relay has in hand."""
         keys = sorted(_keys(rows))
         if not keys:
@@ -169,7 +169,7 @@ class Claims:
         mine = {key for key, got in locked if got}
         return [row for row in rows if row.ordering_key is None or row.ordering_key in mine]
 
-    def _without_those_behind(self, connection: sa.Connection, rows: list[Candidate]) -> list[Candidate]:
+    def _without_those_behind(self, connection: sa.Connection, rows: list[ClaimCandidate]) -> list[ClaimCandidate]:
         """Of each key, take what is before the first row that is left out: put off, or in another relay's hands."""
         if not _keys(rows):
             return rows
@@ -205,7 +205,7 @@ class Claims:
         connection: sa.Connection,
         claimed: Sequence[OutboxRow],
         published: Sequence[int],
-        refused: Iterable[Refused],
+        refused: Iterable[RefusedRow],
     ) -> None:
         table = self.table
         known = {row.id: row.mark for row in claimed}
@@ -237,7 +237,7 @@ class Claims:
         done = {"state": int(RowState.PUBLISHED), "published_at": self._now(), "last_error": None}
         return sa.update(self.table).values(**done)
 
-    def _refusal(self, row: Refused) -> dict[str, Any]:
+    def _refusal(self, row: RefusedRow) -> dict[str, Any]:
         attempts = self.table.c.attempts
         counted = sa.case((attempts < _MOST_ATTEMPTS, attempts + 1), else_=attempts)  # not beyond the column's end
         changes: dict[str, Any] = {"attempts": counted, "last_error": storable(row.error, _MOST_ERROR)}
@@ -302,7 +302,7 @@ def _is(table: sa.FromClause, state: RowState) -> sa.ColumnElement[bool]:
     return table.c.state == sa.literal_column(str(int(state)))
 
 
-def fitting(candidates: Sequence[Candidate], budget: int) -> list[Candidate]:
+def fitting(candidates: Sequence[ClaimCandidate], budget: int) -> list[ClaimCandidate]:
     """The first of them, as many as fit into so many bytes; one, if it is too large by itself."""
     sums = accumulate(one.size for one in candidates)
     return [
@@ -310,5 +310,5 @@ def fitting(candidates: Sequence[Candidate], budget: int) -> list[Candidate]:
     ]
 
 
-def _keys(rows: Iterable[Candidate]) -> set[str]:
+def _keys(rows: Iterable[ClaimCandidate]) -> set[str]:
     return {row.ordering_key for row in rows if row.ordering_key is not None}
