@@ -31,15 +31,15 @@ from bench.broker import Broker
 from bench.messages import document, encode
 from bench.samples import Found
 from redrive.client import Connection, Properties, Publish
-from redrive.client.dead_letters import DeadLetterBroker
+from redrive.operations.actions import RedriveAction
+from redrive.operations.browse import GroupBy, group
+from redrive.operations.control import OperationControl
+from redrive.operations.dlq_adapter import DlqAdapter
+from redrive.operations.operation import Operation, OperationKind, OperationRequest, OperationState
+from redrive.operations.repository import OperationRepository
+from redrive.operations.runner import OperationRunner
 from redrive.runtime.clock import SystemClock
-from redrive.runtime.dlq.acts import Redriving
-from redrive.runtime.dlq.looking import By, group
-from redrive.runtime.dlq.moving import Mover
-from redrive.runtime.dlq.operation import Kind, Operation, Order, State
-from redrive.runtime.dlq.steering import Steering
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 
 DLQ, SOURCE = "orders.dlq", "orders"
@@ -49,7 +49,7 @@ SMALL = encode({"order": 4711})
 MEGABYTE = 1024 * 1024
 GROWTH = 16  # megabytes that the process may gain from a tenth of the way to its end
 
-Watching = Callable[[Steering], None]
+Watching = Callable[[OperationControl], None]
 
 
 class Bench:
@@ -74,9 +74,9 @@ class Bench:
         await asyncio.to_thread(self._broker.wait_until_idle)
 
     @asynccontextmanager
-    async def _operating(self) -> AsyncIterator[DeadLetterBroker]:
+    async def _operating(self) -> AsyncIterator[DlqAdapter]:
         async with Connection(self._broker.url) as taking, Connection(self._broker.url) as publishing:
-            yield DeadLetterBroker(taking, publishing)
+            yield DlqAdapter(taking, publishing)
 
     # Moving -------------------------------------------------------------------------------------------
 
@@ -110,15 +110,17 @@ class Bench:
 
     async def _redrive(self, count: int, changed: Watching) -> None:
         self._operations += 1
-        clock, store = SystemClock(), OperationsStore(self._database)
-        order = Order(Kind.REDRIVE, DLQ, by="bench", reason="INC-42")
+        clock, store = SystemClock(), OperationRepository(self._database)
+        order = OperationRequest(OperationKind.REDRIVE, DLQ, by="bench", reason="INC-42")
         operation = Operation(f"op_{self._operations}", order, clock.now(), owner="bench")
         async with self._operating() as broker:
             await asyncio.to_thread(store.add, operation)
-            mover = Mover(operation, broker, store, Redriving(broker, clock), clock=clock, changed=changed)
+            mover = OperationRunner(
+                operation, broker, store, RedriveAction(broker, clock), clock=clock, changed=changed
+            )
             await broker.lock(DLQ)
             done = await mover.run()
-        if done.state is not State.SUCCEEDED or done.counts.moved != count:
+        if done.state is not OperationState.SUCCEEDED or done.counts.moved != count:
             raise RuntimeError(f"not all was moved: {done}")
 
     # Looking ------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ class Bench:
     async def grouped(self) -> float:
         async with self._operating() as broker:
             began = time.perf_counter()
-            found = await group(broker, DLQ, By.FINGERPRINT)
+            found = await group(broker, DLQ, GroupBy.FINGERPRINT)
             took = time.perf_counter() - began
         if found.matched != self.messages or len(found.groups) != 2:
             raise RuntimeError(f"not all was grouped: {found.matched} in {len(found.groups)} groups")
@@ -162,7 +164,7 @@ class Bench:
         process, sizes = psutil.Process(), [0.0]
         early = 0.0
 
-        def watch(steering: Steering) -> None:
+        def watch(steering: OperationControl) -> None:
             nonlocal early
             sizes[0] = max(sizes[0], process.memory_info().rss / MEGABYTE)
             if steering.operation.counts.moved <= count // 10:

@@ -11,16 +11,24 @@ from typing import Any
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection, Properties
-from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.publisher import Publish
+from redrive.operations.actions import RedriveAction
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.dlq_adapter import DlqAdapter
+from redrive.operations.operation import (
+    ControlRequest,
+    ItemOutcome,
+    Operation,
+    OperationItem,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+)
+from redrive.operations.repository import OperationRepository
+from redrive.operations.runner import OperationRunner
 from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import Clock, SystemClock
-from redrive.runtime.dlq.acts import Redriving
-from redrive.runtime.dlq.moving import Mover
-from redrive.runtime.dlq.operation import Item, Kind, Operation, Order, Outcome, State, Wish
-from redrive.store.audit import Audit
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 
 DLQ = "orders.dlq"
@@ -33,24 +41,24 @@ class Memory:
 
     def __init__(self) -> None:
         self.operation: Operation | None = None
-        self.items: list[Item] = []
-        self.wished = Wish()
+        self.items: list[OperationItem] = []
+        self.wished = ControlRequest()
 
-    def save(self, operation: Operation, items: Sequence[Item]) -> None:
+    def save(self, operation: Operation, items: Sequence[OperationItem]) -> None:
         self.operation = operation
         self.items += items
 
     def moved(self, id: str) -> list[str]:  # noqa: ARG002
-        return [item.id for item in self.outcomes(Outcome.MOVED)]
+        return [item.id for item in self.outcomes(ItemOutcome.MOVED)]
 
-    def wishes(self, id: str) -> Wish:  # noqa: ARG002
+    def wishes(self, id: str) -> ControlRequest:  # noqa: ARG002
         return self.wished
 
-    def granted(self, id: str, wish: Wish) -> None:  # noqa: ARG002
+    def granted(self, id: str, wish: ControlRequest) -> None:  # noqa: ARG002
         if self.wished == wish:
-            self.wished = Wish()
+            self.wished = ControlRequest()
 
-    def outcomes(self, outcome: Outcome) -> list[Item]:
+    def outcomes(self, outcome: ItemOutcome) -> list[OperationItem]:
         return [item for item in self.items if item.outcome is outcome]
 
 
@@ -102,21 +110,21 @@ async def until_depth(connection: Connection, queue: str, count: int, within: fl
 
 
 @asynccontextmanager
-async def operating(url: str, publishes_to: str = "") -> AsyncIterator[DeadLetterBroker]:
+async def operating(url: str, publishes_to: str = "") -> AsyncIterator[DlqAdapter]:
     publishing = Connection(publishes_to or url, name="operator publishes")
     async with Connection(url, name="operator") as taking, publishing:
-        yield DeadLetterBroker(taking, publishing)
+        yield DlqAdapter(taking, publishing)
 
 
-def an_order(**changes: Any) -> Order:
-    return replace(Order(Kind.REDRIVE, DLQ, by="ada", reason="INC-42"), **changes)
+def an_order(**changes: Any) -> OperationRequest:
+    return replace(OperationRequest(OperationKind.REDRIVE, DLQ, by="ada", reason="INC-42"), **changes)
 
 
-def an_operation(order: Order | None = None, id: str = "op_test") -> Operation:
+def an_operation(order: OperationRequest | None = None, id: str = "op_test") -> Operation:
     return Operation(id, order or an_order(), datetime.now(UTC))
 
 
-class LockingMover(Mover):
+class LockingMover(OperationRunner):
     """Takes the lock itself, as the service does for others."""
 
     async def run(self) -> Operation:
@@ -128,14 +136,16 @@ class LockingMover(Mover):
 
 
 def a_mover(
-    broker: DeadLetterBroker, order: Order | None = None, memory: Memory | None = None, **options: Any
-) -> Mover:
+    broker: DlqAdapter, order: OperationRequest | None = None, memory: Memory | None = None, **options: Any
+) -> OperationRunner:
     clock = SystemClock()
     operation = options.pop("operation", None) or an_operation(order, options.pop("id", "op_test"))
-    return LockingMover(operation, broker, memory or Memory(), Redriving(broker, clock), clock=clock, **options)
+    return LockingMover(operation, broker, memory or Memory(), RedriveAction(broker, clock), clock=clock, **options)
 
 
-async def redrive(url: str, order: Order | None = None, memory: Memory | None = None, **options: Any) -> Operation:
+async def redrive(
+    url: str, order: OperationRequest | None = None, memory: Memory | None = None, **options: Any
+) -> Operation:
     async with operating(url) as broker:
         return await a_mover(broker, order, memory, **options).run()
 
@@ -144,7 +154,7 @@ def a_service(url: str, folder: Path, *, by: str = "ada", clock: Clock | None = 
     """As an operator has it; what is `known` of the place is said by name. Those of one folder share their memory."""
     database = Database.embedded(folder)
     Schema().upgrade(database)
-    return Service(BrokerTarget(url, **known), OperationsStore(database), Audit(database), by=by, clock=clock)
+    return Service(BrokerTarget(url, **known), OperationRepository(database), AuditLog(database), by=by, clock=clock)
 
 
 async def bodies(connection: Connection, queue: str) -> list[bytes]:
@@ -173,4 +183,4 @@ def orders(*numbers: int) -> list[bytes]:
     return [b'{"order": %d}' % number for number in numbers]
 
 
-OVER = State.SUCCEEDED
+OVER = OperationState.SUCCEEDED

@@ -31,8 +31,8 @@ from redrive.admin.office import Office
 from redrive.admin.web.application import Admin
 from redrive.client import Connection, Delivery, Properties
 from redrive.client.publisher import Publish
+from redrive.operations.operation import CanarySchedule, OperationKind, OperationRequest, Selection
 from redrive.recovery.retry import Retry
-from redrive.runtime.dlq.operation import Kind, Order, Ramp, Selection
 from redrive.store.application_tables import RowState
 from redrive.store.schema import Schema
 from redrive.testing.broker import ThreadedBroker
@@ -275,16 +275,20 @@ class ShopAtNight:
 
     def redrive_slowly(self) -> str:
         """An operation that will run for as long as anybody wants to look at it. Its id."""
-        order = Order(Kind.REDRIVE, "q.emails.dlq", Selection(group="77d1"), rate=4, reason="INC-2043: template mended")
+        order = OperationRequest(
+            OperationKind.REDRIVE, "q.emails.dlq", Selection(group="77d1"), rate=4, reason="INC-2043: template mended"
+        )
         return self._begin(order)
 
     def redrive_as_canary(self) -> str:
         """One that finds that its messages still fail."""
-        ramp = Ramp((1, 3), 10, wait=0.3)
-        order = Order(Kind.REDRIVE, "q.orders.dlq", Selection(group="e11e77"), ramp=ramp, reason="INC-2042: try again")
+        ramp = CanarySchedule((1, 3), 10, wait=0.3)
+        order = OperationRequest(
+            OperationKind.REDRIVE, "q.orders.dlq", Selection(group="e11e77"), ramp=ramp, reason="INC-2042: try again"
+        )
         return self._begin(order)
 
-    def _begin(self, order: Order) -> str:
+    def _begin(self, order: OperationRequest) -> str:
         from redrive.admin.access.roles import Principal
         from redrive.admin.desk import Desk
 

@@ -21,8 +21,8 @@ from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.secret import new_secret
 from redrive.admin.access.sessions import Sessions
 from redrive.errors import ConfigurationError, KeyNotFound, Refused
-from redrive.runtime.dlq.audit import AuditEntry
-from redrive.store.audit import Audit
+from redrive.operations.audit_entry import AuditEntry
+from redrive.operations.audit_log import AuditLog
 from redrive.store.database import Database
 from redrive.store.schema import Schema
 
@@ -299,7 +299,7 @@ def test_what_is_done_to_keys_is_in_the_audit(keys: Keys, database: Database) ->
     keys.revoke("ci", by="bob")
     keys.revoke(key.id, by="eve")
     what = f"{key.id} ci: operator of a b.*, until 2026-05-17 13:00"
-    assert [entry for _, entry in Audit(database).listed()] == [
+    assert [entry for _, entry in AuditLog(database).listed()] == [
         AuditEntry(NOON, "bob", "key revoked", "", allowed=True, detail=what),
         AuditEntry(NOON, "ada", "key created", "", allowed=True, detail=what),
     ]

@@ -23,9 +23,9 @@ from redrive.admin.web.rest import ACTS, router
 from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable, ConfigurationError
+from redrive.operations.export_format import Exported, decode_letter
+from redrive.operations.operation import Operation
 from redrive.recovery.retry import Retry
-from redrive.runtime.dlq.letters import Exported, decode_letter
-from redrive.runtime.dlq.operation import Operation
 from redrive.topology import Queue, Topology
 
 QUEUE = f"/admin/dlq/queues/{DLQ}"
@@ -749,7 +749,7 @@ async def test_a_target_that_is_not_there_is_told_before_anything_is_done(
 async def test_one_operation_at_a_time_which_others_watch_and_steer(
     client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.dlq.steering._BEAT", 0.02)
+    monkeypatch.setattr("redrive.operations.control._BEAT", 0.02)
     await prepare(connection, 30)
     running = (await client.post(f"{QUEUE}/re-drive", json={"rate": 5})).json()
     path = f"/admin/operations/{running['id']}"

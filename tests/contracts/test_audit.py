@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from redrive.errors import AuditUnavailable
-from redrive.runtime.dlq.audit import AuditEntry
-from redrive.store.audit import Audit
+from redrive.operations.audit_entry import AuditEntry
+from redrive.operations.audit_log import AuditLog
 from redrive.store.database import Database
 from redrive.store.schema import Schema
 
@@ -21,23 +21,23 @@ NOON = datetime(2024, 5, 17, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 @pytest.fixture
-def audit(fresh_database: Database) -> Audit:
+def audit(fresh_database: Database) -> AuditLog:
     Schema().upgrade(fresh_database)
-    return Audit(fresh_database)
+    return AuditLog(fresh_database)
 
 
 def entry(by: str = "ann", action: str = "peek", queue: str = "q.dlq", **options: Any) -> AuditEntry:
     return AuditEntry(**{"at": NOON, "by": by, "action": action, "queue": queue, "allowed": True, **options})
 
 
-def listed(audit: Audit, **options: Any) -> list[AuditEntry]:
+def listed(audit: AuditLog, **options: Any) -> list[AuditEntry]:
     return [found for _, found in audit.listed(**options)]
 
 
 # Writing and reading ------------------------------------------------------------------------------
 
 
-def test_an_entry_is_there_to_the_last_field(audit: Audit) -> None:
+def test_an_entry_is_there_to_the_last_field(audit: AuditLog) -> None:
     full = entry(
         action="re-drive",
         allowed=False,
@@ -52,13 +52,13 @@ def test_an_entry_is_there_to_the_last_field(audit: Audit) -> None:
     assert listed(audit) == [entry(), full]
 
 
-def test_moments_come_back_in_utc_from_whatever_zone_they_were_in(audit: Audit) -> None:
+def test_moments_come_back_in_utc_from_whatever_zone_they_were_in(audit: AuditLog) -> None:
     audit.write(entry(at=NOON.astimezone(timezone(timedelta(hours=5)))))
     (found,) = listed(audit)
     assert (found.at, found.at.tzinfo) == (NOON, UTC)
 
 
-def test_entries_are_listed_the_newest_first_page_by_page(audit: Audit) -> None:
+def test_entries_are_listed_the_newest_first_page_by_page(audit: AuditLog) -> None:
     for number in range(5):
         audit.write(entry(detail=str(number)))
     page = audit.listed(limit=2)
@@ -66,7 +66,7 @@ def test_entries_are_listed_the_newest_first_page_by_page(audit: Audit) -> None:
     assert [found.detail for found in listed(audit, before=page[-1][0])] == ["2", "1", "0"]
 
 
-def test_entries_are_listed_by_queue_by_person_and_by_action(audit: Audit) -> None:
+def test_entries_are_listed_by_queue_by_person_and_by_action(audit: AuditLog) -> None:
     audit.write(entry("ann", "peek", "a.dlq"))
     audit.write(entry("bob", "discard", "a.dlq"))
     audit.write(entry("ann", "discard", "b.dlq"))
@@ -76,7 +76,7 @@ def test_entries_are_listed_by_queue_by_person_and_by_action(audit: Audit) -> No
     assert listed(audit, queue="c.dlq") == []
 
 
-def test_no_text_keeps_an_entry_from_being_written(audit: Audit) -> None:
+def test_no_text_keeps_an_entry_from_being_written(audit: AuditLog) -> None:
     """Else whoever puts such a thing into a name or a reason would be told that the database is broken."""
     nasty = "x\0\udcff'; DROP TABLE redrive_audit; --" + "\U0001f600" * 20_000
     audit.write(entry(nasty, nasty, nasty, operation=nasty, filter=nasty, reason=nasty, detail=nasty))
@@ -101,14 +101,14 @@ def change(database: Database, sql: str) -> None:
         "DELETE FROM redrive_audit WHERE number = 1",
     ],
 )
-def test_entries_can_neither_be_changed_nor_deleted(audit: Audit, sql: str) -> None:
+def test_entries_can_neither_be_changed_nor_deleted(audit: AuditLog, sql: str) -> None:
     audit.write(entry())
     with pytest.raises(DBAPIError, match="redrive_audit is append-only"):
         change(audit.database, sql)
     assert listed(audit) == [entry()]
 
 
-def test_the_table_cannot_be_emptied_in_postgresqls_other_way(audit: Audit) -> None:
+def test_the_table_cannot_be_emptied_in_postgresqls_other_way(audit: AuditLog) -> None:
     if not audit.database.is_postgresql:
         pytest.skip("SQLite has no TRUNCATE")
     audit.write(entry())
@@ -117,7 +117,7 @@ def test_the_table_cannot_be_emptied_in_postgresqls_other_way(audit: Audit) -> N
     assert listed(audit) == [entry()]
 
 
-def test_the_owner_of_the_database_removes_old_entries_as_documented(audit: Audit) -> None:
+def test_the_owner_of_the_database_removes_old_entries_as_documented(audit: AuditLog) -> None:
     audit.write(entry(at=datetime.now(UTC) - timedelta(days=3 * 365)))
     new = entry(at=datetime.now(UTC))
     audit.write(new)
@@ -145,7 +145,7 @@ def run_script(database: Database, script: str) -> None:
 
 def test_without_its_table_nothing_is_to_be_done(fresh_database: Database) -> None:
     with pytest.raises(AuditUnavailable, match=r"nothing was done: .*redrive_audit.*Make the tables with") as caught:
-        Audit(fresh_database).write(entry(reason="a secret"))
+        AuditLog(fresh_database).write(entry(reason="a secret"))
     assert "a secret" not in str(caught.value)
     assert "INSERT" not in str(caught.value)
 
@@ -154,14 +154,14 @@ async def test_without_a_database_nothing_is_to_be_done(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("this is no folder")
     nowhere = Database(f"sqlite:///{tmp_path / 'file' / 'redrive.db'}")
     with pytest.raises(AuditUnavailable, match=r"nothing was done: .*file"):
-        Audit(nowhere).write(entry())
+        AuditLog(nowhere).write(entry())
     unreachable = Database("postgresql://me:secret@127.0.0.1:1/x?connect_timeout=2")
     with pytest.raises(AuditUnavailable, match="the audit cannot be written, so nothing was done") as caught:
-        Audit(unreachable).write(entry())
+        AuditLog(unreachable).write(entry())
     assert "secret" not in str(caught.value)
     await unreachable.close()
 
 
-def test_a_moment_without_a_zone_is_not_guessed(audit: Audit) -> None:
+def test_a_moment_without_a_zone_is_not_guessed(audit: AuditLog) -> None:
     with pytest.raises(AuditUnavailable, match="has no time zone"):
         audit.write(entry(at=NOON.replace(tzinfo=None)))

@@ -33,8 +33,8 @@ from redrive.broker.dialect import DIALECTS
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable
+from redrive.operations.operation import Counts, ItemOutcome, OperationItem, OperationState
 from redrive.recovery.retry import Retry
-from redrive.runtime.dlq.operation import Counts, Item, Outcome, State
 from redrive.store.application_tables import RowState
 from redrive.store.schema import Schema
 from redrive.testing.broker import ThreadedBroker
@@ -578,8 +578,11 @@ async def test_an_operation_shows_how_many_of_its_messages_are_possibly_duplicat
     client: httpx.AsyncClient, office: Office
 ) -> None:
     counts = Counts(planned=5, moved=5, possibly_duplicated=2)
-    over = replace(an_operation(id="op_1"), state=State.SUCCEEDED, counts=counts)
-    doubtful = [Item(f"m-{number}", Outcome.POSSIBLY_DUPLICATED, over.created_at, why="reset") for number in range(2)]
+    over = replace(an_operation(id="op_1"), state=OperationState.SUCCEEDED, counts=counts)
+    doubtful = [
+        OperationItem(f"m-{number}", ItemOutcome.POSSIBLY_DUPLICATED, over.created_at, why="reset")
+        for number in range(2)
+    ]
     office.service.store.add(over)
     office.service.store.add_items("op_1", doubtful)
 

@@ -40,13 +40,22 @@ from redrive.errors import (
     OperationOver,
     SearchError,
 )
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.browse import GroupBy
+from redrive.operations.control import OperationControl
+from redrive.operations.operation import (
+    ControlRequest,
+    Destination,
+    ItemOutcome,
+    Operation,
+    OperationRequest,
+    OperationState,
+    Selection,
+    Way,
+)
+from redrive.operations.pipeline import UNDER_WAY
 from redrive.recovery.retry import Retry
 from redrive.runtime.clock import SystemClock
-from redrive.runtime.dlq.looking import By
-from redrive.runtime.dlq.operation import Destination, Operation, Order, Outcome, Selection, State, Way, Wish
-from redrive.runtime.dlq.pipeline import UNDER_WAY
-from redrive.runtime.dlq.steering import Steering
-from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.topology import Queue, Server, Topology, expand
 from redrive.topology.peeking import PeekSafety
@@ -67,7 +76,7 @@ def plain(amqp_url: str, tmp_path: Path) -> Service:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wishes are heard at once."""
-    monkeypatch.setattr("redrive.runtime.dlq.steering._BEAT", 0.02)
+    monkeypatch.setattr("redrive.operations.control._BEAT", 0.02)
 
 
 class Later(SystemClock):
@@ -162,7 +171,7 @@ async def test_messages_are_searched_grouped_and_shown(connection: Connection, s
 
     page = await service.peek(DLQ, "body.order:>1", limit=2)
     assert ([letter.message_id for letter in page.letters], page.next) == (["m-2", "m-3"], 5)
-    groups = await service.groups(DLQ, By.FINGERPRINT)
+    groups = await service.groups(DLQ, GroupBy.FINGERPRINT)
     assert [(group.key, group.count) for group in groups.groups] == [("3fa9c0ffee", 3), ("77d1beef00", 3)]
     found = await service.message(DLQ, "m-4")
     assert (found.body, found.letter.error) == (b'{"order": 4}', "TimeoutError")
@@ -186,16 +195,21 @@ async def test_a_plan_is_carried_out_as_it_was_made(connection: Connection, serv
     await until_depth(connection, DLQ, 6)
 
     begun = await service.begin(made.order, planned=made.eligible)
-    assert begun.state is State.PENDING
+    assert begun.state is OperationState.PENDING
     over = await service.run(begun)
 
-    assert (over.state, over.counts.planned, over.counts.moved, over.order.by) == (State.SUCCEEDED, 3, 3, "ada")
+    assert (over.state, over.counts.planned, over.counts.moved, over.order.by) == (
+        OperationState.SUCCEEDED,
+        3,
+        3,
+        "ada",
+    )
     assert await bodies(connection, SOURCE) == orders(1, 3, 5)
     assert await service.operation(over.id) == await service.operation(over.id[:16])
     assert [item.message_id for _, item in await service.items(over.id)] == ["m-1", "m-3", "m-5"]
-    assert await service.items(over.id, Outcome.FAILED) == []
+    assert await service.items(over.id, ItemOutcome.FAILED) == []
     assert [each.id for each in await service.operations(DLQ)] == [over.id]
-    assert await service.operations(DLQ, [State.RUNNING]) == []
+    assert await service.operations(DLQ, [OperationState.RUNNING]) == []
 
 
 async def test_a_message_that_came_from_no_name_at_all_is_planned_with_the_others(
@@ -226,7 +240,7 @@ async def test_the_audit_has_who_did_what(connection: Connection, service: Servi
 async def test_what_cannot_be_recorded_is_not_done(connection: Connection, service: Service, tmp_path: Path) -> None:
     await prepare(connection, 2)
     (tmp_path / "without tables").mkdir()
-    service.audit = Audit(Database.embedded(tmp_path / "without tables"))
+    service.audit = AuditLog(Database.embedded(tmp_path / "without tables"))
 
     with pytest.raises(AuditUnavailable, match="nothing was done"):
         await service.begin(an_order())
@@ -241,7 +255,7 @@ async def test_a_broker_that_is_away_ends_an_operation_honestly(tmp_path: Path) 
     with pytest.raises(ConnectionFailed):
         await service.run(begun)
     found = await service.operation(begun.id)
-    assert found.state is State.FAILED
+    assert found.state is OperationState.FAILED
     assert "127.0.0.1:1" in found.note
 
 
@@ -260,10 +274,10 @@ async def test_operations_are_known_by_the_beginning_of_their_ids(connection: Co
 
 @asynccontextmanager
 async def running(
-    service: Service, order: Order | None = None
-) -> AsyncIterator[tuple[Steering, asyncio.Task[Operation]]]:
+    service: Service, order: OperationRequest | None = None
+) -> AsyncIterator[tuple[OperationControl, asyncio.Task[Operation]]]:
     """An operation that takes its time, and has moved something."""
-    seen: list[Steering] = []
+    seen: list[OperationControl] = []
     begun = await service.begin(order or an_order(rate=10))
     task = asyncio.create_task(service.run(begun, changed=seen.append))
     await eventually(lambda: bool(seen) and seen[0].operation.counts.moved > 0)
@@ -290,7 +304,7 @@ async def test_the_second_operator_hears_which_operation_is_in_the_way(
         with pytest.raises(OperationConflict, match=steering.operation.id):
             await second.peek(DLQ)
 
-    assert (await service.operation(begun.id)).state is State.FAILED
+    assert (await service.operation(begun.id)).state is OperationState.FAILED
     moved = (await service.operation(steering.operation.id)).counts.moved
     assert await bodies(connection, SOURCE) == orders(*range(moved))
 
@@ -305,20 +319,20 @@ async def test_an_operation_is_steered_from_elsewhere(
     await prepare(connection, 60)
     elsewhere = a_service(amqp_url, tmp_path, by="grace")
     async with running(service) as (steering, task):
-        await elsewhere.wish(steering.operation.id, Wish(State.PAUSED))
-        await eventually(lambda: steering.operation.state is State.PAUSED)
+        await elsewhere.wish(steering.operation.id, ControlRequest(OperationState.PAUSED))
+        await eventually(lambda: steering.operation.state is OperationState.PAUSED)
         assert (
             await elsewhere.resume(steering.operation.id)
         ).id == steering.operation.id  # it lives: it is told to go on
-        await eventually(lambda: steering.operation.state is State.RUNNING)
-        await elsewhere.wish(steering.operation.id, Wish(rate=20))
+        await eventually(lambda: steering.operation.state is OperationState.RUNNING)
+        await elsewhere.wish(steering.operation.id, ControlRequest(rate=20))
         await eventually(lambda: steering.operation.order.rate == 20)
-        await elsewhere.wish(steering.operation.id, Wish(State.CANCELLING))
+        await elsewhere.wish(steering.operation.id, ControlRequest(OperationState.CANCELLING))
         over = await task
 
-    assert over.state is State.CANCELLED
+    assert over.state is OperationState.CANCELLED
     assert 0 < over.counts.moved < 60
-    for wish in (Wish(rate=5), Wish(State.CANCELLING)):
+    for wish in (ControlRequest(rate=5), ControlRequest(OperationState.CANCELLING)):
         with pytest.raises(OperationOver, match="has ended: CANCELLED"):
             await elsewhere.wish(over.id, wish)
     with pytest.raises(OperationOver, match="has ended: CANCELLED"):
@@ -358,7 +372,7 @@ async def test_an_interrupted_operation_is_finished_by_another(
 
     over = await successor.resume(left.id)
 
-    assert (over.state, over.scope, over.owner) == (State.SUCCEEDED, 50, successor.owner)
+    assert (over.state, over.scope, over.owner) == (OperationState.SUCCEEDED, 50, successor.owner)
     arrived = await bodies(connection, SOURCE)
     assert set(arrived) == set(orders(*range(50)))
     await until_depth(connection, DLQ, 0)
@@ -390,7 +404,7 @@ async def test_a_look_in_the_way_does_not_end_what_could_be_resumed(
     after = await service.operation(left.id)
     assert not after.state.is_over
     assert service.is_interrupted(after)
-    assert (await successor.resume(left.id)).state is State.SUCCEEDED
+    assert (await successor.resume(left.id)).state is OperationState.SUCCEEDED
 
 
 async def test_what_was_over_when_the_lock_was_taken_is_not_done_again(
@@ -402,13 +416,13 @@ async def test_what_was_over_when_the_lock_was_taken_is_not_done_again(
 
     def take_over_at_the_last_moment(*about: Any) -> bool:
         taken = take_over(*about)
-        successor.store.save(replace(left, owner=successor.owner, state=State.SUCCEEDED))
+        successor.store.save(replace(left, owner=successor.owner, state=OperationState.SUCCEEDED))
         return taken
 
     monkeypatch.setattr(successor.store, "take_over", take_over_at_the_last_moment)
     over = await successor.resume(left.id)
 
-    assert (over.state, over.counts) == (State.SUCCEEDED, left.counts)
+    assert (over.state, over.counts) == (OperationState.SUCCEEDED, left.counts)
     assert (await connection.queue_info(SOURCE)).messages <= left.counts.moved + UNDER_WAY
 
 
@@ -423,7 +437,7 @@ async def test_what_cannot_go_on_because_its_queue_is_gone_has_failed(
         await successor.resume(left.id)
 
     over = await service.operation(left.id)
-    assert (over.state, over.counts.moved) == (State.FAILED, left.counts.moved)
+    assert (over.state, over.counts.moved) == (OperationState.FAILED, left.counts.moved)
     assert over.note.startswith("it cannot go on: ")
     assert over.note.endswith("What was moved stays moved")
     [(_, ended)] = service.audit.listed(action="re-drive ended")
@@ -434,28 +448,28 @@ async def test_a_cancel_that_nobody_heard_is_obeyed_before_going_on(
     connection: Connection, service: Service, successor: Service
 ) -> None:
     await prepare(connection, 50)
-    left = replace(await interrupted(service), state=State.RUNNING)
+    left = replace(await interrupted(service), state=OperationState.RUNNING)
     service.store.save(left)
-    service.store.wish(left.id, Wish(State.CANCELLING))
+    service.store.wish(left.id, ControlRequest(OperationState.CANCELLING))
 
     over = await successor.run(await successor.take_over(left))
 
-    assert (over.state, over.counts.moved) == (State.CANCELLED, left.counts.moved)
+    assert (over.state, over.counts.moved) == (OperationState.CANCELLED, left.counts.moved)
 
 
 async def test_a_cancel_is_obeyed_though_it_cannot_go_on(
     connection: Connection, service: Service, successor: Service, amqp_url: str
 ) -> None:
     await prepare(connection, 50)
-    left = replace(await interrupted(service), state=State.RUNNING)
+    left = replace(await interrupted(service), state=OperationState.RUNNING)
     service.store.save(left)
-    service.store.wish(left.id, Wish(State.CANCELLING))
+    service.store.wish(left.id, ControlRequest(OperationState.CANCELLING))
     async with operating(amqp_url) as somebody:
         await somebody.lock(DLQ)
         with pytest.raises(OperationConflict):
             await successor.run(await successor.take_over(left))
 
-    assert (await service.operation(left.id)).state is State.CANCELLED
+    assert (await service.operation(left.id)).state is OperationState.CANCELLED
 
 
 async def test_an_interrupted_operation_can_be_closed(
@@ -464,9 +478,9 @@ async def test_an_interrupted_operation_can_be_closed(
     await prepare(connection, 50)
     left = await interrupted(service)
 
-    await successor.wish(left.id, Wish(State.CANCELLING))
+    await successor.wish(left.id, ControlRequest(OperationState.CANCELLING))
 
     closed = await service.operation(left.id)
-    assert (closed.state, closed.counts.moved) == (State.CANCELLED, left.counts.moved)
+    assert (closed.state, closed.counts.moved) == (OperationState.CANCELLED, left.counts.moved)
     assert closed.ended_at is not None
     assert "process was gone" in closed.note

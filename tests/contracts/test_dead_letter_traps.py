@@ -34,8 +34,8 @@ from dead_lettering import (
 )
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import PeekUnsafe, PreconditionFailed, PublishError
-from redrive.runtime.dlq.operation import Destination, Outcome, Ramp, State, Way
-from redrive.runtime.dlq.spending import Risk
+from redrive.operations.operation import CanarySchedule, Destination, ItemOutcome, OperationState, Way
+from redrive.operations.peek_allowance import Risk
 from redrive.topology import Queue, QueueType, Topology, expand
 from redrive.topology.peeking import PeekSafety
 from redrive.topology.snapshot import Server
@@ -140,7 +140,7 @@ async def test_a_message_of_another_user_can_be_re_driven(connection: Connection
 
     over = await redrive(another_user)
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 1)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 1)
     delivery = await taken(connection, SOURCE)
     assert delivery.properties.user_id is None
     assert headers_of(delivery)["x-redrive-user-id"] == "guest"
@@ -231,8 +231,8 @@ async def test_a_message_whose_queue_is_gone_stays(connection: Connection, amqp_
 
     over = await redrive(amqp_url, memory=memory)
 
-    assert (over.state, over.counts.moved, over.counts.failed) == (State.PARTIAL, 0, 2)
-    assert all("no queue" in item.why or "NO_ROUTE" in item.why for item in memory.outcomes(Outcome.FAILED))
+    assert (over.state, over.counts.moved, over.counts.failed) == (OperationState.PARTIAL, 0, 2)
+    assert all("no queue" in item.why or "NO_ROUTE" in item.why for item in memory.outcomes(ItemOutcome.FAILED))
     assert await bodies(connection, DLQ) == orders(0, 1)
 
 
@@ -271,14 +271,16 @@ async def test_what_arrives_meanwhile_is_left(
     """Also where several passes are made over a queue that puts what it gets back at its end."""
     await prepare(connection, 8, queue_type, **no_limit(connection, queue_type))
     async with operating(amqp_url) as broker, handling(other, SOURCE) as handled:
-        mover = a_mover(broker, an_order(ramp=Ramp((2, 2), wait=0.2), rate=50), keeps_order=queue_type == "classic")
+        mover = a_mover(
+            broker, an_order(ramp=CanarySchedule((2, 2), wait=0.2), rate=50), keeps_order=queue_type == "classic"
+        )
         running = asyncio.create_task(mover.run())
         await eventually(lambda: mover.operation.counts.moved > 0)
         now = datetime.now(UTC) + timedelta(seconds=1)
         await connection.publish_many([dead_letter(99, **{"x-redrive-parked-at": now.isoformat()})])
         over = await running
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 8)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 8)
     await until_depth(connection, DLQ, 1)
     assert await bodies(connection, DLQ) == orders(99)
     assert sorted(handled) == orders(*range(8))

@@ -21,8 +21,8 @@ from redrive.admin.target import BrokerTarget
 from redrive.cli.dlq import dlq
 from redrive.cli.exits import FOUND
 from redrive.integrations.monitoring import Monitoring
+from redrive.operations.operation import CanarySchedule, OperationKind, OperationRequest, OperationState, Selection
 from redrive.recovery.retry import Retry, RetryRoute
-from redrive.runtime.dlq.operation import Kind, Order, Ramp, Selection, State
 from redrive.topology import Naming
 from redrive.topology.definitions import Definitions
 from redrive.topology.doctor import examine
@@ -147,8 +147,10 @@ async def test_it_is_found_without_the_application_where_the_broker_shows_its_bi
 # Canary -----------------------------------------------------------------------------------------------
 
 
-def a_canary(queue: str) -> Order:
-    return Order(Kind.REDRIVE, queue, Selection(limit=1), ramp=Ramp((1,), returned_pct=10, wait=5))
+def a_canary(queue: str) -> OperationRequest:
+    return OperationRequest(
+        OperationKind.REDRIVE, queue, Selection(limit=1), ramp=CanarySchedule((1,), returned_pct=10, wait=5)
+    )
 
 
 @pytest.mark.parametrize("queue", SOURCES)
@@ -158,7 +160,7 @@ async def test_a_canary_counts_what_returns_to_any_of_them(shop: Shop, queue: st
 
     over = await service.run(await service.begin(a_canary(queue)))
 
-    assert (over.state, over.counts.moved, over.counts.returned) == (State.STOPPED_BY_GUARD, 1, 1)
+    assert (over.state, over.counts.moved, over.counts.returned) == (OperationState.STOPPED_BY_GUARD, 1, 1)
 
 
 async def test_a_canary_that_cannot_look_into_one_of_them_is_undecided(shop: Shop) -> None:
@@ -168,7 +170,7 @@ async def test_a_canary_that_cannot_look_into_one_of_them_is_undecided(shop: Sho
         await another.lock("payments.unknown")
         over = await service.run(await service.begin(a_canary("payments.dlq")))
 
-    assert (over.state, over.counts.returned) == (State.STOPPED_BY_GUARD, 0)
+    assert (over.state, over.counts.returned) == (OperationState.STOPPED_BY_GUARD, 0)
     assert over.note == (
         "undecided: 0 of 1 came back, and there may be more: payments.unknown is locked by another operation or look"
     )

@@ -23,8 +23,15 @@ from redrive import App, Message, Retry
 from redrive.admin.office import Office
 from redrive.admin.service import Service
 from redrive.client import Connection, Delivery, Properties
+from redrive.operations.operation import (
+    Destination,
+    ItemOutcome,
+    Operation,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+)
 from redrive.recovery.retry import RetryRoute
-from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Outcome, State
 from redrive.testing import Endpoint
 from working import working
 
@@ -309,7 +316,7 @@ async def test_an_operation_that_another_server_resumes_keeps_to_the_queues_of_i
     async with taken(connection, TARGET) as delivery:
         delivery.reject(requeue=False)
     await until_depth(connection, shared, 1)
-    order = replace(Order(Kind.REDRIVE, shared, by="ada"), allowed=tuple(MINE))
+    order = replace(OperationRequest(OperationKind.REDRIVE, shared, by="ada"), allowed=tuple(MINE))
     begun = await a_service(amqp_url, tmp_path, management=management_url).begin(order)
 
     another: Service = a_service(amqp_url, tmp_path, by="a server", management=management_url)
@@ -317,7 +324,7 @@ async def test_an_operation_that_another_server_resumes_keeps_to_the_queues_of_i
     over: Operation = await another.resume(begun.id)
 
     [(_, item)] = await another.items(over.id)
-    assert (item.outcome, item.why) == (Outcome.SKIPPED, f"the operator may not send to {TARGET}")
+    assert (item.outcome, item.why) == (ItemOutcome.SKIPPED, f"the operator may not send to {TARGET}")
     assert await depths(connection) == (0, 0)
 
 
@@ -335,7 +342,7 @@ async def test_a_restricted_operator_does_not_resume_what_leads_out_of_its_queue
     await declare(connection)
     await die(connection, FORGED)
     service = a_service(amqp_url, tmp_path, management=management_url)
-    begun = await service.begin(Order(Kind.REDRIVE, DLQ, to=Destination.parse(to), by="grace"))
+    begun = await service.begin(OperationRequest(OperationKind.REDRIVE, DLQ, to=Destination.parse(to), by="grace"))
     await service.leave(begun)
 
     async with asking(office, "operator", queues=MINE) as client:
@@ -354,12 +361,12 @@ async def test_a_stored_operation_is_checked_again_when_it_runs(
     await declare(connection)
     await connection.bind_queue(TARGET, "amq.direct", TARGET)
     await die(connection, {**FORGED, "x-redrive-exchange": "amq.direct", "x-redrive-routing-key": TARGET})
-    order = Order(Kind.REDRIVE, DLQ, to=Destination.parse(to), by="ada", allowed=tuple(MINE))
+    order = OperationRequest(OperationKind.REDRIVE, DLQ, to=Destination.parse(to), by="ada", allowed=tuple(MINE))
     service = a_service(amqp_url, tmp_path, management=management_url)
 
     over = await service.run(await service.begin(order))
 
-    assert (over.state, over.counts.skipped) == (State.SUCCEEDED, 1)
+    assert (over.state, over.counts.skipped) == (OperationState.SUCCEEDED, 1)
     assert await depths(connection) == (0, 0)
 
 
@@ -463,7 +470,7 @@ async def test_over_plain_amqp_the_broker_is_believed_with_a_warning_unless_the_
         assert await depths(connection) == (1, 0)
     await die(connection, FORGED | FORGED_DEATHS)
     service = a_service(amqp_url, tmp_path)
-    plan = await service.plan(Order(Kind.REDRIVE, DLQ))
+    plan = await service.plan(OperationRequest(OperationKind.REDRIVE, DLQ))
     await service.run(await service.begin(plan.order))
 
     assert any(warning.startswith(f"only the messages name {WORK}") for warning in plan.warnings)

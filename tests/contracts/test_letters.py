@@ -11,15 +11,22 @@ from redrive.admin.service import Change, Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
 from redrive.errors import ArchiveError, ConfigurationError, LetterNotFound
-from redrive.runtime.dlq import pipeline
-from redrive.runtime.dlq.archive import read_archive
-from redrive.runtime.dlq.letters import Exported, decode_letter
-from redrive.runtime.dlq.operation import Kind, Operation, Order, Outcome, Selection, State
-from redrive.runtime.dlq.planning import Plan
-from redrive.runtime.dlq.transforming import Transform, from_function, from_patch
-from redrive.store.audit import Audit
+from redrive.operations import pipeline
+from redrive.operations.archive import read_archive
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.export_format import Exported, decode_letter
+from redrive.operations.operation import (
+    ItemOutcome,
+    Operation,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+    Selection,
+)
+from redrive.operations.plan import RedrivePlan
+from redrive.operations.repository import OperationRepository
+from redrive.operations.transforms import Transform, from_function, from_patch
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.topology import Queue, Topology
 
@@ -29,19 +36,19 @@ def service(amqp_url: str, tmp_path: Path) -> Service:
     database = Database(f"sqlite:///{tmp_path / 'memory.db'}")
     Schema().upgrade(database)
     target = BrokerTarget(amqp_url, topology=Topology(queues=[Queue(SOURCE)]))
-    return Service(target, OperationsStore(database), Audit(database), by="ada")
+    return Service(target, OperationRepository(database), AuditLog(database), by="ada")
 
 
 async def exported(service: Service, **options: object) -> list[bytes]:
     return [line async for line in service.export(DLQ, **options)]  # type: ignore[arg-type]
 
 
-async def discard(service: Service, plan: Plan, folder: Path) -> tuple[Operation, Path]:
+async def discard(service: Service, plan: RedrivePlan, folder: Path) -> tuple[Operation, Path]:
     operation = await service.begin_discard(plan, folder, confirm=DLQ)
     return await service.run(operation), Path(operation.order.archive)
 
 
-async def edit(service: Service, plan: Plan, transform: Transform, folder: Path) -> tuple[Operation, Path]:
+async def edit(service: Service, plan: RedrivePlan, transform: Transform, folder: Path) -> tuple[Operation, Path]:
     operation = await service.begin_edit(plan, transform, folder)
     return await service.run(operation, Change(transform)), Path(operation.order.archive)
 
@@ -51,11 +58,13 @@ async def test_what_is_discarded_is_in_the_archive_and_can_be_restored(
 ) -> None:
     await prepare(connection, 5)
     before = await exported(service, reveal=True)
-    plan = await service.plan(Order(Kind.DISCARD, DLQ, Selection(query="body.order:<3"), reason="old"))
+    plan = await service.plan(
+        OperationRequest(OperationKind.DISCARD, DLQ, Selection(query="body.order:<3"), reason="old")
+    )
 
     over, path = await discard(service, plan, tmp_path)
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 3)
     assert [letter.body for _, letter in read_archive(path)] == orders(0, 1, 2)
     assert await bodies(connection, DLQ) == orders(3, 4)
 
@@ -75,7 +84,7 @@ async def test_nothing_is_discarded_without_the_name_of_the_queue(
     connection: Connection, service: Service, tmp_path: Path
 ) -> None:
     await prepare(connection, 2)
-    plan = await service.plan(Order(Kind.DISCARD, DLQ))
+    plan = await service.plan(OperationRequest(OperationKind.DISCARD, DLQ))
 
     with pytest.raises(ConfigurationError, match="once more"):
         await service.begin_discard(plan, tmp_path, confirm="yes")
@@ -95,7 +104,7 @@ async def test_an_operation_without_an_archive_has_failed_and_says_why(
     connection: Connection, service: Service, tmp_path: Path, begin: Callable[..., Awaitable[object]]
 ) -> None:
     await prepare(connection, 2)
-    plan = await service.plan(Order(Kind.DISCARD, DLQ))
+    plan = await service.plan(OperationRequest(OperationKind.DISCARD, DLQ))
     folder = tmp_path / "a file"
     folder.touch()
 
@@ -103,7 +112,7 @@ async def test_an_operation_without_an_archive_has_failed_and_says_why(
         await begin(service, plan, folder)
 
     (over,) = await service.operations()
-    assert over.state is State.FAILED
+    assert over.state is OperationState.FAILED
     assert "cannot be opened" in over.note
     assert await bodies(connection, DLQ) == orders(0, 1)
 
@@ -113,14 +122,14 @@ async def test_many_are_changed_and_their_originals_archived(
 ) -> None:
     await prepare(connection, 4)
     patch = from_patch('[{"op": "add", "path": "/currency", "value": "EUR"}]')
-    plan = await service.plan(Order(Kind.REDRIVE, DLQ, Selection(limit=3)))
+    plan = await service.plan(OperationRequest(OperationKind.REDRIVE, DLQ, Selection(limit=3)))
     samples = await service.samples(plan.order, patch)
     assert len(samples) == 3
     assert '"currency": "EUR"' in samples[0][1]
 
     over, path = await edit(service, plan, patch, tmp_path)
 
-    assert (over.state, over.order.kind, over.counts.moved) == (State.SUCCEEDED, Kind.EDIT, 3)
+    assert (over.state, over.order.kind, over.counts.moved) == (OperationState.SUCCEEDED, OperationKind.EDIT, 3)
     changed = [msgspec.json.decode(body) for body in await bodies(connection, SOURCE)]
     assert changed == [{"order": number, "currency": "EUR"} for number in range(3)]
     assert [letter.body for _, letter in read_archive(path)] == orders(0, 1, 2)
@@ -136,12 +145,12 @@ async def test_messages_that_a_transform_skips_stay_and_are_no_failures(
     def fix(body: bytes, headers: object, letter: object) -> bytes | None:  # noqa: ARG001
         return b'{"fixed": true}' if b"4" in body else None
 
-    plan = await service.plan(Order(Kind.REDRIVE, DLQ))
+    plan = await service.plan(OperationRequest(OperationKind.REDRIVE, DLQ))
     over, path = await edit(service, plan, from_function(fix), tmp_path)
 
-    assert over.state is State.SUCCEEDED
+    assert over.state is OperationState.SUCCEEDED
     assert (over.counts.moved, over.counts.skipped, over.counts.failed) == (1, 4, 0)
-    skipped = await service.items(over.id, Outcome.SKIPPED)
+    skipped = await service.items(over.id, ItemOutcome.SKIPPED)
     assert [(item.message_id, item.why) for _, item in skipped] == [
         (f"m-{number}", "the transform skipped it") for number in range(4)
     ]
@@ -158,12 +167,12 @@ async def test_a_message_whose_change_fails_stays(connection: Connection, servic
             raise ValueError("not this one")
         return b'{"fixed": true}' if b"2" in body else None
 
-    plan = await service.plan(Order(Kind.REDRIVE, DLQ))
+    plan = await service.plan(OperationRequest(OperationKind.REDRIVE, DLQ))
     over, _ = await edit(service, plan, from_function(fix), tmp_path)
 
-    assert over.state is State.PARTIAL
+    assert over.state is OperationState.PARTIAL
     assert (over.counts.moved, over.counts.skipped, over.counts.failed) == (1, 1, 1)
-    ((_, failed),) = await service.items(over.id, Outcome.FAILED)
+    ((_, failed),) = await service.items(over.id, ItemOutcome.FAILED)
     assert failed.message_id == "m-1"
     assert "not this one" in failed.why
     assert await bodies(connection, SOURCE) == [b'{"fixed": true}']

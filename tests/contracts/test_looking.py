@@ -10,7 +10,7 @@ from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.deadletters.search import parse
 from redrive.errors import LetterAmbiguous
-from redrive.runtime.dlq.looking import By, find, group, peek, returned, visit
+from redrive.operations.browse import GroupBy, find, group, peek, returned, visit
 
 TYPES = ["classic", "quorum"]
 NOW = datetime(2024, 5, 18, tzinfo=UTC)
@@ -37,7 +37,7 @@ async def test_a_look_at_everything_keeps_the_order(connection: Connection, amqp
     await prepare(connection, 3000, queue_type)
 
     async with operating(amqp_url) as broker:
-        found = await group(broker, DLQ, By.FINGERPRINT)
+        found = await group(broker, DLQ, GroupBy.FINGERPRINT)
 
     assert [(one.key, one.count) for one in found.groups] == [("3fa9c0ffee", 1500), ("77d1beef00", 1500)]
     assert (found.matched, found.scanned, found.depth) == (3000, 3000, 3000)
@@ -95,8 +95,8 @@ async def test_groups_by_what_messages_have_in_common(connection: Connection, am
     await until_depth(connection, DLQ, 5)
 
     async with operating(amqp_url) as broker:
-        by_error = await group(broker, DLQ, By.ERROR)
-        by_source = await group(broker, DLQ, By.SOURCE, parse("error:Timeout", NOW))
+        by_error = await group(broker, DLQ, GroupBy.ERROR)
+        by_source = await group(broker, DLQ, GroupBy.SOURCE, parse("error:Timeout", NOW))
 
     assert [(one.key, one.count) for one in by_error.groups] == [("TimeoutError", 4), ("", 1)]
     assert [(one.key, one.count) for one in by_source.groups] == [(SOURCE, 4)]

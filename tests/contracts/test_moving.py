@@ -14,7 +14,7 @@ from redrive.admin.service import Service
 from redrive.client import Connection
 from redrive.deadletters.dead_letter import Summary
 from redrive.errors import ConfigurationError
-from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection, State, Way
+from redrive.operations.operation import Destination, OperationKind, OperationRequest, OperationState, Selection, Way
 
 OTHER = "legal-hold.dlq"
 TYPES = ["classic", "quorum"]
@@ -25,8 +25,11 @@ def service(amqp_url: str, management_url: str | None, tmp_path: Path) -> Servic
     return a_service(amqp_url, tmp_path, management=management_url)
 
 
-def a_move(**changes: Any) -> Order:
-    return replace(Order(Kind.MOVE, DLQ, to=Destination(Way.QUEUE, OTHER), by="ada", reason="INC-42"), **changes)
+def a_move(**changes: Any) -> OperationRequest:
+    return replace(
+        OperationRequest(OperationKind.MOVE, DLQ, to=Destination(Way.QUEUE, OTHER), by="ada", reason="INC-42"),
+        **changes,
+    )
 
 
 async def listed(service: Service, queue: str) -> list[Summary]:
@@ -44,7 +47,7 @@ async def test_a_move_keeps_what_a_dead_letter_tells(connection: Connection, ser
     over = await service.run(await service.begin(plan.order, planned=plan.eligible))
 
     assert (plan.eligible, plan.warnings) == (5, ())
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 5)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 5)
     await until_depth(connection, OTHER, 5)
     await until_depth(connection, DLQ, 0)
     assert await listed(service, OTHER) == before
@@ -85,7 +88,7 @@ async def test_what_the_other_queue_does_not_take_stays(connection: Connection, 
     over = await service.run(await service.begin(a_move()))
 
     assert plan.warnings == (f"{OTHER} does not exist: nothing can be moved there",)
-    assert (over.state, over.counts.moved, over.counts.failed) == (State.PARTIAL, 0, 3)
+    assert (over.state, over.counts.moved, over.counts.failed) == (OperationState.PARTIAL, 0, 3)
     await until_depth(connection, DLQ, 3)
 
 
@@ -123,8 +126,8 @@ async def test_a_move_whose_process_is_gone_can_be_resumed(connection: Connectio
     await prepare(connection, 4)
     await connection.declare_queue(OTHER)
     begun = await service.begin(a_move())
-    await service.leave(replace(begun, state=State.RUNNING, started_at=begun.created_at, scope=4))
+    await service.leave(replace(begun, state=OperationState.RUNNING, started_at=begun.created_at, scope=4))
 
     over = await service.resume(begun.id)
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 4)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 4)

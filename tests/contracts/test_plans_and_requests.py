@@ -6,21 +6,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.runtime.dlq.operation import Destination, Kind, Order, Ramp, Selection
+from redrive.operations.idempotency_keys import IdempotencyKeys, KeyStanding, StoredAnswer
+from redrive.operations.operation import CanarySchedule, Destination, OperationKind, OperationRequest, Selection
+from redrive.operations.plan_tokens import LASTS, PlanTokens, digest_of, is_plan_of
 from redrive.store.database import Database
-from redrive.store.plans import LASTS, Plans, digest_of, is_plan_of
-from redrive.store.requests import Answer, Requests, Standing
 from redrive.store.schema import Schema
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-ORDER = Order(
-    Kind.REDRIVE,
+ORDER = OperationRequest(
+    OperationKind.REDRIVE,
     "orders.dlq",
     Selection("error:Timeout", NOON, ("m-1", "m-2"), "3fa9", 10),
     Destination.parse("exchange:events:order.new"),
     50.0,
-    Ramp((1, 5), 20.0, 3.0),
+    CanarySchedule((1, 5), 20.0, 3.0),
     "ada",
     "INC-42",
 )
@@ -33,14 +33,14 @@ def database(fresh_database: Database) -> Database:
 
 
 def test_a_plan_is_taken_as_it_was_kept_and_once(database: Database) -> None:
-    plans = Plans(database)
+    plans = PlanTokens(database)
     token = plans.keep(ORDER, 7, "ada", NOON)
     assert plans.take(token, "orders.dlq", "ada", NOON + SECOND) == (ORDER, 7)
     assert plans.take(token, "orders.dlq", "ada", NOON + SECOND) is None
 
 
 def test_a_plan_that_was_taken_is_recognised_by_its_maker(database: Database) -> None:
-    plans = Plans(database)
+    plans = PlanTokens(database)
     token = plans.keep(ORDER, 0, "ada", NOON)
     assert plans.taken(token, "orders.dlq", "ada") is None
     assert plans.take(token, "orders.dlq", "ada", NOON) == (ORDER, 0)
@@ -50,14 +50,14 @@ def test_a_plan_that_was_taken_is_recognised_by_its_maker(database: Database) ->
 
 
 def test_a_token_is_of_what_was_planned(database: Database) -> None:
-    token = Plans(database).keep(ORDER, 7, "ada", NOON, digest_of(ORDER))
+    token = PlanTokens(database).keep(ORDER, 7, "ada", NOON, digest_of(ORDER))
     assert is_plan_of(token, digest_of(ORDER))
     assert not is_plan_of(token, digest_of(replace(ORDER, queue="payments.dlq")))
     assert not is_plan_of(token, digest_of(ORDER, "more"))
 
 
 def test_of_many_who_take_a_plan_one_gets_it(database: Database) -> None:
-    plans = Plans(database)
+    plans = PlanTokens(database)
     token = plans.keep(ORDER, 7, "ada", NOON)
     with ThreadPoolExecutor(8) as threads:
         taken = list(threads.map(lambda _: plans.take(token, "orders.dlq", "ada", NOON), range(8)))
@@ -65,7 +65,7 @@ def test_of_many_who_take_a_plan_one_gets_it(database: Database) -> None:
 
 
 def test_a_plan_is_for_its_maker_its_queue_and_a_quarter_of_an_hour(database: Database) -> None:
-    plans = Plans(database)
+    plans = PlanTokens(database)
     token = plans.keep(ORDER, 7, "ada", NOON)
     assert plans.take(token, "orders.dlq", "bob", NOON) is None
     assert plans.take(token, "payments.dlq", "ada", NOON) is None
@@ -75,41 +75,41 @@ def test_a_plan_is_for_its_maker_its_queue_and_a_quarter_of_an_hour(database: Da
 
 
 def test_the_same_request_gets_the_same_answer(database: Database) -> None:
-    requests, answer = Requests(database), Answer(202, '{"id": "op_1"}', "/admin/operations/op_1")
-    assert requests.begin("ada", "k", "digest", NOON) is Standing.NEW
-    assert requests.begin("ada", "k", "digest", NOON) is Standing.UNDER_WAY
+    requests, answer = IdempotencyKeys(database), StoredAnswer(202, '{"id": "op_1"}', "/admin/operations/op_1")
+    assert requests.begin("ada", "k", "digest", NOON) is KeyStanding.NEW
+    assert requests.begin("ada", "k", "digest", NOON) is KeyStanding.UNDER_WAY
     requests.finish("ada", "k", answer)
     assert requests.begin("ada", "k", "digest", NOON) == answer
-    assert requests.begin("ada", "k", "another", NOON) is Standing.OTHER
-    assert requests.begin("bob", "k", "another", NOON) is Standing.NEW
+    assert requests.begin("ada", "k", "another", NOON) is KeyStanding.OTHER
+    assert requests.begin("bob", "k", "another", NOON) is KeyStanding.NEW
 
 
 def test_a_key_is_free_again_after_nothing_was_done_or_a_day(database: Database) -> None:
-    requests = Requests(database)
+    requests = IdempotencyKeys(database)
     requests.begin("ada", "k", "digest", NOON)
     requests.forget("ada", "k")
-    assert requests.begin("ada", "k", "another", NOON) is Standing.NEW
-    requests.finish("ada", "k", Answer(200, "{}"))
-    assert requests.begin("ada", "k", "digest", NOON + timedelta(hours=25)) is Standing.NEW
+    assert requests.begin("ada", "k", "another", NOON) is KeyStanding.NEW
+    requests.finish("ada", "k", StoredAnswer(200, "{}"))
+    assert requests.begin("ada", "k", "digest", NOON + timedelta(hours=25)) is KeyStanding.NEW
 
 
 def test_a_server_that_died_over_a_request_keeps_its_key_for_a_minute(database: Database) -> None:
-    requests = Requests(database)
+    requests = IdempotencyKeys(database)
     requests.begin("ada", "k", "digest", NOON)
-    assert requests.begin("ada", "k", "digest", NOON + 59 * SECOND) is Standing.UNDER_WAY
-    assert requests.begin("ada", "k", "digest", NOON + 61 * SECOND) is Standing.NEW
+    assert requests.begin("ada", "k", "digest", NOON + 59 * SECOND) is KeyStanding.UNDER_WAY
+    assert requests.begin("ada", "k", "digest", NOON + 61 * SECOND) is KeyStanding.NEW
 
 
 def test_a_request_that_takes_long_keeps_its_key_for_as_long_as_somebody_says_so(database: Database) -> None:
-    requests = Requests(database)
+    requests = IdempotencyKeys(database)
     requests.begin("ada", "k", "digest", NOON)
     requests.keep("ada", "k", NOON + 50 * SECOND)
-    assert requests.begin("ada", "k", "digest", NOON + 109 * SECOND) is Standing.UNDER_WAY
-    assert requests.begin("ada", "k", "digest", NOON + 111 * SECOND) is Standing.NEW
+    assert requests.begin("ada", "k", "digest", NOON + 109 * SECOND) is KeyStanding.UNDER_WAY
+    assert requests.begin("ada", "k", "digest", NOON + 111 * SECOND) is KeyStanding.NEW
 
 
 def test_what_was_answered_is_not_kept_from_whoever_asks_again(database: Database) -> None:
-    requests, answer = Requests(database), Answer(200, "{}")
+    requests, answer = IdempotencyKeys(database), StoredAnswer(200, "{}")
     requests.begin("ada", "k", "digest", NOON)
     requests.finish("ada", "k", answer)
     requests.keep("ada", "k", NOON + SECOND)
@@ -118,7 +118,7 @@ def test_what_was_answered_is_not_kept_from_whoever_asks_again(database: Databas
 
 
 def test_of_many_who_send_the_same_one_is_the_first(database: Database) -> None:
-    requests = Requests(database)
+    requests = IdempotencyKeys(database)
     with ThreadPoolExecutor(8) as threads:
         told = list(threads.map(lambda _: requests.begin("ada", "k", "digest", NOON), range(8)))
-    assert sorted(one.name for one in told if isinstance(one, Standing)) == ["NEW"] + ["UNDER_WAY"] * 7
+    assert sorted(one.name for one in told if isinstance(one, KeyStanding)) == ["NEW"] + ["UNDER_WAY"] * 7

@@ -29,24 +29,24 @@ from dead_lettering import (
 from redrive.client import Connection, Delivery, Properties
 from redrive.client import LinkState as ConnectionState
 from redrive.client.browser import QueueBrowser
-from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.publisher import AnyPublish, Publish
 from redrive.errors import ConnectionLost, NotPublished, OperationConflict, PublishErrors, PublishUnknown
-from redrive.runtime.dlq import pipeline
-from redrive.runtime.dlq.moving import Mover
-from redrive.runtime.dlq.operation import (
+from redrive.operations import pipeline
+from redrive.operations.dlq_adapter import DlqAdapter
+from redrive.operations.operation import (
+    CanarySchedule,
+    ControlRequest,
     Counts,
     Destination,
+    ItemOutcome,
     Operation,
-    Order,
-    Outcome,
-    Ramp,
+    OperationRequest,
+    OperationState,
     Selection,
-    State,
     Way,
-    Wish,
 )
-from redrive.runtime.dlq.pipeline import WINDOW
+from redrive.operations.pipeline import WINDOW
+from redrive.operations.runner import OperationRunner
 from redrive.wire.raw_properties import patch_properties
 from tests.support.proxy import FaultProxy
 
@@ -61,10 +61,10 @@ async def test_everything_goes_back_to_work(connection: Connection, amqp_url: st
 
     over = await redrive(amqp_url, memory=memory)
 
-    assert (over.state, over.counts.moved, over.scope) == (State.SUCCEEDED, 5, 5)
+    assert (over.state, over.counts.moved, over.scope) == (OperationState.SUCCEEDED, 5, 5)
     assert memory.operation is not None
     assert replace(memory.operation, beat_at=None) == over
-    assert [item.message_id for item in memory.outcomes(Outcome.MOVED)] == [f"m-{number}" for number in range(5)]
+    assert [item.message_id for item in memory.outcomes(ItemOutcome.MOVED)] == [f"m-{number}" for number in range(5)]
     assert await bodies(connection, SOURCE) == orders(*range(5))
     await until_depth(connection, DLQ, 0)
 
@@ -101,7 +101,7 @@ async def test_what_is_not_selected_stays_in_its_order(connection: Connection, a
 
     over = await redrive(amqp_url, an_order(selection=Selection(group="3fa9")))
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 10)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 10)
     assert await bodies(connection, SOURCE) == orders(*range(1, 20, 2))
     await until_depth(connection, DLQ, 10)
     assert await bodies(connection, DLQ) == orders(*range(0, 20, 2))
@@ -116,7 +116,7 @@ async def test_of_thousands_every_second_stays_in_its_order_and_the_look_at_it_c
 
     over = await redrive(amqp_url, an_order(selection=Selection(group="3fa9")))
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 1500)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 1500)
     await until_depth(connection, DLQ, 1500)
     left = [await taken(connection, DLQ) for _ in range(1500)]
     assert [delivery.body for delivery in left] == orders(*range(0, 3000, 2))
@@ -149,8 +149,8 @@ async def test_what_cannot_be_routed_stays_and_is_told_of(connection: Connection
 
     over = await redrive(amqp_url, an_order(to=Destination(Way.QUEUE, "nowhere")), memory)
 
-    assert (over.state, over.counts.moved, over.counts.failed) == (State.PARTIAL, 0, 3)
-    assert [item.to for item in memory.outcomes(Outcome.FAILED)] == ["nowhere"] * 3
+    assert (over.state, over.counts.moved, over.counts.failed) == (OperationState.PARTIAL, 0, 3)
+    assert [item.to for item in memory.outcomes(ItemOutcome.FAILED)] == ["nowhere"] * 3
     assert await bodies(connection, DLQ) == orders(0, 1, 2)
 
 
@@ -163,7 +163,7 @@ async def test_an_operation_that_only_fails_ends_early(
 
     over = await redrive(amqp_url, an_order(to=Destination(Way.QUEUE, "nowhere")))
 
-    assert over.state is State.FAILED
+    assert over.state is OperationState.FAILED
     assert "in a row" in over.note
     assert over.counts.failed < 30
     await until_depth(connection, DLQ, 30)
@@ -179,7 +179,7 @@ async def test_a_message_that_was_re_driven_too_often_is_skipped(connection: Con
     over = await redrive(amqp_url, memory=memory)
 
     assert (over.counts.moved, over.counts.skipped) == (1, 1)
-    assert memory.outcomes(Outcome.SKIPPED)[0].why == "re-driven 3 times already"
+    assert memory.outcomes(ItemOutcome.SKIPPED)[0].why == "re-driven 3 times already"
     assert await bodies(connection, DLQ) == orders(7)
 
 
@@ -216,15 +216,15 @@ async def test_of_two_operators_one_gets_the_conflict(connection: Connection, am
     async with operating(amqp_url) as first, operating(amqp_url) as second:
         mover = a_mover(first, an_order(rate=1))
         running = asyncio.create_task(mover.run())
-        await eventually(lambda: mover.operation.state is State.RUNNING)
+        await eventually(lambda: mover.operation.state is OperationState.RUNNING)
 
         with pytest.raises(OperationConflict, match=DLQ):
             await a_mover(second).run()
 
         mover.steering.cancel()
         over = await running
-        assert over.state is State.CANCELLED
-        assert (await a_mover(second, id="op_2").run()).state is State.SUCCEEDED
+        assert over.state is OperationState.CANCELLED
+        assert (await a_mover(second, id="op_2").run()).state is OperationState.SUCCEEDED
     await until_depth(connection, SOURCE, 10)
 
 
@@ -268,7 +268,7 @@ async def test_what_is_more_urgent_and_arrives_meanwhile_is_not_touched(
         monkeypatch.setattr(broker, "hold", hold_later)
         over = await a_mover(broker, keeps_order=False, prefers_urgent=True).run()
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 20)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 20)
     assert await bodies(connection, SOURCE) == orders(*range(20))
     assert await bodies(connection, DLQ) == orders(*range(100, 105))
 
@@ -283,7 +283,7 @@ async def test_what_is_more_urgent_and_came_after_the_plan_is_not_touched(
 
     over = await redrive(amqp_url, an_order(selection=planned), keeps_order=False, prefers_urgent=True)
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 20)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 20)
     assert await bodies(connection, DLQ) == orders(*range(100, 105))
 
 
@@ -292,14 +292,14 @@ async def test_who_goes_on_where_order_is_lost_finds_what_stands_behind_what_cam
 ) -> None:
     await prepare(connection, 0)
     begun = an_operation()
-    moved = replace(begun, state=State.RUNNING, counts=Counts(moved=3), scope=8, started_at=begun.created_at)
+    moved = replace(begun, state=OperationState.RUNNING, counts=Counts(moved=3), scope=8, started_at=begun.created_at)
     await connection.publish_many(late(number) for number in range(100, 120))
     await connection.publish_many(dead_letter(number) for number in range(3, 8))
     await until_depth(connection, DLQ, 25)
 
     over = await redrive(amqp_url, operation=moved, keeps_order=False)
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 8)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 8)
     assert await bodies(connection, SOURCE) == orders(*range(3, 8))
     assert await bodies(connection, DLQ) == orders(*range(100, 120))
 
@@ -307,21 +307,21 @@ async def test_who_goes_on_where_order_is_lost_finds_what_stands_behind_what_cam
 async def test_where_order_is_lost_no_more_are_moved_than_were_there(connection: Connection, amqp_url: str) -> None:
     """Also of messages that do not tell when they died."""
     await prepare(connection, 0)
-    begun = replace(an_operation(), state=State.RUNNING, scope=3, started_at=datetime.now(UTC))
+    begun = replace(an_operation(), state=OperationState.RUNNING, scope=3, started_at=datetime.now(UTC))
     silent = [dead_letter(number, **{"x-redrive-parked-at": None}) for number in range(5)]
     await connection.publish_many(silent)
     await until_depth(connection, DLQ, 5)
 
     over = await redrive(amqp_url, operation=begun, keeps_order=False)
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 3)
 
 
 @pytest.mark.parametrize("queue_type", TYPES)
 async def test_an_operation_can_be_paused_resumed_and_hurried(
     connection: Connection, amqp_url: str, queue_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.dlq.steering._BEAT", 0.02)
+    monkeypatch.setattr("redrive.operations.control._BEAT", 0.02)
     await prepare(connection, 50, queue_type)
     memory = Memory()
     async with operating(amqp_url) as broker:
@@ -329,18 +329,18 @@ async def test_an_operation_can_be_paused_resumed_and_hurried(
         running = asyncio.create_task(mover.run())
         await eventually(lambda: mover.operation.counts.moved > 0)
 
-        memory.wished = Wish(State.PAUSED)
-        await eventually(lambda: memory.operation is not None and memory.operation.state is State.PAUSED)
+        memory.wished = ControlRequest(OperationState.PAUSED)
+        await eventually(lambda: memory.operation is not None and memory.operation.state is OperationState.PAUSED)
         await everything_is_back(connection, mover)
 
-        memory.wished = Wish(State.RUNNING, rate=10_000)
+        memory.wished = ControlRequest(OperationState.RUNNING, rate=10_000)
         over = await running
 
-    assert (over.state, over.counts.moved, over.order.rate) == (State.SUCCEEDED, 50, 10_000)
+    assert (over.state, over.counts.moved, over.order.rate) == (OperationState.SUCCEEDED, 50, 10_000)
     assert await bodies(connection, SOURCE) == orders(*range(50))
 
 
-async def everything_is_back(connection: Connection, mover: Mover) -> None:
+async def everything_is_back(connection: Connection, mover: OperationRunner) -> None:
     async with asyncio.timeout(20):
         while (await connection.queue_info(DLQ)).messages != 50 - mover.operation.counts.moved:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -349,17 +349,17 @@ async def everything_is_back(connection: Connection, mover: Mover) -> None:
 async def test_a_cancelled_operation_leaves_the_rest(
     connection: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.dlq.steering._BEAT", 0.02)
+    monkeypatch.setattr("redrive.operations.control._BEAT", 0.02)
     await prepare(connection, 20)
     memory = Memory()
     async with operating(amqp_url) as broker:
         mover = a_mover(broker, an_order(rate=20), memory)
         running = asyncio.create_task(mover.run())
         await eventually(lambda: mover.operation.counts.moved > 0)
-        memory.wished = Wish(State.CANCELLING)
+        memory.wished = ControlRequest(OperationState.CANCELLING)
         over = await running
 
-    assert over.state is State.CANCELLED
+    assert over.state is OperationState.CANCELLED
     moved = over.counts.moved
     assert 0 < moved < 20
     assert await bodies(connection, SOURCE) == orders(*range(moved))
@@ -384,10 +384,10 @@ async def test_a_canary_stops_itself_when_too_much_comes_back(
         delivery.ack()  # type: ignore[attr-defined]
 
     async with await other.consume(SOURCE, consume):
-        ramp = Ramp((1, 5, 20, 100), returned_pct=10, wait=0.5)
+        ramp = CanarySchedule((1, 5, 20, 100), returned_pct=10, wait=0.5)
         over = await redrive(amqp_url, an_order(ramp=ramp), keeps_order=queue_type == "classic")
 
-    assert over.state is State.STOPPED_BY_GUARD
+    assert over.state is OperationState.STOPPED_BY_GUARD
     assert over.counts.moved <= 26
     assert over.counts.returned * 10 > over.counts.moved
     assert handled == over.counts.moved
@@ -398,18 +398,18 @@ async def test_a_canary_that_sings_moves_everything(connection: Connection, othe
     await prepare(connection, 30)
 
     async with handling(other, SOURCE) as handled:
-        over = await redrive(amqp_url, an_order(ramp=Ramp((1, 5, 20), wait=0.2)))
+        over = await redrive(amqp_url, an_order(ramp=CanarySchedule((1, 5, 20), wait=0.2)))
 
-    assert (over.state, over.counts.moved, over.step) == (State.SUCCEEDED, 30, 4)
+    assert (over.state, over.counts.moved, over.step) == (OperationState.SUCCEEDED, 30, 4)
     assert handled == orders(*range(30))
 
 
 async def test_a_canary_without_a_consumer_is_undecided(connection: Connection, amqp_url: str) -> None:
     await prepare(connection, 30)
 
-    over = await redrive(amqp_url, an_order(ramp=Ramp((1, 5, 20), wait=0.2)))
+    over = await redrive(amqp_url, an_order(ramp=CanarySchedule((1, 5, 20), wait=0.2)))
 
-    assert (over.state, over.counts.moved, over.counts.returned) == (State.STOPPED_BY_GUARD, 1, 0)
+    assert (over.state, over.counts.moved, over.counts.returned) == (OperationState.STOPPED_BY_GUARD, 1, 0)
     assert over.note == (
         "undecided: 0 of 1 came back, and the others may not have been handled: orders made no progress for 0.2 s: "
         "the rest was left where it is"
@@ -443,9 +443,9 @@ async def test_a_canary_waits_for_a_backlog_before_it_goes_on(
             return await ask(queue)
 
         broker.depth = depth  # type: ignore[method-assign]
-        over = await a_mover(broker, an_order(ramp=Ramp((1, 5, 20), wait=0.5))).run()
+        over = await a_mover(broker, an_order(ramp=CanarySchedule((1, 5, 20), wait=0.5))).run()
 
-    assert (over.state, over.counts.moved, over.counts.returned) == (State.STOPPED_BY_GUARD, 1, 1)
+    assert (over.state, over.counts.moved, over.counts.returned) == (OperationState.STOPPED_BY_GUARD, 1, 1)
     assert handled == backlog + 1
 
 
@@ -454,12 +454,14 @@ async def test_who_goes_on_with_a_canary_looks_first_what_came_back(connection: 
     back = dead_letter(20, **{"x-redriven-op": "op_test"})
     await connection.publish_many([back])
     await until_depth(connection, DLQ, 21)
-    begun = an_operation(an_order(ramp=Ramp((1,), wait=0.05)))
-    moved_one = replace(begun, state=State.RUNNING, counts=Counts(moved=1), scope=21, started_at=begun.created_at)
+    begun = an_operation(an_order(ramp=CanarySchedule((1,), wait=0.05)))
+    moved_one = replace(
+        begun, state=OperationState.RUNNING, counts=Counts(moved=1), scope=21, started_at=begun.created_at
+    )
 
     over = await redrive(amqp_url, operation=moved_one)
 
-    assert (over.state, over.counts.moved, over.counts.returned) == (State.STOPPED_BY_GUARD, 1, 1)
+    assert (over.state, over.counts.moved, over.counts.returned) == (OperationState.STOPPED_BY_GUARD, 1, 1)
     assert over.note == "1 of 1 came back, more than 10 %: the rest was left where it is"
     assert (await connection.queue_info(SOURCE)).messages == 0
 
@@ -474,7 +476,7 @@ async def test_a_canary_survives_a_connection_that_is_lost_while_it_waits_or_cou
         FaultProxy(amqp_url) as network,
         operating(network.url, publishes_to=amqp_url) as broker,
     ):
-        mover = a_mover(broker, an_order(ramp=Ramp((1, 5), wait=0.2)))
+        mover = a_mover(broker, an_order(ramp=CanarySchedule((1, 5), wait=0.2)))
         ask, cuts = getattr(broker, while_it), 0
 
         async def asked(*about: object) -> object:
@@ -490,10 +492,10 @@ async def test_a_canary_survives_a_connection_that_is_lost_while_it_waits_or_cou
         over = await mover.run()
 
     assert cuts == 1
-    assert (over.state, over.counts.moved, over.note) == (State.SUCCEEDED, 30, "")
+    assert (over.state, over.counts.moved, over.note) == (OperationState.SUCCEEDED, 30, "")
 
 
-def is_lost(broker: DeadLetterBroker) -> bool:
+def is_lost(broker: DlqAdapter) -> bool:
     try:
         broker.check()
     except ConnectionLost:
@@ -517,8 +519,8 @@ async def test_messages_whose_confirms_are_lost_are_sent_again_and_reported(
         network.resume()
         over = await running
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, MANY)
-    assert over.counts.possibly_duplicated == len(memory.outcomes(Outcome.POSSIBLY_DUPLICATED)) == in_flight
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, MANY)
+    assert over.counts.possibly_duplicated == len(memory.outcomes(ItemOutcome.POSSIBLY_DUPLICATED)) == in_flight
     assert await bodies(connection, SOURCE) == orders(*range(in_flight), *range(MANY))
     await until_depth(connection, DLQ, 0)
 
@@ -531,11 +533,11 @@ async def test_a_portion_whose_confirms_are_lost_in_part_is_sent_again_in_part(
         monkeypatch.setattr(broker, "publish_many", confirms_one_of(broker))
         over = await a_mover(broker).run()
 
-    assert (over.state, over.counts.moved, over.counts.possibly_duplicated) == (State.SUCCEEDED, 3, 1)
+    assert (over.state, over.counts.moved, over.counts.possibly_duplicated) == (OperationState.SUCCEEDED, 3, 1)
     assert sorted(await bodies(connection, SOURCE)) == orders(0, 1, 2)
 
 
-def confirms_one_of(broker: DeadLetterBroker) -> Callable[[Iterable[AnyPublish]], Awaitable[int]]:
+def confirms_one_of(broker: DlqAdapter) -> Callable[[Iterable[AnyPublish]], Awaitable[int]]:
     """The first time it sends the first message only; the second may have been sent, the third was not."""
     publish_many, times = broker.publish_many, 0
 
@@ -557,8 +559,8 @@ def confirms_one_of(broker: DeadLetterBroker) -> Callable[[Iterable[AnyPublish]]
 
 @asynccontextmanager
 async def losing_acks(
-    amqp_url: str, order: Order, memory: Memory, at_least: int = 100
-) -> AsyncIterator[tuple[Mover, asyncio.Task[Operation]]]:
+    amqp_url: str, order: OperationRequest, memory: Memory, at_least: int = 100
+) -> AsyncIterator[tuple[OperationRunner, asyncio.Task[Operation]]]:
     """An operation whose connection ends after so many of its acks were not received by the broker."""
     async with FaultProxy(amqp_url) as network, operating(network.url, publishes_to=amqp_url) as broker:
         mover = a_mover(broker, order, memory)
@@ -582,8 +584,8 @@ async def test_messages_whose_acks_are_lost_are_recognised_and_not_sent_again(
         over = await running
 
     arrived = await bodies(connection, SOURCE)
-    assert over.state is State.SUCCEEDED
-    assert over.counts.moved == len(arrived) == len(memory.outcomes(Outcome.MOVED)) == MANY
+    assert over.state is OperationState.SUCCEEDED
+    assert over.counts.moved == len(arrived) == len(memory.outcomes(ItemOutcome.MOVED)) == MANY
     assert over.counts.possibly_duplicated == 0
     assert sorted(arrived) == sorted(orders(*range(MANY)))
     await until_depth(connection, DLQ, 0)
@@ -600,7 +602,7 @@ async def test_of_identical_messages_as_many_arrive_as_there_were_though_acks_ar
     async with losing_acks(amqp_url, an_order(rate=1000), Memory()) as (_, running):
         over = await running
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, MANY)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, MANY)
     assert len(await bodies(connection, SOURCE)) == MANY
     await until_depth(connection, DLQ, 0)
 
@@ -628,7 +630,7 @@ async def test_no_more_are_moved_than_were_planned(connection: Connection, amqp_
 
     over = await redrive(amqp_url, operation=planned)
 
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 2)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 2)
     assert await bodies(connection, DLQ) == orders(2)
 
 
@@ -643,7 +645,7 @@ async def test_a_connection_that_came_back_is_not_the_one_it_was(
         Connection(network.url) as shaky,
         Connection(amqp_url) as steady,
     ):
-        broker = DeadLetterBroker(*((shaky, steady) if broken == "taking" else (steady, shaky)))
+        broker = DlqAdapter(*((shaky, steady) if broken == "taking" else (steady, shaky)))
         await broker.lock(DLQ)
         broker.check()
 
@@ -667,7 +669,7 @@ async def test_a_message_without_a_known_source_needs_a_destination(connection: 
     memory = Memory()
 
     over = await redrive(amqp_url, memory=memory)
-    assert (over.counts.skipped, memory.items[0].outcome) == (1, Outcome.SKIPPED)
+    assert (over.counts.skipped, memory.items[0].outcome) == (1, ItemOutcome.SKIPPED)
     assert "--to" in memory.items[0].why
 
     over = await redrive(amqp_url, an_order(to=Destination.parse(SOURCE)))

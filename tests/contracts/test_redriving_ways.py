@@ -12,13 +12,20 @@ from redrive import App, Message
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.operation import (
+    CanarySchedule,
+    Destination,
+    Operation,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+)
+from redrive.operations.plan import RedrivePlan
+from redrive.operations.repository import OperationRepository
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Retry, RetryRoute
-from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, State
-from redrive.runtime.dlq.planning import Plan
-from redrive.store.audit import Audit
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.topology import Exchange, Queue, Topology
 from working import take, working
@@ -32,11 +39,11 @@ def service(amqp_url: str, tmp_path: Path) -> Service:
     Schema().upgrade(database)
     queue = Queue(SOURCE, bind=events.on("order.*"), retry=Retry(attempts=2, delay="50ms"))
     target = BrokerTarget(amqp_url, topology=Topology(exchanges=[events], queues=[queue]))
-    return Service(target, OperationsStore(database), Audit(database), by="ada")
+    return Service(target, OperationRepository(database), AuditLog(database), by="ada")
 
 
-async def sent(service: Service, to: str) -> tuple[Plan, Operation]:
-    plan = await service.plan(Order(Kind.REDRIVE, DLQ, to=Destination.parse(to)))
+async def sent(service: Service, to: str) -> tuple[RedrivePlan, Operation]:
+    plan = await service.plan(OperationRequest(OperationKind.REDRIVE, DLQ, to=Destination.parse(to)))
     return plan, await service.run(await service.begin(plan.order, planned=plan.eligible))
 
 
@@ -53,7 +60,7 @@ async def test_by_the_retry_exchange_they_wait_first(connection: Connection, ser
         ("retry.orders", "retry", 3)
     ]
     assert plan.also_receives == ()
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 3)
     await until_depth(connection, SOURCE, 3)  # when they have waited
     assert await bodies(connection, SOURCE) == orders(0, 1, 2)
 
@@ -67,7 +74,7 @@ async def test_a_message_without_headers_goes_to_the_only_queue_that_its_dead_le
     plan, over = await sent(service, "own")
 
     assert [(str(target), target.count) for target in plan.targets] == [(SOURCE, 1)]
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 1)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 1)
     assert await bodies(connection, SOURCE) == [b"from elsewhere"]
 
 
@@ -81,7 +88,9 @@ async def test_who_counts_in_a_header_of_his_own_begins_anew(
     target = replace(service.target, header_names={SOURCE: HeaderNames(attempts="x-retry-count")})
     service = Service(target, service.store, service.audit, by="ada")
 
-    over = await service.run(await service.begin(Order(Kind.REDRIVE, DLQ, keep_counters=keep_counters)))
+    over = await service.run(
+        await service.begin(OperationRequest(OperationKind.REDRIVE, DLQ, keep_counters=keep_counters))
+    )
 
     assert over.counts.moved == 1
     headers = dict((await take(connection, SOURCE)).properties.headers or {})
@@ -107,12 +116,14 @@ async def test_by_the_default_destination_a_message_has_all_its_attempts_again_a
             await running.publishing.publish("", SOURCE, b"{}")
         await until_depth(connection, DLQ, 3)
         seen.clear()
-        ramp = Ramp((1,), wait=20)
-        plan = await service.plan(Order(Kind.REDRIVE, DLQ, to=service.target.redrive_to(DLQ), ramp=ramp))
+        ramp = CanarySchedule((1,), wait=20)
+        plan = await service.plan(
+            OperationRequest(OperationKind.REDRIVE, DLQ, to=service.target.redrive_to(DLQ), ramp=ramp)
+        )
         over = await service.run(await service.begin(plan.order, planned=plan.eligible))
 
     assert [str(target) for target in plan.targets] == ["retry.orders (retry)"]
-    assert (over.state, over.counts.moved, over.counts.returned) == (State.STOPPED_BY_GUARD, 1, 1)
+    assert (over.state, over.counts.moved, over.counts.returned) == (OperationState.STOPPED_BY_GUARD, 1, 1)
     assert over.note.startswith("1 of 1 came back")
     assert seen == [(1, SOURCE), (2, SOURCE)]
     assert (await connection.queue_info(DLQ)).messages == 3
@@ -125,7 +136,7 @@ async def test_another_queue(connection: Connection, service: Service) -> None:
     plan, over = await sent(service, "hospital")
 
     assert any("no consumer" in warning for warning in plan.warnings)
-    assert over.state is State.SUCCEEDED
+    assert over.state is OperationState.SUCCEEDED
     assert await bodies(connection, "hospital") == orders(0, 1)
 
 
@@ -133,7 +144,9 @@ async def test_a_canary_waits_for_what_it_sent_to_another_queue(connection: Conn
     """Though everything is handled in the queue whose dead letters these are."""
     await prepare(connection, 20)
     await connection.declare_queue("hospital")
-    order = Order(Kind.REDRIVE, DLQ, to=Destination.parse("hospital"), ramp=Ramp((1,), wait=5))
+    order = OperationRequest(
+        OperationKind.REDRIVE, DLQ, to=Destination.parse("hospital"), ramp=CanarySchedule((1,), wait=5)
+    )
 
     running = asyncio.create_task(service.run(await service.begin(order)))
     await until_depth(connection, "hospital", 1)
@@ -141,7 +154,7 @@ async def test_a_canary_waits_for_what_it_sent_to_another_queue(connection: Conn
     await connection.publish("", DLQ, again.body, again.raw_properties)
     over = await running
 
-    assert (over.state, over.counts.moved) == (State.STOPPED_BY_GUARD, 1)
+    assert (over.state, over.counts.moved) == (OperationState.STOPPED_BY_GUARD, 1)
 
 
 async def test_a_canary_to_a_queue_whose_dead_letter_queues_are_not_known_is_undecided(
@@ -149,19 +162,21 @@ async def test_a_canary_to_a_queue_whose_dead_letter_queues_are_not_known_is_und
 ) -> None:
     await prepare(connection, 20)
     await connection.declare_queue("hospital")
-    order = Order(Kind.REDRIVE, DLQ, to=Destination.parse("hospital"), ramp=Ramp((1,), wait=0.2))
+    order = OperationRequest(
+        OperationKind.REDRIVE, DLQ, to=Destination.parse("hospital"), ramp=CanarySchedule((1,), wait=0.2)
+    )
 
     async with handling(other, "hospital"):
         plan = await service.plan(order)
         over = await service.run(await service.begin(plan.order))
 
     assert any("whether messages sent to hospital come back" in warning for warning in plan.warnings)
-    assert (over.state, over.counts.moved) == (State.STOPPED_BY_GUARD, 1)
+    assert (over.state, over.counts.moved) == (OperationState.STOPPED_BY_GUARD, 1)
     assert "there may be more: the dead-letter queues of hospital are not known" in over.note
 
 
 async def test_by_the_original_exchange_others_receive_them_too(
-    connection: Connection, service: Service, everybody: Callable[[Plan], bool]
+    connection: Connection, service: Service, everybody: Callable[[RedrivePlan], bool]
 ) -> None:
     await prepare(connection, 2)
     await connection.declare_exchange("events", "topic")
@@ -172,12 +187,12 @@ async def test_by_the_original_exchange_others_receive_them_too(
     plan, over = await sent(service, "original")
 
     assert everybody(plan)
-    assert over.state is State.SUCCEEDED
+    assert over.state is OperationState.SUCCEEDED
     assert await bodies(connection, SOURCE) == await bodies(connection, "audit") == orders(0, 1)
 
 
 @pytest.fixture
-def everybody(request: pytest.FixtureRequest) -> Callable[[Plan], bool]:
+def everybody(request: pytest.FixtureRequest) -> Callable[[RedrivePlan], bool]:
     """Does the plan say who else gets them? Plain AMQP cannot, and says that."""
     if "rabbitmq" in request.node.name:
         return lambda plan: plan.also_receives is None and any("management API" in told for told in plan.warnings)
@@ -192,11 +207,11 @@ async def test_an_exchange_and_a_key(connection: Connection, service: Service) -
 
     _, over = await sent(service, "exchange:other:here")
 
-    assert over.state is State.SUCCEEDED
+    assert over.state is OperationState.SUCCEEDED
     assert await bodies(connection, "there") == orders(0)
 
 
 async def test_a_destination_that_does_not_exist_is_told_before(connection: Connection, service: Service) -> None:
     await prepare(connection, 1)
-    plan = await service.plan(Order(Kind.REDRIVE, DLQ, to=Destination.parse("nowhere")))
+    plan = await service.plan(OperationRequest(OperationKind.REDRIVE, DLQ, to=Destination.parse("nowhere")))
     assert any("does not exist" in warning for warning in plan.warnings)

@@ -18,9 +18,9 @@ from redrive.admin.executor.recovery import OrphanRecovery, owner_name
 from redrive.admin.service import STALE, Service
 from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.client import Connection
-from redrive.client.dead_letters import DeadLetterBroker
 from redrive.errors import ConnectionFailed
-from redrive.runtime.dlq.operation import Kind, Operation, State
+from redrive.operations.dlq_adapter import DlqAdapter
+from redrive.operations.operation import Operation, OperationKind, OperationState
 
 MARK = "server:mark"
 
@@ -73,7 +73,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 async def pending(service: Service, gate: Gate) -> Operation:
     await eventually(lambda: gate.waiting > 0)
     [operation] = await service.operations()
-    assert operation.state is State.PENDING
+    assert operation.state is OperationState.PENDING
     return operation
 
 
@@ -102,7 +102,7 @@ async def test_what_is_about_to_begin_shows_that_it_lives(
     await asked
 
 
-@pytest.mark.parametrize("kind", [Kind.REDRIVE, Kind.DISCARD])
+@pytest.mark.parametrize("kind", [OperationKind.REDRIVE, OperationKind.DISCARD])
 async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
     connection: Connection,
     service: Service,
@@ -111,12 +111,12 @@ async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    kind: Kind,
+    kind: OperationKind,
 ) -> None:
     """Though its memory did not answer for so long that it seems to be gone."""
     monkeypatch.setattr("redrive.admin.service._BEAT", 3600)
     await prepare(connection, 3)
-    archives = tmp_path / "archive" if kind is Kind.DISCARD else None
+    archives = tmp_path / "archive" if kind is OperationKind.DISCARD else None
     asked = asyncio.create_task(start(service, executor, archives, kind=kind))
     operation = await pending(service, gate)
     clock.advance(STALE + timedelta(seconds=1))
@@ -128,10 +128,10 @@ async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
     await asked
     await eventually(lambda: not executor.ids)
 
-    assert (await service.operation(operation.id)).state is State.SUCCEEDED
+    assert (await service.operation(operation.id)).state is OperationState.SUCCEEDED
     actions = [entry.action for _, entry in service.audit.listed(by=None)]
     assert sorted(set(actions) - {"plan"}) == [kind, f"{kind} ended"]
-    assert await bodies(connection, SOURCE) == (orders(0, 1, 2) if kind is Kind.REDRIVE else [])
+    assert await bodies(connection, SOURCE) == (orders(0, 1, 2) if kind is OperationKind.REDRIVE else [])
 
 
 async def test_what_does_not_begin_is_answered_and_not_known_any_more(
@@ -145,7 +145,7 @@ async def test_what_does_not_begin_is_answered_and_not_known_any_more(
 
     assert executor.ids == frozenset()
     [operation] = await service.operations()
-    assert operation.state is State.FAILED
+    assert operation.state is OperationState.FAILED
 
 
 class NobodyThere:
@@ -225,7 +225,7 @@ async def test_a_server_that_stops_while_an_operation_ends_waits_for_the_end_and
 
     assert "cut off" not in caplog.text
     over = await service.operation(operation.id)
-    assert (over.state, over.counts.moved) == (State.SUCCEEDED, 3)
+    assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 3)
     assert next(entry.action for _, entry in service.audit.listed()) == "re-drive ended"
 
 
@@ -236,14 +236,14 @@ async def test_a_server_that_stops_while_an_operation_begins_leaves_it_to_the_ne
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    reached, go_on, depth = asyncio.Event(), asyncio.Event(), DeadLetterBroker.depth
+    reached, go_on, depth = asyncio.Event(), asyncio.Event(), DlqAdapter.depth
 
-    async def slow(broker: DeadLetterBroker, queue: str) -> int:
+    async def slow(broker: DlqAdapter, queue: str) -> int:
         reached.set()
         await go_on.wait()
         return await depth(broker, queue)
 
-    monkeypatch.setattr(DeadLetterBroker, "depth", slow)
+    monkeypatch.setattr(DlqAdapter, "depth", slow)
     await prepare(connection, 40)
     asked = asyncio.create_task(start(service, executor, rate=1.0))
     await reached.wait()
@@ -257,7 +257,7 @@ async def test_a_server_that_stops_while_an_operation_begins_leaves_it_to_the_ne
 
     assert "cut off" not in caplog.text
     [left] = await service.operations()
-    assert (left.state, left.beat_at) == (State.RUNNING, None)
+    assert (left.state, left.beat_at) == (OperationState.RUNNING, None)
 
 
 async def test_an_operation_that_does_not_come_to_its_end_in_time_stays_ended(
@@ -274,4 +274,4 @@ async def test_an_operation_that_does_not_come_to_its_end_in_time_stays_ended(
     await executor.close()
     held.go_on.set()
 
-    assert (await service.operation(operation.id)).state is State.SUCCEEDED
+    assert (await service.operation(operation.id)).state is OperationState.SUCCEEDED

@@ -18,8 +18,8 @@ from redrive.admin.access.roles import Role
 from redrive.admin.office import Office
 from redrive.admin.web.application import Admin
 from redrive.client import Connection, Properties
+from redrive.operations.audit_entry import AuditEntry
 from redrive.protocol.messages import Delivery
-from redrive.runtime.dlq.audit import AuditEntry
 
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
 VIEWER, OPERATOR = bearing("viewer", "bob", exp=TOMORROW), bearing("operator", "eve", exp=TOMORROW)

@@ -23,8 +23,8 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
 from redrive.errors import RedriveError
-from redrive.runtime.dlq.archive import Archive, read_archive
-from redrive.runtime.dlq.operation import Kind, Operation, State
+from redrive.operations.archive import Archive, read_archive
+from redrive.operations.operation import Operation, OperationKind, OperationState
 from redrive.store.database import Database
 
 MARK = "server:mark"
@@ -41,13 +41,13 @@ def _child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DIED", str(tmp_path / "died"))
 
 
-async def run_to_its_end(url: str, folder: Path, kind: Kind) -> tuple[Service, Operation]:
+async def run_to_its_end(url: str, folder: Path, kind: OperationKind) -> tuple[Service, Operation]:
     service = a_service(url, folder)
     service.owner = owner_name(MARK)
     config = WorkerConfig(BrokerTarget(url), str(Database.embedded(folder).url), MARK, service.owner)
     executor = SubprocessExecutor(service, config)
     recovery = OrphanRecovery(service, MARK, executor)
-    operation = await service.begin(an_order(kind=kind), archives=folder if kind is Kind.DISCARD else None)
+    operation = await service.begin(an_order(kind=kind), archives=folder if kind is OperationKind.DISCARD else None)
     with suppress(RedriveError):  # the child died before it began
         await executor.start(operation.id)
     try:
@@ -67,15 +67,15 @@ async def test_a_re_drive_whose_process_is_killed_ends_and_costs_no_message(
     monkeypatch.setenv("DIE_BEFORE", str(die_before))
     async with Connection(url) as connection:
         await prepare(connection, MESSAGES)
-        service, over = await run_to_its_end(url, tmp_path, Kind.REDRIVE)
+        service, over = await run_to_its_end(url, tmp_path, OperationKind.REDRIVE)
         arrived = await bodies(connection, SOURCE)
         left = await bodies(connection, DLQ)
 
     assert (tmp_path / "died").exists()
     if die_before == 1:  # it was not claimed
-        assert (over.state, arrived, len(left)) == (State.FAILED, [], MESSAGES)
+        assert (over.state, arrived, len(left)) == (OperationState.FAILED, [], MESSAGES)
         return
-    assert (over.state, left) == (State.SUCCEEDED, [])
+    assert (over.state, left) == (OperationState.SUCCEEDED, [])
     assert sorted(Counter(arrived)) == sorted(orders(*range(MESSAGES)))
     assert len(arrived) - MESSAGES <= over.counts.possibly_duplicated
     assert "resume" in [entry.action for _, entry in service.audit.listed()]
@@ -88,12 +88,12 @@ async def test_a_discard_whose_process_is_killed_is_closed_and_costs_no_message(
     monkeypatch.setenv("DIE_BEFORE", str(die_before))
     async with Connection(url) as connection:
         await prepare(connection, MESSAGES)
-        _, over = await run_to_its_end(url, tmp_path, Kind.DISCARD)
+        _, over = await run_to_its_end(url, tmp_path, OperationKind.DISCARD)
         archived = archived_in(Path(over.order.archive))
         await until_depth_is_at_least(connection, MESSAGES - len(archived))
         left = await bodies(connection, DLQ)
 
-    assert over.state in (State.FAILED, State.SUCCEEDED)
+    assert over.state in (OperationState.FAILED, OperationState.SUCCEEDED)
     assert {*archived, *left} == {*orders(*range(MESSAGES))}
 
 

@@ -18,11 +18,11 @@ import pytest
 
 from dead_lettering import DLQ, SOURCE, bodies, orders, prepare, until_depth
 from redrive.client import Connection
-from redrive.runtime.dlq.archive import Archive, read_archive
-from redrive.runtime.dlq.operation import State
-from redrive.runtime.dlq.pipeline import in_flight
+from redrive.operations.archive import Archive, read_archive
+from redrive.operations.operation import OperationState
+from redrive.operations.pipeline import in_flight
+from redrive.operations.repository import OperationRepository
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker
@@ -76,9 +76,9 @@ class Scene:
             await until_everything_is_somewhere(connection)
             code, said = await self.process(id, 0)
         assert code == 0, said
-        over = OperationsStore(Database(self.database)).get(id)
+        over = OperationRepository(Database(self.database)).get(id)
         assert over is not None
-        assert over.state is State.SUCCEEDED
+        assert over.state is OperationState.SUCCEEDED
 
         arrived = await bodies(connection, SOURCE)
         counts = Counter(arrived)

@@ -18,13 +18,13 @@ import pytest
 
 from dead_lettering import DLQ, SOURCE, LockingMover, an_operation, an_order, operating, orders, prepare
 from redrive.client import Connection
+from redrive.operations.actions import RedriveAction
+from redrive.operations.control import OperationControl
+from redrive.operations.operation import ItemOutcome, Operation, OperationRequest, OperationState
+from redrive.operations.pipeline import UNDER_WAY, WINDOW
+from redrive.operations.repository import OperationRepository
 from redrive.runtime.clock import SystemClock
-from redrive.runtime.dlq.acts import Redriving
-from redrive.runtime.dlq.operation import Operation, Order, Outcome, State
-from redrive.runtime.dlq.pipeline import UNDER_WAY, WINDOW
-from redrive.runtime.dlq.steering import Steering
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.testing import RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker
@@ -54,7 +54,7 @@ class Progress:
         self._changed = asyncio.Condition()
         self._telling: set[asyncio.Task[None]] = set()
 
-    def changed(self, steering: Steering) -> None:
+    def changed(self, steering: OperationControl) -> None:
         self._moved = steering.operation.counts.moved
         telling = asyncio.create_task(self._tell())
         self._telling.add(telling)
@@ -73,7 +73,7 @@ class Result(NamedTuple):
     over: Operation
     arrived: Counter[bytes]
     left: int  # in the dead-letter queue
-    store: OperationsStore
+    store: OperationRepository
 
     @property
     def duplicates(self) -> int:
@@ -81,11 +81,11 @@ class Result(NamedTuple):
 
 
 async def redrive_while_killed(
-    node: Node, folder: Path, order: Order, *, messages: int, kills: int, queue_type: str
+    node: Node, folder: Path, order: OperationRequest, *, messages: int, kills: int, queue_type: str
 ) -> Result:
     database = Database(f"sqlite:///{folder / 'operations.db'}")
     Schema().upgrade(database)
-    store, clock, progress = OperationsStore(database), SystemClock(), Progress()
+    store, clock, progress = OperationRepository(database), SystemClock(), Progress()
     operation = replace(an_operation(order), owner="test")
     operation = replace(operation, counts=replace(operation.counts, planned=messages))
     store.add(operation)
@@ -97,7 +97,7 @@ async def redrive_while_killed(
             operation,
             broker,
             store,
-            Redriving(broker, clock),
+            RedriveAction(broker, clock),
             clock=clock,
             keeps_order=queue_type == "classic" or isinstance(node, EmbeddedBroker),
             changed=progress.changed,
@@ -143,14 +143,14 @@ def counted_by_pika(url: str) -> tuple[Counter[bytes], int]:
 
 def check(result: Result, messages: int, most_duplicated: int = WINDOW) -> None:
     over, counts = result.over, result.over.counts
-    assert over.state is State.SUCCEEDED, over.note
+    assert over.state is OperationState.SUCCEEDED, over.note
     assert result.arrived.keys() == {*orders(*range(messages))}, "a message is lost, or made up"
     assert counts.moved == messages, "more or less was counted than was planned"
     assert result.left == 0
     assert result.duplicates <= counts.possibly_duplicated <= most_duplicated
-    moved = result.store.items(over.id, Outcome.MOVED, limit=2 * messages)
+    moved = result.store.items(over.id, ItemOutcome.MOVED, limit=2 * messages)
     assert len({item.id for _, item in moved}) == len(moved) == messages
-    doubtful = result.store.items(over.id, Outcome.POSSIBLY_DUPLICATED, limit=messages)
+    doubtful = result.store.items(over.id, ItemOutcome.POSSIBLY_DUPLICATED, limit=messages)
     assert len(doubtful) == counts.possibly_duplicated
 
 

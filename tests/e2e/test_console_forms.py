@@ -22,7 +22,7 @@ pytest.importorskip("playwright")
 from playwright.sync_api import Locator, Page, expect
 
 from console_story import ShopAtNight
-from redrive.runtime.dlq.operation import Operation
+from redrive.operations.operation import Operation
 
 PAYMENTS = "/queues/q.payments.dlq"
 EDIT = "/queues/q.payments.dlq/messages/payment-901/edit"

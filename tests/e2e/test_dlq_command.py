@@ -21,8 +21,8 @@ from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, un
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
 from redrive.inspection import connect
+from redrive.operations.repository import OperationRepository
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 from redrive.testing import Endpoint
 from redrive.testing.embedded import EmbeddedBroker
@@ -104,8 +104,8 @@ class Shell:
         return sum([(await connection.queue_info(queue)).messages for queue in (SOURCE, DLQ)])
 
     @property
-    def store(self) -> OperationsStore:
-        return OperationsStore(Database.embedded(self.folder / ".redrive"))
+    def store(self) -> OperationRepository:
+        return OperationRepository(Database.embedded(self.folder / ".redrive"))
 
     def running(self, moved: int = 1) -> str:
         """The id of an operation that has moved so many, as soon as there is one."""

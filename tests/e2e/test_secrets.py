@@ -16,7 +16,7 @@ import pytest
 from admin_api import an_office, asking, bearing
 from dead_lettering import DLQ, dead_letter
 from e2e.test_dlq_command import Shell
-from redrive.store.audit import Audit
+from redrive.operations.audit_log import AuditLog
 from redrive.store.database import Database
 from redrive.testing.embedded import EmbeddedBroker
 
@@ -193,5 +193,5 @@ def reveals(shell: Shell) -> dict[str, str]:
 
 
 def recorded(shell: Shell) -> list[tuple[str, str, str]]:
-    entries = [entry for _, entry in Audit(Database.embedded(shell.folder / ".redrive")).listed(limit=1000)]
+    entries = [entry for _, entry in AuditLog(Database.embedded(shell.folder / ".redrive")).listed(limit=1000)]
     return [(entry.action, entry.by, entry.detail) for entry in entries if entry.allowed]

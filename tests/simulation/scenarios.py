@@ -19,12 +19,12 @@ from redrive.errors import MigrationPaused, MigrationRefused, PublishError
 from redrive.inspection.embedded import EmbeddedMonitor, read_status
 from redrive.migration.ports import MigrationOptions
 from redrive.migration.run import migrate
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.operation import OperationKind, OperationRequest
+from redrive.operations.repository import OperationRepository
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import RetryRoute
-from redrive.runtime.dlq.operation import Kind, Order
-from redrive.store.audit import Audit
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 from redrive.topology.definitions import BindingDefinition, Definitions, QueueDefinition
 from simulation.playing import Scenario, World
 from simulation.stores import fresh_database, throw_away
@@ -313,8 +313,8 @@ class Redriving(Scenario):
     async def live(self, stop: asyncio.Event) -> None:
         database = Database(self.database)
         target = BrokerTarget(broker=self.world.url, topology=self.app.topology)
-        store = OperationsStore(database)
-        service = Service(target, store, Audit(database), by="somebody", clock=self.world.clock)
+        store = OperationRepository(database)
+        service = Service(target, store, AuditLog(database), by="somebody", clock=self.world.clock)
         try:
             while not stop.is_set():
                 await self._move(service)
@@ -329,7 +329,7 @@ class Redriving(Scenario):
             await asyncio.sleep(31)  # until it is certain that nobody works on it
             await service.resume(begun[0].id)
         elif await self.world.depth(DLQ):
-            await service.run(await service.begin(Order(Kind.REDRIVE, DLQ)))
+            await service.run(await service.begin(OperationRequest(OperationKind.REDRIVE, DLQ)))
 
     async def complete(self) -> bool:
         snapshot = await read_status(self.world.witness)

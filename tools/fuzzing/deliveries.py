@@ -50,13 +50,13 @@ from redrive.deadletters.edits import Edit
 from redrive.deadletters.redaction import REDACTION
 from redrive.deadletters.timeline import explain
 from redrive.errors import RedriveError
+from redrive.operations.browse import GroupBy
+from redrive.operations.export_format import decode_letter, encode_letter
+from redrive.operations.operation import OperationKind, OperationRequest, OperationState, Selection
+from redrive.operations.transforms import ByHand
 from redrive.protocol.messages import Delivery
 from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.dlq.letters import decode_letter, encode_letter
-from redrive.runtime.dlq.looking import By
-from redrive.runtime.dlq.operation import Kind, Order, Selection, State
-from redrive.runtime.dlq.transforming import ByHand
 from redrive.runtime.events import DeliveryOutcome
 from redrive.testing.broker import ThreadedBroker
 from redrive.testing.rabbitmq import RabbitMQ
@@ -407,16 +407,16 @@ class DeliveryTarget(Target):
         self._watcher.counts.clear()
         self._watcher.events.clear()
         service: Service = self._service
-        for by in By:
+        for by in GroupBy:
             await service.groups(dlq, by)
         await service.peek(dlq, "error:ValueError -redriven:>5 x")
-        one = await service.plan(Order(Kind.REDRIVE, dlq, Selection(limit=1)))
+        one = await service.plan(OperationRequest(OperationKind.REDRIVE, dlq, Selection(limit=1)))
         edit = ByHand(Edit(None, {"fixed": "1"}, ()))
         edited = await service.begin_edit(one, edit, self._folder / "archive")
         await service.run(edited, Change(edit, force=True))
-        plan = await service.plan(Order(Kind.REDRIVE, dlq, Selection()))
+        plan = await service.plan(OperationRequest(OperationKind.REDRIVE, dlq, Selection()))
         operation = await service.run(await service.begin(plan.order, planned=plan.eligible))
-        if operation.state is not State.SUCCEEDED and not operation.counts.failed:
+        if operation.state is not OperationState.SUCCEEDED and not operation.counts.failed:
             raise Broken(f"the re-drive ended as {operation.state}: {operation.note}")
         await self._all_back(dlq, count, operation.counts.as_dict())
 

@@ -9,9 +9,9 @@ from typing import Any, NoReturn, assert_never
 from redrive.admin.access.roles import Act, Principal
 from redrive.admin.office import Office
 from redrive.errors import AuditUnavailable, NoOutbox, NotAllowed, QueueNotAccepted
-from redrive.runtime.dlq.audit import AuditEntry
-from redrive.runtime.dlq.operation import Destination, Kind, Order, Way
-from redrive.runtime.dlq.spending import Risk
+from redrive.operations.audit_entry import AuditEntry
+from redrive.operations.operation import Destination, OperationKind, OperationRequest, Way
+from redrive.operations.peek_allowance import Risk
 
 
 class Authorization:
@@ -57,7 +57,7 @@ class Authorization:
         if not self.who.is_unrestricted:
             raise self.who.not_allowed(act, "*")
 
-    async def _restricted(self, act: Act, order: Order) -> Order:
+    async def _restricted(self, act: Act, order: OperationRequest) -> OperationRequest:
         """Return the order with the queues that this principal may send to: where each message goes is decided later,
         perhaps by another server. A destination that is named is checked now, before the broker is asked, which would
         tell what is there. What goes to an exchange gets wherever that is bound to: only an unrestricted principal may.
@@ -82,9 +82,13 @@ class Authorization:
         if risk.any_queue:
             await self.need(Act.ANY_QUEUE, queue)
 
-    async def _need_reach(self, order: Order) -> None:
+    async def _need_reach(self, order: OperationRequest) -> None:
         """To resume an operation is to send its messages: only where this principal may send them."""
-        if self.who.is_unrestricted or order.kind is Kind.DISCARD or set(order.allowed) <= set(self.who.queues):
+        if (
+            self.who.is_unrestricted
+            or order.kind is OperationKind.DISCARD
+            or set(order.allowed) <= set(self.who.queues)
+        ):
             return
         if order.to.way is Way.QUEUE:
             await self._need_permission(Act.STEER, order.to.name)

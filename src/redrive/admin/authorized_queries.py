@@ -16,10 +16,10 @@ from redrive.admin.authorization import Authorization
 from redrive.admin.queries import QueueView
 from redrive.admin.snapshots import Seen
 from redrive.errors import NotDeadLetterQueue, OperationConflict, OperationNotFound, PeekUnsafe, RedriveError
-from redrive.runtime.dlq.audit import AuditEntry
-from redrive.runtime.dlq.looking import By, Found, Grouping, Page
-from redrive.runtime.dlq.operation import Item, Operation, Outcome, State, Wish
-from redrive.runtime.dlq.spending import NO_RISK, Risk
+from redrive.operations.audit_entry import AuditEntry
+from redrive.operations.browse import GroupBy, Grouping, MessageDetail, MessagePage
+from redrive.operations.operation import ControlRequest, ItemOutcome, Operation, OperationItem, OperationState
+from redrive.operations.peek_allowance import NO_RISK, Risk
 from redrive.store.application_tables import RowState
 from redrive.topology.definitions import Definitions
 from redrive.topology.doctor import Finding, examine
@@ -164,7 +164,13 @@ class AuthorizedQueries(Authorization):
         return (await self.office.snapshots.get(_ALL, "running", ask, kept=_WATCHED)).value
 
     async def groups(
-        self, queue: str, by: By = By.FINGERPRINT, query: str = "", *, fresh: bool = False, risk: Risk = NO_RISK
+        self,
+        queue: str,
+        by: GroupBy = GroupBy.FINGERPRINT,
+        query: str = "",
+        *,
+        fresh: bool = False,
+        risk: Risk = NO_RISK,
     ) -> Seen[Grouping]:
         await self.need(Act.LOOK, queue)
         look = partial(self.service.groups, queue, by, query, risk=risk, recorded=True)
@@ -172,7 +178,7 @@ class AuthorizedQueries(Authorization):
         return await self._looked(queue, what, look, filter=query, fresh=fresh, risk=risk)
 
     def groups_seen_before(self, queue: str) -> Seen[Grouping] | None:
-        return self.office.snapshots.known(queue, ("groups", By.FINGERPRINT, "", ""))
+        return self.office.snapshots.known(queue, ("groups", GroupBy.FINGERPRINT, "", ""))
 
     async def messages(
         self,
@@ -183,7 +189,7 @@ class AuthorizedQueries(Authorization):
         start: int = 1,
         fresh: bool = False,
         risk: Risk = NO_RISK,
-    ) -> Seen[Page]:
+    ) -> Seen[MessagePage]:
         await self.need(Act.LOOK, queue)
         look = partial(self.service.peek, queue, query, limit=limit, start=start, risk=risk, recorded=True)
         what = "messages", query, limit, start, self._searching(query)
@@ -191,7 +197,7 @@ class AuthorizedQueries(Authorization):
 
     async def message(
         self, queue: str, id: str, *, reveal: bool = False, fresh: bool = False, risk: Risk = NO_RISK
-    ) -> Seen[Found]:
+    ) -> Seen[MessageDetail]:
         """Return one message. With `reveal` it has its secrets: nothing of it is kept, and each look is recorded."""
         await self.need(Act.REVEAL if reveal else Act.LOOK, queue)
         if reveal:
@@ -214,7 +220,7 @@ class AuthorizedQueries(Authorization):
     async def operations(
         self,
         queue: str | None = None,
-        states: Collection[State] | None = None,
+        states: Collection[OperationState] | None = None,
         *,
         limit: int = 50,
         before: str | None = None,
@@ -243,15 +249,15 @@ class AuthorizedQueries(Authorization):
         return seen.value
 
     async def items(
-        self, id: str, outcome: Outcome | None = None, *, limit: int = 100, after: int | None = None
-    ) -> Listed[Item]:
+        self, id: str, outcome: ItemOutcome | None = None, *, limit: int = 100, after: int | None = None
+    ) -> Listed[OperationItem]:
         """What became of its messages, in the order in which that was written down."""
         operation = await self.operation(id)
         found = await self.service.items(operation.id, outcome, limit + 1, after)
         page = found[:limit]
         return Listed(tuple(item for _, item in page), str(page[-1][0]) if len(found) > limit else None)
 
-    async def wanted(self, operation: Operation) -> Wish:
+    async def wanted(self, operation: Operation) -> ControlRequest:
         """Return what is requested of an operation and not applied yet."""
         return await asyncio.to_thread(self.service.store.wishes, operation.id)
 

@@ -19,11 +19,11 @@ from datetime import timedelta
 
 from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.client import Connection, LinkState
-from redrive.client.dead_letters import DeadLetterBroker
 from redrive.errors import ConnectionFailed, ConnectionLost, OperationConflict, RedriveError
 from redrive.inspection import connect
+from redrive.operations.dlq_adapter import DlqAdapter
+from redrive.operations.operation import Destination
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.dlq.operation import Destination
 
 _FRESH = 2.0  # seconds
 _PATIENCE = 2.0  # seconds that a look waits for a connection which is being made
@@ -137,7 +137,7 @@ class CachedTarget:
         return f"<CachedTarget {self._connection!r}>"
 
 
-class _SharedDlqAdapter(DeadLetterBroker):
+class _SharedDlqAdapter(DlqAdapter):
     """Peeks over a connection that is shared."""
 
     def __init__(self, connection: Connection, turns: Mapping[str, asyncio.Lock]) -> None:

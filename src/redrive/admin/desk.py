@@ -16,36 +16,36 @@ from redrive.admin.authorized_queries import AuthorizedQueries
 from redrive.admin.service import Change
 from redrive.deadletters.edits import EditPreview
 from redrive.errors import ConfigurationError, NotEditable, NotFound, PlanDiffers, PlanExpired, TargetUnroutable
-from redrive.runtime.dlq.letters import Exported
-from redrive.runtime.dlq.operation import Kind, Operation, Order, State, Way, Wish
-from redrive.runtime.dlq.planning import Plan
-from redrive.runtime.dlq.transforming import Transform
-from redrive.store.plans import Kept, digest_of, is_plan_of
+from redrive.operations.export_format import Exported
+from redrive.operations.operation import ControlRequest, Operation, OperationKind, OperationRequest, OperationState, Way
+from redrive.operations.plan import RedrivePlan
+from redrive.operations.plan_tokens import StoredPlan, digest_of, is_plan_of
+from redrive.operations.transforms import Transform
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    plan: Plan
+    plan: RedrivePlan
     token: str
 
 
 class Desk(AuthorizedQueries):
     # Planning and re-driving --------------------------------------------------------------------------
 
-    async def plan(self, order: Order) -> Planned:
-        act = Act.DISCARD if order.kind is Kind.DISCARD else Act.PLAN
+    async def plan(self, order: OperationRequest) -> Planned:
+        act = Act.DISCARD if order.kind is OperationKind.DISCARD else Act.PLAN
         await self.need(act, order.queue)
         plan = await self.service.plan(await self._restricted(act, order))
         if plan.also_receives:
             plan = replace(plan, also_receives=tuple(filter(self.who.sees, plan.also_receives)))
         return Planned(plan, await self._keep(plan.order, plan.eligible, _asked(order)))
 
-    async def _keep(self, order: Order, eligible: int, digest: str) -> str:
+    async def _keep(self, order: OperationRequest, eligible: int, digest: str) -> str:
         """Return the token by which a plan is carried out."""
         now = self.office.clock.now()
         return await asyncio.to_thread(self.office.plans.keep, order, eligible, self.who.identity, now, digest)
 
-    async def redrive(self, order: Order) -> Operation:
+    async def redrive(self, order: OperationRequest) -> Operation:
         """Without a plan of one's own. A canary gets one all the same: how long it waits depends on it."""
         await self.need(Act.REDRIVE, order.queue)
         order, planned = await self._restricted(Act.REDRIVE, order), None
@@ -55,35 +55,35 @@ class Desk(AuthorizedQueries):
         return await self._begin(order, planned)
 
     async def carry_out(
-        self, queue: str, token: str, *, changes: Callable[[Order], Order] = lambda one: one
+        self, queue: str, token: str, *, changes: Callable[[OperationRequest], OperationRequest] = lambda one: one
     ) -> Operation:
         """A plan that was shown. `changes`: how fast, and why, may be said when saying yes."""
         await self.need(Act.REDRIVE, queue)
         kept = await self._take(queue, token)
-        if kept is None or kept.order.kind is not Kind.REDRIVE:
+        if kept is None or kept.order.kind is not OperationKind.REDRIVE:
             raise PlanExpired
         order = await self._restricted(Act.REDRIVE, changes(kept.order))  # its queues may have changed since
         return await self._begin(order, kept.eligible)
 
-    async def carry_out_as_shown(self, order: Order, token: str) -> Operation:
+    async def carry_out_as_shown(self, order: OperationRequest, token: str) -> Operation:
         """Carry out the plan that a form showed, if the form still asks for that: the same messages, no more of them
         than were shown, and nothing if another operation worked on the queue since. Rate and reason are the order's.
         """
-        act = Act.DISCARD if order.kind is Kind.DISCARD else Act.REDRIVE
+        act = Act.DISCARD if order.kind is OperationKind.DISCARD else Act.REDRIVE
         await self.need(act, order.queue)
         kept = await self._take_shown(order.queue, token, _asked(order))
         restricted = await self._restricted(act, kept.order)  # its queues may have changed since
         chosen = replace(restricted, rate=order.rate, reason=order.reason)
-        if order.kind is not Kind.DISCARD:
+        if order.kind is not OperationKind.DISCARD:
             return await self._begin(chosen, kept.eligible)
         limited = replace(chosen.selection, limit=max(1, kept.eligible))
         return await self.discard(order.queue, replace(chosen, selection=limited), order.queue)
 
-    def is_plan_of(self, order: Order, token: str) -> bool:
+    def is_plan_of(self, order: OperationRequest, token: str) -> bool:
         """Return whether the plan of this token was made for this order. Rate and reason may differ."""
         return is_plan_of(token, _asked(order))
 
-    async def _take_shown(self, queue: str, token: str, digest: str) -> Kept:
+    async def _take_shown(self, queue: str, token: str, digest: str) -> StoredPlan:
         if not is_plan_of(token, digest):
             raise PlanDiffers
         kept = await self._take(queue, token)
@@ -95,7 +95,7 @@ class Desk(AuthorizedQueries):
             raise PlanDiffers(queue_changed=True)
         return kept
 
-    async def _take(self, queue: str, token: str) -> Kept | None:
+    async def _take(self, queue: str, token: str) -> StoredPlan | None:
         return await asyncio.to_thread(self.office.plans.take, token, queue, self.who.identity, self.office.clock.now())
 
     async def carried_out(self, queue: str, token: str) -> str:
@@ -106,12 +106,12 @@ class Desk(AuthorizedQueries):
         found = await asyncio.to_thread(self.service.store.listed, queue, None, 50, None)
         return next((one.id for one in found if one.order.selection.now == order.selection.now), "")
 
-    async def _begin(self, order: Order, planned: int | None) -> Operation:
+    async def _begin(self, order: OperationRequest, planned: int | None) -> Operation:
         await self._check_target(order)
         operation = await self.service.begin(order, planned=planned)
         return await self.office.executor.start(operation.id)
 
-    async def _check_target(self, order: Order) -> None:
+    async def _check_target(self, order: OperationRequest) -> None:
         """A destination that somebody names, and that is not there, is a mistake: found now, not message by message."""
         if order.to.way not in (Way.QUEUE, Way.EXCHANGE):
             return
@@ -126,23 +126,23 @@ class Desk(AuthorizedQueries):
         if not there:
             raise TargetUnroutable(f"{'exchange' if order.to.way is Way.EXCHANGE else 'queue'} {order.to.name}")
 
-    async def move(self, order: Order) -> Operation:
+    async def move(self, order: OperationRequest) -> Operation:
         """Move messages to another dead-letter queue, with their failure records."""
         await self.need(Act.REDRIVE, order.queue)
         plan = await self.service.plan(await self._restricted(Act.REDRIVE, order))
         return await self._begin(plan.order, plan.eligible)
 
-    async def discard(self, queue: str, order: Order, confirm: str) -> Operation:
+    async def discard(self, queue: str, order: OperationRequest, confirm: str) -> Operation:
         await self.need(Act.DISCARD, queue)
         if confirm != queue:
             raise ConfigurationError(f"to discard messages of {queue}, say its name once more as `confirm`")
-        order = await self._restricted(Act.DISCARD, replace(order, kind=Kind.DISCARD))
+        order = await self._restricted(Act.DISCARD, replace(order, kind=OperationKind.DISCARD))
         plan = await self.service.plan(order)
         operation = await self.service.begin_discard(plan, self.office.archives, confirm=confirm)
         return await self.office.executor.start(operation.id)
 
     async def edit(
-        self, order: Order, transform: Transform, *, force: bool = False, token: str | None = None
+        self, order: OperationRequest, transform: Transform, *, force: bool = False, token: str | None = None
     ) -> Operation:
         """Send messages back to work, changed. The originals are archived. `token`: of the change that was shown, which
         is the only one that is sent.
@@ -155,13 +155,13 @@ class Desk(AuthorizedQueries):
         operation = await self.service.begin_edit(plan, transform, self.office.archives)
         return await self.office.local.start(operation.id, Change(transform, force))
 
-    async def preview(self, order: Order, transform: Transform, *, force: bool = False) -> list[EditPreview]:
+    async def preview(self, order: OperationRequest, transform: Transform, *, force: bool = False) -> list[EditPreview]:
         """What a change would do: ids with differences."""
         await self.need_editing(order.queue)
         order = await self._restricted(Act.EDIT, order)
         return await self.service.samples(order, transform, force=force)
 
-    async def keep_edit(self, order: Order, transform: Transform, *, force: bool = False) -> str:
+    async def keep_edit(self, order: OperationRequest, transform: Transform, *, force: bool = False) -> str:
         """Return the token by which a change that was shown is sent."""
         signed = replace(order, selection=replace(order.selection, now=self.office.clock.now()))
         return await self._keep(signed, 1, _asked(order, transform, force))
@@ -192,16 +192,16 @@ class Desk(AuthorizedQueries):
 
     # Operations ---------------------------------------------------------------------------------------
 
-    async def steer(self, id: str, wish: Wish) -> Operation:
+    async def steer(self, id: str, wish: ControlRequest) -> Operation:
         """Pause, go on, cancel, faster or slower. It is heard within a second."""
         found = await self.operation(id)
         await self.need(Act.STEER, found.order.queue)
-        if wish.state is State.RUNNING:
+        if wish.state is OperationState.RUNNING:
             await self._need_reach(found.order)
-        if wish.state is State.RUNNING and self.service.is_interrupted(found):
+        if wish.state is OperationState.RUNNING and self.service.is_interrupted(found):
             if wish.rate is not None:
-                await self.service.wish(found.id, Wish(rate=wish.rate))
-            await self.service.take_over(found, State.RUNNING)
+                await self.service.wish(found.id, ControlRequest(rate=wish.rate))
+            await self.service.take_over(found, OperationState.RUNNING)
             return await self.office.executor.start(found.id)
         await self.service.wish(found.id, wish)
         return await self.service.operation(found.id)
@@ -222,6 +222,6 @@ class Desk(AuthorizedQueries):
         return await asyncio.to_thread(claims.discard, [id])
 
 
-def _asked(order: Order, *more: object) -> str:
+def _asked(order: OperationRequest, *more: object) -> str:
     """Return a digest of all that a plan depends on. The rate and the reason may be given when it is carried out."""
     return digest_of(replace(order, rate=None, reason=""), *more)

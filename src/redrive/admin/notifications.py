@@ -51,9 +51,9 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from redrive.errors import ConfigurationError, NotDelivered
+from redrive.operations.operation import Operation
 from redrive.recovery.backoff import Backoff
 from redrive.runtime.clock import Clock
-from redrive.runtime.dlq.operation import Operation
 from redrive.text import escape_line, one_line, printable
 
 log = logging.getLogger("redrive.admin")

@@ -27,14 +27,14 @@ from redrive.admin.snapshots import Snapshots
 from redrive.admin.target import BrokerTarget
 from redrive.app import App
 from redrive.errors import ConfigurationError, RedriveError
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.idempotency_keys import IdempotencyKeys
+from redrive.operations.operation import Operation
+from redrive.operations.plan_tokens import PlanTokens
+from redrive.operations.repository import OperationRepository
 from redrive.outbox.repository import OutboxRepository
 from redrive.runtime.clock import Clock, SystemClock
-from redrive.runtime.dlq.operation import Operation
-from redrive.store.audit import Audit
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
-from redrive.store.plans import Plans
-from redrive.store.requests import Requests
 from redrive.store.schema import Schema
 
 _SAMPLE = 30.0  # seconds between two looks at the depths
@@ -102,8 +102,8 @@ class Office:
         self.cached_target = CachedTarget(target)
         self.service = Service(
             self.cached_target,
-            OperationsStore(database),
-            Audit(database),
+            OperationRepository(database),
+            AuditLog(database),
             by="redrive serve",
             clock=self.clock,
             named=False,
@@ -115,8 +115,8 @@ class Office:
         self.local = LocalExecutor(self.service, self._ended)
         self.executor: OperationExecutor = self._subprocess(mark) if apart else self.local
         self.recovery = OrphanRecovery(self.service, mark, self.executor, self.local)
-        self.plans = Plans(database)
-        self.requests = Requests(database)
+        self.plans = PlanTokens(database)
+        self.requests = IdempotencyKeys(database)
         self.outbox = OutboxRepository(app.database, app.outbox.table) if app is not None else None
         self.trends = Trends()
         self._sampling: asyncio.Task[None] | None = None

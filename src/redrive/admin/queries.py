@@ -42,20 +42,20 @@ from redrive.errors import (
     TransformFailed,
 )
 from redrive.migration.steps import MigrationNames, migrated_queue
+from redrive.operations import browse, plan
+from redrive.operations.audit_entry import AuditEntry
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.browse import GroupBy, Grouping, MessageDetail, MessagePage
+from redrive.operations.canary_guard import DEFAULT_WAIT
+from redrive.operations.export_format import encode_letter
+from redrive.operations.operation import Operation, OperationKind, OperationRequest, OperationState, Way
+from redrive.operations.peek_allowance import NO_RISK, Allowance, Risk
+from redrive.operations.plan import PlanTally, PlanTarget, RedrivePlan
+from redrive.operations.repository import OperationRepository
+from redrive.operations.selector import MessageSelector, Selected
+from redrive.operations.transforms import Transform, transformed
 from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import Clock, SystemClock
-from redrive.runtime.dlq import looking, planning
-from redrive.runtime.dlq.audit import AuditEntry
-from redrive.runtime.dlq.choosing import Chooser, Selected
-from redrive.runtime.dlq.guard import DEFAULT_WAIT
-from redrive.runtime.dlq.letters import encode_letter
-from redrive.runtime.dlq.looking import By, Found, Grouping, Page
-from redrive.runtime.dlq.operation import Kind, Operation, Order, State, Way
-from redrive.runtime.dlq.planning import Plan, Tally, Target
-from redrive.runtime.dlq.spending import NO_RISK, Allowance, Risk
-from redrive.runtime.dlq.transforming import Transform, transformed
-from redrive.store.audit import Audit
-from redrive.store.operations import OperationsStore
 from redrive.topology.dead_ends import is_named_after
 from redrive.topology.peeking import PeekSafety
 
@@ -83,8 +83,8 @@ class Queries:
     def __init__(
         self,
         target: BrokerTarget | CachedTarget,
-        store: OperationsStore,
-        audit: Audit,
+        store: OperationRepository,
+        audit: AuditLog,
         *,
         by: str,
         clock: Clock | None = None,
@@ -150,7 +150,7 @@ class Queries:
         if oldest and may_look and info.messages and running is None:
             try:
                 async with self._held(view, name):
-                    first = await looking.peek(view.broker, name, limit=1)
+                    first = await browse.peek(view.broker, name, limit=1)
                 died = first.letters[0].dead_at if first.letters else None
             except OperationConflict:
                 pass  # somebody else looks, or works on it: what is left can be told all the same
@@ -176,36 +176,40 @@ class Queries:
         start: int = 1,
         risk: Risk = NO_RISK,
         recorded: bool = False,
-    ) -> Page:
+    ) -> MessagePage:
         """Return some of the messages. `recorded`: the caller has written it into the audit."""
         query = self._query(text)
         await self._record_peek(queue, text, risk, recorded)
         async with self._look(queue, risk) as view:
-            return looking.without_secrets(
-                await looking.peek(view.broker, queue, query=query, limit=limit, start=start)
-            )
+            return browse.without_secrets(await browse.peek(view.broker, queue, query=query, limit=limit, start=start))
 
     async def groups(
-        self, queue: str, by: By = By.FINGERPRINT, text: str = "", *, risk: Risk = NO_RISK, recorded: bool = False
+        self,
+        queue: str,
+        by: GroupBy = GroupBy.FINGERPRINT,
+        text: str = "",
+        *,
+        risk: Risk = NO_RISK,
+        recorded: bool = False,
     ) -> Grouping:
         query = self._query(text)
         await self._record_peek(queue, text, risk, recorded)
         async with self._look(queue, risk) as view:
-            return looking.grouped_without_secrets(await looking.group(view.broker, queue, by, query))
+            return browse.grouped_without_secrets(await browse.group(view.broker, queue, by, query))
 
     async def message(
         self, queue: str, id: str, *, reveal: bool = False, risk: Risk = NO_RISK, recorded: bool = False
-    ) -> Found:
+    ) -> MessageDetail:
         """Return one message. With `reveal` it has its secrets, and the audit says so, whatever is `recorded`."""
         if reveal:
             await self.record("reveal", queue, filter=f"id:{id}", reason=risk.reason)
         else:
             await self._record_peek(queue, f"id:{id}", risk, recorded)
         async with self._look(queue, risk) as view:
-            found = await looking.find(view.broker, queue, id)
+            found = await browse.find(view.broker, queue, id)
         if found is None:
             raise LetterNotFound(queue, id)
-        return found if reveal else looking.found_without_secrets(found)
+        return found if reveal else browse.found_without_secrets(found)
 
     async def _record_peek(self, queue: str, filter: str, risk: Risk, recorded: bool) -> None:
         if not recorded:
@@ -283,13 +287,13 @@ class Queries:
         running = [
             each
             for each in await asyncio.to_thread(self.store.running)
-            if each.order.queue == conflict.queue and each.state is not State.PENDING and self._lives(each)
+            if each.order.queue == conflict.queue and each.state is not OperationState.PENDING and self._lives(each)
         ]
         return OperationConflict(conflict.queue, f"operation {running[0].id}") if running else conflict
 
     # Planning -----------------------------------------------------------------------------------------
 
-    async def plan(self, order: Order) -> Plan:
+    async def plan(self, order: OperationRequest) -> RedrivePlan:
         order = self._signed(order)
         risk = risk_of(order)
         await self.record_look("plan", order.queue, risk, filter=str(order.selection), detail=str(risk))
@@ -297,17 +301,17 @@ class Queries:
             view.check_move(order)
             order = _patient(order, view)
             chooser = await self._chooser(view, order, "")
-            found = await planning.tally(view.broker, order, chooser)
+            found = await plan.tally(view.broker, order, chooser)
             targets = tuple([await self._target(view, route, count) for route, count in found.routes.most_common()])
-            also = planning.also_receiving(found, order, view.snapshot)
+            also = plan.also_receiving(found, order, view.snapshot)
             consumers = (await view.connection.queue_info(order.queue)).consumers
             unseen, unproven = _unseen(found, order, view), _unproven(found, order, view)
             into_dead = view.is_dead_letter_queue(order.to.name) if order.to.way is Way.QUEUE else False
         now = self.clock.now()
-        told = planning.warnings(
+        told = plan.warnings(
             found,
             order,
-            targets=targets if order.kind is not Kind.DISCARD else (),
+            targets=targets if order.kind is not OperationKind.DISCARD else (),
             also=also,
             consumers=consumers,
             inbox_windows=dict(self.target.inbox_windows),
@@ -316,7 +320,7 @@ class Queries:
             into_dead=into_dead,
             unproven=unproven,
         )
-        return Plan(
+        return RedrivePlan(
             order,
             now,
             found.depth,
@@ -330,20 +334,20 @@ class Queries:
             told,
         )
 
-    async def _target(self, view: ConnectedTarget, route: tuple[str, str], count: int) -> Target:
+    async def _target(self, view: ConnectedTarget, route: tuple[str, str], count: int) -> PlanTarget:
         exchange, key = route
         try:
             if exchange:
-                return Target(exchange, key, count, await view.connection.exchange_exists(exchange))
+                return PlanTarget(exchange, key, count, await view.connection.exchange_exists(exchange))
             info = await view.connection.queue_info(key)
         except (NotFound, EncodingError):  # or it is no name: messages say what they like about where they came from
-            return Target(exchange, key, count, False)
+            return PlanTarget(exchange, key, count, False)
         except RedriveError:
-            return Target(exchange, key, count)
-        return Target(exchange, key, count, True, info.consumers)
+            return PlanTarget(exchange, key, count)
+        return PlanTarget(exchange, key, count, True, info.consumers)
 
-    async def _chooser(self, view: ConnectedTarget, order: Order, operation: str) -> Chooser:
-        return Chooser(
+    async def _chooser(self, view: ConnectedTarget, order: OperationRequest, operation: str) -> MessageSelector:
+        return MessageSelector(
             order,
             operation=operation,
             began=self.clock.now(),
@@ -352,13 +356,13 @@ class Queries:
             budget=view.broker.budget,
         )
 
-    async def _retries(self, view: ConnectedTarget, order: Order) -> dict[str, tuple[str, str]]:
+    async def _retries(self, view: ConnectedTarget, order: OperationRequest) -> dict[str, tuple[str, str]]:
         if order.to.way is not Way.RETRY:
             return {}
         source = view.source(order.queue)
         return await view.retries([source] if source is not None else [])
 
-    def _signed(self, order: Order) -> Order:
+    def _signed(self, order: OperationRequest) -> OperationRequest:
         """With who asks, and the moment for which its query is meant."""
         selection = order.selection
         self._query(selection.query)  # a mistake in it is found now
@@ -369,20 +373,20 @@ class Queries:
             selection=replace(selection, now=selection.now or self.clock.now()),
         )
 
-    async def samples(self, order: Order, transform: Transform, *, force: bool = False) -> list[EditPreview]:
+    async def samples(self, order: OperationRequest, transform: Transform, *, force: bool = False) -> list[EditPreview]:
         """Return what a transform would make of some of the messages."""
         await self.record_look("plan", order.queue, risk_of(order), filter=str(order.selection), detail=str(transform))
         async with self._look(order.queue, risk_of(order)) as view:
             chooser = await self._chooser(view, self._signed(order), "")
             chosen: list[EditPreview] = []
-            enough = min(order.selection.limit or planning.MOST_SAMPLES, planning.MOST_SAMPLES)
+            enough = min(order.selection.limit or plan.MOST_SAMPLES, plan.MOST_SAMPLES)
 
             def see(delivery: Delivery, letter: Summary) -> bool:
                 if isinstance(chooser.choose(letter, delivery.body, delivery.raw_properties), Selected):
                     chosen.append(_sample(transform, delivery, letter, force))
                 return len(chosen) >= enough
 
-            await looking.visit(view.broker, order.queue, see)
+            await browse.visit(view.broker, order.queue, see)
         return chosen
 
     async def export(
@@ -394,7 +398,7 @@ class Queries:
         await self.record("export", queue, filter=text, detail="with secrets" if reveal else "redacted")
         async with self._look(queue, risk) as view:
             depth = await view.broker.depth(queue)
-            async with aclosing(looking.stream(view.broker, queue, depth)) as letters:
+            async with aclosing(browse.stream(view.broker, queue, depth)) as letters:
                 async for delivery, letter in letters:
                     if query is None or query.matches(letter, delivery.body, delivery.raw_properties):
                         yield encode_letter(delivery, letter, redaction=redaction)
@@ -436,7 +440,7 @@ async def _is_migrated(view: ConnectedTarget, queue: str | None) -> bool:
     return queue is not None and await _depth(view, MigrationNames(queue).journal) is not None
 
 
-def _patient(order: Order, view: ConnectedTarget) -> Order:
+def _patient(order: OperationRequest, view: ConnectedTarget) -> OperationRequest:
     """With a canary that waits for as long as the queue tries a message."""
     if order.ramp is None or order.ramp.wait is not None:
         return order
@@ -445,11 +449,11 @@ def _patient(order: Order, view: ConnectedTarget) -> Order:
     return replace(order, ramp=replace(order.ramp, wait=wait))
 
 
-def _unseen(found: Tally, order: Order, view: ConnectedTarget) -> tuple[str, ...]:
+def _unseen(found: PlanTally, order: OperationRequest, view: ConnectedTarget) -> tuple[str, ...]:
     """Return the destinations whose dead-letter queues are not known."""
     if order.to.way in (Way.OWN, Way.RETRY):
         return ()
-    reached = {str(Target(*route, 0)): view.reached(*route) if route[0] else (route[1],) for route in found.routes}
+    reached = {str(PlanTarget(*route, 0)): view.reached(*route) if route[0] else (route[1],) for route in found.routes}
     return tuple(
         name
         for name, queues in reached.items()
@@ -457,9 +461,13 @@ def _unseen(found: Tally, order: Order, view: ConnectedTarget) -> tuple[str, ...
     )
 
 
-def _unproven(found: Tally, order: Order, view: ConnectedTarget) -> tuple[str, ...]:
+def _unproven(found: PlanTally, order: OperationRequest, view: ConnectedTarget) -> tuple[str, ...]:
     """Return the destinations that only the messages name."""
-    if order.kind is Kind.DISCARD or order.to.way not in (Way.OWN, Way.RETRY) or view.feeders().of(order.queue):
+    if (
+        order.kind is OperationKind.DISCARD
+        or order.to.way not in (Way.OWN, Way.RETRY)
+        or view.feeders().of(order.queue)
+    ):
         return ()
     return tuple(sorted(source for source in found.sources if not is_named_after(order.queue, source)))
 
@@ -475,5 +483,5 @@ def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bo
     return EditPreview(letter.id, diff(Content(delivery.raw_properties, delivery.body), content))
 
 
-def risk_of(order: Order) -> Risk:
+def risk_of(order: OperationRequest) -> Risk:
     return Risk(order.spend_deliveries, order.any_queue, order.reason)

@@ -29,17 +29,26 @@ from redrive.admin.queries import Queries, risk_of
 from redrive.admin.queries import QueueView as QueueView
 from redrive.deadletters.redrive_headers import harmless, restamped
 from redrive.errors import ConfigurationError, NotFound, OperationConflict, OperationOver, RedriveError
+from redrive.operations.actions import DiscardAction, MoveAction, RedriveAction, TransformAction
+from redrive.operations.archive import Archive, archive_path
+from redrive.operations.control import Changed, OperationControl, beating
+from redrive.operations.export_format import Exported
+from redrive.operations.operation import (
+    ControlRequest,
+    Counts,
+    ItemOutcome,
+    Operation,
+    OperationItem,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+)
+from redrive.operations.pipeline import PORTION, MessageAction
+from redrive.operations.plan import RedrivePlan
+from redrive.operations.ports import OperationPort
+from redrive.operations.runner import OperationRunner
+from redrive.operations.transforms import Transform
 from redrive.recovery.failure_headers import NAMES
-from redrive.runtime.dlq.acts import Discarding, Moving, Redriving, Transforming
-from redrive.runtime.dlq.archive import Archive, archive_path
-from redrive.runtime.dlq.letters import Exported
-from redrive.runtime.dlq.moving import Mover
-from redrive.runtime.dlq.operation import Counts, Item, Kind, Operation, Order, Outcome, State, Wish
-from redrive.runtime.dlq.pipeline import PORTION, Act
-from redrive.runtime.dlq.planning import Plan
-from redrive.runtime.dlq.ports import Moves
-from redrive.runtime.dlq.steering import Changed, Steering, beating
-from redrive.runtime.dlq.transforming import Transform
 from redrive.runtime.publisher import uuid7
 
 log = logging.getLogger("redrive.admin")
@@ -60,7 +69,9 @@ class Change:
 class Service(Queries):
     # Running an operation -----------------------------------------------------------------------------
 
-    async def begin(self, order: Order, *, planned: int | None = None, archives: Path | None = None) -> Operation:
+    async def begin(
+        self, order: OperationRequest, *, planned: int | None = None, archives: Path | None = None
+    ) -> Operation:
         """Record an operation and its audit entry. `archives`: the folder of its archive, if it needs one."""
         order = self._signed(order)
         now = self.clock.now()
@@ -80,7 +91,7 @@ class Service(Queries):
         await asyncio.to_thread(self.audit.write, entry, lambda connection: self.store.insert(connection, operation))
         return operation
 
-    async def begin_discard(self, plan: Plan, archives: Path, *, confirm: str) -> Operation:
+    async def begin_discard(self, plan: RedrivePlan, archives: Path, *, confirm: str) -> Operation:
         """Record that messages are archived and removed from the queue. `confirm`: the name of the queue once more."""
         queue = plan.order.queue
         if confirm != queue:
@@ -89,9 +100,9 @@ class Service(Queries):
             )
         return await self.begin(plan.order, planned=plan.eligible, archives=archives)
 
-    async def begin_edit(self, plan: Plan, transform: Transform, archives: Path) -> Operation:
+    async def begin_edit(self, plan: RedrivePlan, transform: Transform, archives: Path) -> Operation:
         """Record a re-drive that changes messages and archives the originals. `run` needs the change as well."""
-        order = replace(plan.order, kind=Kind.EDIT, transform=str(transform))
+        order = replace(plan.order, kind=OperationKind.EDIT, transform=str(transform))
         return await self.begin(order, planned=plan.eligible, archives=archives)
 
     async def run(
@@ -100,7 +111,7 @@ class Service(Queries):
         """Carry it out, here and now, to its end. `changed` is called before it begins and after every progress."""
         begun = asyncio.Event()
 
-        def progress(steering: Steering) -> None:
+        def progress(steering: OperationControl) -> None:
             if steering.has_begun:
                 begun.set()
             changed(steering)
@@ -116,7 +127,9 @@ class Service(Queries):
         await self._record_end(over)
         return over
 
-    async def _run(self, operation: Operation, action: Callable[[Moves], Act], changed: Changed) -> Operation | None:
+    async def _run(
+        self, operation: Operation, action: Callable[[OperationPort], MessageAction], changed: Changed
+    ) -> Operation | None:
         """Run it to its end. Return None if it was over already."""
         order = operation.order
         async with self.target.moving() as view:
@@ -128,7 +141,7 @@ class Service(Queries):
                 if operation.state.is_over:
                     return None
                 async with self._used(view, order.queue, risk_of(order)):
-                    mover = Mover(
+                    mover = OperationRunner(
                         operation,
                         view.broker,
                         self.store,
@@ -144,22 +157,24 @@ class Service(Queries):
                     changed(mover.steering)
                     return await mover.run()
 
-    def _action(self, order: Order, archive: Archive | None, change: Change | None) -> Callable[[Moves], Act]:
+    def _action(
+        self, order: OperationRequest, archive: Archive | None, change: Change | None
+    ) -> Callable[[OperationPort], MessageAction]:
         names = self.target.header_names
         match order.kind:
-            case Kind.REDRIVE:
-                return lambda broker: Redriving(broker, self.clock, names)
-            case Kind.MOVE:
-                return Moving
-            case Kind.DISCARD:
+            case OperationKind.REDRIVE:
+                return lambda broker: RedriveAction(broker, self.clock, names)
+            case OperationKind.MOVE:
+                return MoveAction
+            case OperationKind.DISCARD:
                 assert archive is not None
-                discarding = Discarding(archive)
+                discarding = DiscardAction(archive)
                 return lambda _: discarding
-            case Kind.EDIT:
+            case OperationKind.EDIT:
                 assert archive is not None
                 assert change is not None, "the transform of an edit is not in its row"
                 how, force = change.transform, change.force
-                return lambda broker: Transforming(broker, self.clock, how, archive, force=force, names=names)
+                return lambda broker: TransformAction(broker, self.clock, how, archive, force=force, names=names)
             case other:
                 assert_never(other)
 
@@ -172,7 +187,7 @@ class Service(Queries):
         try:
             archive = await asyncio.to_thread(Archive, Path(operation.order.archive))
         except OSError as error:
-            await self._end(operation, State.FAILED, str(error))
+            await self._end(operation, OperationState.FAILED, str(error))
             raise
         with archive:
             yield archive
@@ -204,11 +219,11 @@ class Service(Queries):
         if stored is None or stored.state.is_over or stored.owner != self.owner:
             return
         if stored.started_at is None:
-            await self._end(stored, State.FAILED, str(error))
+            await self._end(stored, OperationState.FAILED, str(error))
         elif isinstance(error, NotFound):
             note = f"it cannot go on: {error}. What was moved stays moved"
-            await self._record_end(await self._end(stored, State.FAILED, note))
-        elif State.CANCELLING in (stored.state, (await asyncio.to_thread(self.store.wishes, stored.id)).state):
+            await self._record_end(await self._end(stored, OperationState.FAILED, note))
+        elif OperationState.CANCELLING in (stored.state, (await asyncio.to_thread(self.store.wishes, stored.id)).state):
             await self._close(stored)
         else:
             await self.leave(stored)
@@ -217,7 +232,7 @@ class Service(Queries):
         """Let another process go on with it at once."""
         await asyncio.to_thread(self.store.save, replace(operation, beat_at=None))
 
-    async def _end(self, operation: Operation, state: State, note: str) -> Operation:
+    async def _end(self, operation: Operation, state: OperationState, note: str) -> Operation:
         over = replace(operation, state=state, ended_at=self.clock.now(), note=note)
         await asyncio.to_thread(self.store.save, over)
         return over
@@ -225,7 +240,7 @@ class Service(Queries):
     async def _close(self, operation: Operation) -> Operation:
         """Cancel an operation whose process is gone."""
         note = f"{_GONE}; what was moved stays moved, the rest is in the queue"
-        return await self._end(operation, State.CANCELLED, note)
+        return await self._end(operation, OperationState.CANCELLED, note)
 
     async def _record_end(self, over: Operation) -> None:
         detail = f"{over.state}: {over.note}" if over.note else str(over.state)
@@ -239,7 +254,7 @@ class Service(Queries):
         operation = await self.operation(id)
         return await self._claim(replace(operation, owner=owner))
 
-    async def take_over(self, operation: Operation, state: State | None = None) -> Operation:
+    async def take_over(self, operation: Operation, state: OperationState | None = None) -> Operation:
         """Become the owner of an operation whose process is gone. It goes on as it is, or in this state."""
         if not operation.order.kind.is_resumable:
             raise ConfigurationError(f"a {operation.order.kind} is not resumed: begin another for what is left")
@@ -247,7 +262,7 @@ class Service(Queries):
         await self.record("resume", operation.order.queue, operation=operation.id)
         return operation
 
-    async def _claim(self, operation: Operation, state: State | None = None) -> Operation:
+    async def _claim(self, operation: Operation, state: OperationState | None = None) -> Operation:
         """Of several processes that try, one succeeds."""
         id, now = operation.id, self.clock.now()
         if not await asyncio.to_thread(self.store.take_over, id, self.owner, now, operation.owner, state):
@@ -260,9 +275,9 @@ class Service(Queries):
         if operation.state.is_over:
             raise OperationOver(operation.id, operation.state)
         if self._lives(operation):
-            await self.wish(operation.id, Wish(State.RUNNING))
+            await self.wish(operation.id, ControlRequest(OperationState.RUNNING))
             return operation
-        return await self.run(await self.take_over(operation, State.RUNNING), changed=changed)
+        return await self.run(await self.take_over(operation, OperationState.RUNNING), changed=changed)
 
     async def close_interrupted(self, operation: Operation) -> None:
         """End an operation that no other process can go on with, and say what to do about the rest."""
@@ -274,7 +289,7 @@ class Service(Queries):
             f"{_GONE}. What was moved is moved, and in its archive there; the rest is in the queue: "
             f"begin another {operation.order.kind} for it"
         )
-        over = await self._end(operation, State.FAILED, note)
+        over = await self._end(operation, OperationState.FAILED, note)
         await self.record(
             f"{over.order.kind} ended", over.order.queue, operation=over.id, counts=over.counts.as_dict(), detail=note
         )
@@ -312,21 +327,21 @@ class Service(Queries):
     # Operations ---------------------------------------------------------------------------------------
 
     async def operations(
-        self, queue: str | None = None, states: Collection[State] | None = None, limit: int = 50
+        self, queue: str | None = None, states: Collection[OperationState] | None = None, limit: int = 50
     ) -> list[Operation]:
         return await asyncio.to_thread(self.store.listed, queue, states, limit)
 
     async def items(
-        self, id: str, outcome: Outcome | None = None, limit: int = 100, after: int | None = None
-    ) -> list[tuple[int, Item]]:
+        self, id: str, outcome: ItemOutcome | None = None, limit: int = 100, after: int | None = None
+    ) -> list[tuple[int, OperationItem]]:
         return await asyncio.to_thread(self.store.items, id, outcome, limit, after)
 
-    async def wish(self, id: str, wish: Wish) -> Operation:
+    async def wish(self, id: str, wish: ControlRequest) -> Operation:
         operation = await self.operation(id)
         rate = f"rate {wish.rate:g}" if wish.rate is not None else ""
         words = ", ".join(filter(None, (wish.state, rate)))
         await self.record("steer", operation.order.queue, operation=operation.id, detail=words)
-        if wish.state is State.CANCELLING and self.is_interrupted(operation):
+        if wish.state is OperationState.CANCELLING and self.is_interrupted(operation):
             return await self._close(operation)
         if not await asyncio.to_thread(self.store.wish, operation.id, wish):
             raise OperationOver(operation.id, (await self.operation(operation.id)).state)

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redrive.client import Connection
-from redrive.client.dead_letters import DeadLetterBroker
 from redrive.errors import ConfigurationError, NotDeadLetterQueue, NotFound, PeekUnsafe
 from redrive.inspection import connect, inspect_broker
 from redrive.inspection.embedded import read_status
 from redrive.inspection.passive import probe
+from redrive.operations.canary import CanaryFacts
+from redrive.operations.dlq_adapter import DlqAdapter
+from redrive.operations.operation import Destination, Operation, OperationKind, OperationRequest, Way
+from redrive.operations.selector import Route
 from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.dlq.canary import Facts
-from redrive.runtime.dlq.choosing import Route
-from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Way
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
 from redrive.topology.dead_ends import Feeders, dead_letter_queues, declared, feeders, is_called_dead, sources
 from redrive.topology.definitions import effective
@@ -115,7 +115,7 @@ class BrokerTarget:
 
     async def inspect(self, taking: Connection, publishing: Connection | None = None) -> ConnectedTarget:
         snapshot = await inspect_broker(taking, self.topology, self.management)
-        return ConnectedTarget(self.topology, taking, DeadLetterBroker(taking, publishing or taking), snapshot)
+        return ConnectedTarget(self.topology, taking, DlqAdapter(taking, publishing or taking), snapshot)
 
 
 def _default_destination(part: Expanded) -> Destination:
@@ -131,7 +131,7 @@ class ConnectedTarget:
 
     topology: Topology
     connection: Connection
-    broker: DeadLetterBroker
+    broker: DlqAdapter
     snapshot: BrokerSnapshot
 
     @property
@@ -157,11 +157,11 @@ class ConnectedTarget:
             return False
         return True if is_called_dead(queue) else None
 
-    def check_move(self, order: Order) -> None:
+    def check_move(self, order: OperationRequest) -> None:
         """Raise `ConfigurationError` if dead letters would be moved to a queue that is known to be for work."""
         name = order.to.name
         exists = self.snapshot.definitions.queue(name) is not None  # if not, the plan says so
-        if order.kind is Kind.MOVE and exists and self.is_dead_letter_queue(name) is False:
+        if order.kind is OperationKind.MOVE and exists and self.is_dead_letter_queue(name) is False:
             raise ConfigurationError(
                 f"destination {name} is not a dead-letter queue, and a move keeps the failure record: to send messages "
                 f"back to work, use `redrive dlq redrive {order.queue} --to {name}`",
@@ -262,7 +262,7 @@ class ConnectedTarget:
         """Return the queues that an exchange leads to; None: not known."""
         return queues_reached(self.snapshot.definitions, exchange, routing_key) if self.snapshot.complete else None
 
-    async def unsettled(self, queues: Collection[str]) -> Facts | None:
+    async def unsettled(self, queues: Collection[str]) -> CanaryFacts | None:
         """Return what is left in these queues and for them. The embedded broker reports it exactly. RabbitMQ's figures
         are seconds old, without what was just sent: None.
         """
@@ -271,9 +271,9 @@ class ConnectedTarget:
         now = await read_status(self.connection)
         ready = sum(now.state(queue).messages or 0 for queue in queues)
         unacknowledged = sum(now.state(queue).unacknowledged or 0 for queue in queues)
-        return Facts(ready, unacknowledged, _waiting_for(queues, now))
+        return CanaryFacts(ready, unacknowledged, _waiting_for(queues, now))
 
-    def retry_time(self, order: Order) -> timedelta | None:
+    def retry_time(self, order: OperationRequest) -> timedelta | None:
         """Return how long a message may be retried before it is back in a dead-letter queue, if that is known."""
         queue = order.to.name if order.to.way is Way.QUEUE else self.source(order.queue)
         policy = next((one.retry for one in self.topology.queues if one.name == queue), None)

@@ -12,7 +12,7 @@ from redrive.cli.dlq.redriving import finish, operation_row, watched
 from redrive.cli.places import CommandTarget, json_option, limit_option, target_options
 from redrive.cli.printing import Progress, ago, as_json, counted, label, note, number, table
 from redrive.cli.sources import run
-from redrive.runtime.dlq.operation import Operation, Outcome, State, Wish
+from redrive.operations.operation import ControlRequest, ItemOutcome, Operation, OperationState
 from redrive.text import one_line
 
 
@@ -42,7 +42,7 @@ def list_(target: CommandTarget, queue: str | None, running: bool, limit: int, j
     redrive ops ls
     redrive ops ls --queue orders.dlq --running
     """
-    states = [state for state in State if not state.is_over] if running else None
+    states = [state for state in OperationState if not state.is_over] if running else None
     service = target.service()
     found = run(service.operations, queue, states, limit)
     if json:
@@ -76,7 +76,9 @@ def _state(service: Service, operation: Operation) -> str:
 
 @ops.command(short_help="One operation: how it goes, and what became of its messages.")
 @click.argument("id")
-@click.option("--items", type=click.Choice([str(outcome) for outcome in Outcome]), help="Messages with this outcome.")
+@click.option(
+    "--items", type=click.Choice([str(outcome) for outcome in ItemOutcome]), help="Messages with this outcome."
+)
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="So many messages.")
 @target_options
 @json_option
@@ -89,7 +91,7 @@ def show(target: CommandTarget, id: str, items: str | None, limit: int, json: bo
     """
     service = target.service()
     operation = run(service.operation, id)
-    outcome = Outcome(items) if items is not None else None
+    outcome = ItemOutcome(items) if items is not None else None
     found = [item for _, item in run(service.items, operation.id, outcome, limit)]
     if json:
         as_json(operation_row(operation) | {"items": [item._asdict() for item in found]})
@@ -148,7 +150,7 @@ def cancel(target: CommandTarget, id: str) -> None:
     \b
     redrive ops cancel op_01j8
     """
-    _wish(target, id, Wish(State.CANCELLING), "will stop; what was moved stays moved")
+    _wish(target, id, ControlRequest(OperationState.CANCELLING), "will stop; what was moved stays moved")
 
 
 @ops.command()
@@ -160,7 +162,7 @@ def pause(target: CommandTarget, id: str) -> None:
     \b
     redrive ops pause op_01j8
     """
-    _wish(target, id, Wish(State.PAUSED), "will pause")
+    _wish(target, id, ControlRequest(OperationState.PAUSED), "will pause")
 
 
 @ops.command()
@@ -173,10 +175,10 @@ def rate(target: CommandTarget, id: str, rate: float) -> None:
     \b
     redrive ops rate op_01j8 50
     """
-    _wish(target, id, Wish(rate=rate), f"will go on with {rate:g} messages a second")
+    _wish(target, id, ControlRequest(rate=rate), f"will go on with {rate:g} messages a second")
 
 
-def _wish(target: CommandTarget, id: str, wish: Wish, told: str) -> None:
+def _wish(target: CommandTarget, id: str, wish: ControlRequest, told: str) -> None:
     operation = run(target.service().wish, id, wish)
     click.echo(f"{operation.id} {told}")
 
@@ -197,7 +199,7 @@ def resume(target: CommandTarget, id: str, json: bool) -> None:
         over = run(watched, lambda changed: service.resume(id, changed=changed))
         finish(over, json)
         return
-    _wish(target, id, Wish(State.RUNNING), "will go on")
+    _wish(target, id, ControlRequest(OperationState.RUNNING), "will go on")
 
 
 @click.command()

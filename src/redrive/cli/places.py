@@ -17,10 +17,10 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.app import App
 from redrive.cli.sources import load, load_target, management_option
-from redrive.runtime.dlq.spending import Risk
-from redrive.store.audit import Audit
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.peek_allowance import Risk
+from redrive.operations.repository import OperationRepository
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 from redrive.store.schema import Schema
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class CommandTarget:
 
     def service(self) -> Service:
         database = self.open_database()
-        return Service(self._target(), OperationsStore(database), Audit(database), by=who())
+        return Service(self._target(), OperationRepository(database), AuditLog(database), by=who())
 
     def office(self, **options: Any) -> Office:
         """Return what an admin server needs."""

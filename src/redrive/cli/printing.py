@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from redrive.operations.canary import how_many
+from redrive.operations.operation import Operation, OperationState
 from redrive.recovery.durations import roughly
-from redrive.runtime.dlq.canary import how_many
-from redrive.runtime.dlq.operation import Operation, State
 from redrive.text import group_digits, pluralise, printable_json
 
 number = group_digits
@@ -87,7 +87,7 @@ class Progress:
         self._live = sys.stderr.isatty()
         self._last = ""
         self._began: tuple[float, int] | None = None
-        self._state: State | None = None
+        self._state: OperationState | None = None
 
     def show(self, operation: Operation, now: float) -> None:
         line = self._line(operation, now)
@@ -121,7 +121,7 @@ class Progress:
         parts += [f"{name} {number(count)}" for name, count in noted.items() if count]
         if order.ramp is not None:
             parts.append(f"returned {number(counts.returned)}")
-        if operation.state is not State.RUNNING:
+        if operation.state is not OperationState.RUNNING:
             parts.append(operation.state)
         elif rate:
             parts.append(f"{number(round(rate))}/s")

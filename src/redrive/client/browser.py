@@ -34,7 +34,7 @@ from redrive.wire import methods as m
 from redrive.wire.frames import ack_frame
 
 if TYPE_CHECKING:
-    from redrive.runtime.dlq.ports import Tagged
+    from redrive.operations.ports import Tagged
 
 _FIRST_ROOM = 500
 _MOST_ROOM = 50_000

@@ -25,7 +25,7 @@ broker keeps it when it dead-letters the message.
 
 Of x-death only the queue and the reason of the newest entry are surely the broker's, and only if the broker
 dead-lettered the message: RabbitMQ 3.10 keeps the other entries and the x-first-death-* that a producer wrote. Whether
-a message may go to the queue it names is decided where more is known (`redrive.runtime.dlq.origins`).
+a message may go to the queue it names is decided where more is known (`redrive.operations.origins`).
 
 The identity of a message is made of its `message_id`, for people, and a digest of its body and properties, since
 publishers use a `message_id` twice. It must be the same at the next peek, and peeking changes messages: a quorum queue

@@ -23,9 +23,9 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.demo.pipeline import app, books, catalogue, upload
 from redrive.errors import RedriveError, Stuck
-from redrive.runtime.dlq.operation import Kind, Order
-from redrive.store.audit import Audit
-from redrive.store.operations import OperationsStore
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.operation import OperationKind, OperationRequest
+from redrive.operations.repository import OperationRepository
 
 PICTURES = 300
 EXTRACTOR = "q.extractor"
@@ -166,13 +166,15 @@ class Show:
         await asyncio.gather(*(some() for _ in range(_AT_A_TIME)))
 
     async def _redrive(self, queue: str) -> int:
-        operation = await self._service.run(await self._service.begin(Order(Kind.REDRIVE, queue, reason="demo")))
+        operation = await self._service.run(
+            await self._service.begin(OperationRequest(OperationKind.REDRIVE, queue, reason="demo"))
+        )
         return operation.counts.moved
 
     @property
     def _service(self) -> Service:
         target = BrokerTarget(data=app.data, topology=app.topology)
-        return Service(target, OperationsStore(app.database), Audit(app.database), by="demo")
+        return Service(target, OperationRepository(app.database), AuditLog(app.database), by="demo")
 
     def _say(self, words: str) -> None:
         self._screen.print(f"  {words}", soft_wrap=True)

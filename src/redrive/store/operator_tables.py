@@ -1,7 +1,7 @@
 """The tables of operators: operations on dead-letter queues, the audit, API keys, sessions, plans and requests.
 
 There are few operations, each with as many items as it has moved messages. The audit only grows (see
-`redrive.store.audit`). Keys and sessions are stored as digests: nobody who reads them can sign in with them. Plans and
+`redrive.operations.audit_log`). Keys and sessions are stored as digests: nobody who reads them can sign in with them. Plans and
 requests are kept until they expire. All of these tables belong to Redrive alone.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from redrive.runtime.dlq.operation import State
+from redrive.operations.operation import OperationState
 from redrive.store.columns import BIG_INTEGER, Moment, Words, partial_index
 
 _NAME = 255  # characters of an id, of a queue, of a person
@@ -51,7 +51,7 @@ def operations_table(metadata: sa.MetaData) -> sa.Table:
 
 def is_running(operations: sa.Table) -> sa.ColumnElement[bool]:
     """As literals, not as parameters: a plan that has to serve any value cannot use an index on some."""
-    return operations.c.state.in_([sa.literal_column(f"'{state}'") for state in State if not state.is_over])
+    return operations.c.state.in_([sa.literal_column(f"'{state}'") for state in OperationState if not state.is_over])
 
 
 def items_table(metadata: sa.MetaData) -> sa.Table:

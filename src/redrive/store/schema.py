@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from redrive.errors import ConfigurationError
+from redrive.operations.audit_log import append_only_statements
 from redrive.store.application_tables import InboxNames, OutboxNames, inbox_table, outbox_table
-from redrive.store.audit import append_only_statements
 from redrive.store.database import Database
 from redrive.store.operator_tables import (
     audit_table,

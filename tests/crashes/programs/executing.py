@@ -16,19 +16,19 @@ from typing import Any
 
 from redrive.admin.executor import subprocess
 from redrive.client.browser import QueueBrowser
-from redrive.client.dead_letters import DeadLetterBroker
-from redrive.store.audit import Audit
-from redrive.store.operations import OperationsStore
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.dlq_adapter import DlqAdapter
+from redrive.operations.repository import OperationRepository
 
 EFFECTS: tuple[tuple[type, str], ...] = (
-    (OperationsStore, "take_over"),
-    (OperationsStore, "save"),
-    (DeadLetterBroker, "lock"),
-    (DeadLetterBroker, "hold"),
-    (DeadLetterBroker, "publish_many"),
+    (OperationRepository, "take_over"),
+    (OperationRepository, "save"),
+    (DlqAdapter, "lock"),
+    (DlqAdapter, "hold"),
+    (DlqAdapter, "publish_many"),
     (QueueBrowser, "ack"),
     (QueueBrowser, "release"),
-    (Audit, "write"),
+    (AuditLog, "write"),
 )
 
 

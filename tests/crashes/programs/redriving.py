@@ -19,17 +19,17 @@ from pathlib import Path
 
 from redrive.client import Connection
 from redrive.client.browser import QueueBrowser
-from redrive.client.dead_letters import DeadLetterBroker
 from redrive.client.publisher import AnyPublish
+from redrive.operations.actions import DiscardAction, RedriveAction
+from redrive.operations.archive import Archive
+from redrive.operations.dlq_adapter import DlqAdapter
+from redrive.operations.operation import Operation, OperationItem, OperationKind, OperationRequest
+from redrive.operations.pipeline import MessageAction
+from redrive.operations.repository import OperationRepository
+from redrive.operations.runner import OperationRunner
 from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import SystemClock
-from redrive.runtime.dlq.acts import Discarding, Redriving
-from redrive.runtime.dlq.archive import Archive
-from redrive.runtime.dlq.moving import Mover
-from redrive.runtime.dlq.operation import Item, Kind, Operation, Order
-from redrive.runtime.dlq.pipeline import Act
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 
 DLQ = "orders.dlq"
 
@@ -70,7 +70,7 @@ class MortalHold:
         return await self._hold.release()
 
 
-class MortalBroker(DeadLetterBroker):
+class MortalBroker(DlqAdapter):
     def __init__(self, taking: Connection, publishing: Connection, life: Life) -> None:
         super().__init__(taking, publishing)
         self._life = life
@@ -88,12 +88,12 @@ class MortalBroker(DeadLetterBroker):
         return await super().publish_many(messages)
 
 
-class MortalStore(OperationsStore):
+class MortalStore(OperationRepository):
     def __init__(self, database: Database, life: Life) -> None:
         super().__init__(database)
         self._life = life
 
-    def save(self, operation: Operation, items: Sequence[Item] = ()) -> None:
+    def save(self, operation: Operation, items: Sequence[OperationItem] = ()) -> None:
         self._life.effect()
         super().save(operation, items)
 
@@ -113,15 +113,17 @@ async def main(url: str, database: str, id: str, die_before: int, archive: str =
     store = MortalStore(Database(database), life)
     operation = store.get(id)
     if operation is None:
-        kind = Kind.DISCARD if archive else Kind.REDRIVE
-        operation = Operation(id, Order(kind, DLQ, by="ada"), datetime.now(UTC))
+        kind = OperationKind.DISCARD if archive else OperationKind.REDRIVE
+        operation = Operation(id, OperationRequest(kind, DLQ, by="ada"), datetime.now(UTC))
         store.add(operation)
     async with Connection(url) as taking, Connection(url) as publishing:
         broker = MortalBroker(taking, publishing, life)
         clock = SystemClock()
-        act: Act = Discarding(MortalArchive(Path(archive), life)) if archive else Redriving(broker, clock)
+        act: MessageAction = (
+            DiscardAction(MortalArchive(Path(archive), life)) if archive else RedriveAction(broker, clock)
+        )
         await broker.lock(DLQ)
-        over = await Mover(operation, broker, store, act, clock=clock).run()
+        over = await OperationRunner(operation, broker, store, act, clock=clock).run()
     print(life.effects, over.state, over.counts.moved)
 
 

@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 
 from redrive.admin.notifications import SIGNATURE, Command, Kind, Notice, Notifier, Webhook, deliver, signature
 from redrive.errors import ConfigurationError, NotDelivered
-from redrive.runtime.dlq.operation import Kind as OperationKind
-from redrive.runtime.dlq.operation import Operation, Order, State
+from redrive.operations.operation import Operation, OperationRequest, OperationState
+from redrive.operations.operation import OperationKind as OperationKind
 from tests.support.tls import make_certificates
 
 NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)
@@ -259,7 +259,12 @@ def test_whatever_happens_every_dead_letter_is_told_once_and_not_too_often(
 # Operations ------------------------------------------------------------------------------------------------
 
 RUNNING = Operation(
-    "op_1", Order(OperationKind.REDRIVE, DLQ), NOON, State.RUNNING, started_at=NOON, beat_at=NOON + MINUTE
+    "op_1",
+    OperationRequest(OperationKind.REDRIVE, DLQ),
+    NOON,
+    OperationState.RUNNING,
+    started_at=NOON,
+    beat_at=NOON + MINUTE,
 )
 
 
@@ -269,8 +274,10 @@ def test_an_operation_that_beats_is_not_worth_a_word() -> None:
     assert watch.told() == []  # 2 minutes since the last beat, and no more
 
 
-@pytest.mark.parametrize("state", [State.PENDING, State.RUNNING, State.PAUSED, State.CANCELLING])
-def test_a_stalled_operation_is_told_once(state: State) -> None:
+@pytest.mark.parametrize(
+    "state", [OperationState.PENDING, OperationState.RUNNING, OperationState.PAUSED, OperationState.CANCELLING]
+)
+def test_a_stalled_operation_is_told_once(state: OperationState) -> None:
     watch = Watch().after(4).operation(replace(RUNNING, state=state))
 
     (notice,) = watch.due()
@@ -281,20 +288,22 @@ def test_a_stalled_operation_is_told_once(state: State) -> None:
 
 
 def test_an_operation_that_nobody_began_has_stalled_since_it_was_made() -> None:
-    pending = Operation("op_1", Order(OperationKind.REDRIVE, DLQ), NOON)
+    pending = Operation("op_1", OperationRequest(OperationKind.REDRIVE, DLQ), NOON)
 
     assert Watch().after(3).operation(pending).due()[0].since == NOON
 
 
-@pytest.mark.parametrize("state", [state for state in State if state.is_over])
-def test_an_operation_that_is_over_is_forgotten(state: State) -> None:
+@pytest.mark.parametrize("state", [state for state in OperationState if state.is_over])
+def test_an_operation_that_is_over_is_forgotten(state: OperationState) -> None:
     watch = Watch().after(60).operation(replace(RUNNING, state=state))
 
     assert watch.told() == []
     assert repr(watch.notifier) == "<Notifier 0 queues 0 operations, 0 under way>"
 
 
-@pytest.mark.parametrize("then", [replace(RUNNING, beat_at=NOON + 14 * MINUTE), replace(RUNNING, state=State.FAILED)])
+@pytest.mark.parametrize(
+    "then", [replace(RUNNING, beat_at=NOON + 14 * MINUTE), replace(RUNNING, state=OperationState.FAILED)]
+)
 def test_that_it_goes_on_or_is_over_is_told_to_who_heard_that_it_stalled(then: Operation) -> None:
     watch = Watch().after(4).operation(RUNNING)
     watch.told()
@@ -317,7 +326,7 @@ def test_an_operation_that_stalls_again_is_told_again() -> None:
 def test_an_operation_that_recovers_while_its_notice_is_under_way_is_told_of_after_it() -> None:
     watch = Watch().after(4).operation(RUNNING)
     (notice,) = watch.due()
-    watch.operation(replace(RUNNING, state=State.SUCCEEDED))
+    watch.operation(replace(RUNNING, state=OperationState.SUCCEEDED))
     watch.notifier.delivered(notice, watch.at)
 
     assert [kind for kind, _, _ in watch.after(5).told()] == [RESOLVED]
@@ -327,7 +336,7 @@ def test_an_operation_that_recovers_while_its_notice_is_under_way_is_told_of_aft
 def test_an_operation_that_is_over_before_anybody_was_told_is_forgotten() -> None:
     watch = Watch().after(4).operation(RUNNING)
     (notice,) = watch.due()
-    watch.operation(replace(RUNNING, state=State.SUCCEEDED))
+    watch.operation(replace(RUNNING, state=OperationState.SUCCEEDED))
     watch.notifier.failed(notice, watch.at)
 
     assert watch.after(60).told() == []

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from redrive.cli.printing import Progress, as_json
-from redrive.runtime.dlq.operation import Counts, Kind, Operation, Order, Selection, State
+from redrive.operations.operation import Counts, Operation, OperationKind, OperationRequest, OperationState, Selection
 
 
 def test_json_holds_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,8 +29,10 @@ def test_what_was_no_text_in_a_message_is_an_escape_in_json(capsys: pytest.Captu
 
 
 def test_the_progress_on_a_group_without_a_plan_has_no_total(capsys: pytest.CaptureFixture[str]) -> None:
-    order = Order(Kind.REDRIVE, "orders.dlq", Selection(group="3fa9"))
+    order = OperationRequest(OperationKind.REDRIVE, "orders.dlq", Selection(group="3fa9"))
 
-    Progress().show(Operation("op_01j8xyz012", order, datetime.now(UTC), State.RUNNING, Counts(moved=5), scope=2000), 0)
+    Progress().show(
+        Operation("op_01j8xyz012", order, datetime.now(UTC), OperationState.RUNNING, Counts(moved=5), scope=2000), 0
+    )
 
     assert capsys.readouterr().err.split() == ["op_01j8xyz0…", "5"]

@@ -23,9 +23,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from redrive.admin.access.roles import ALL_QUEUES, Principal, Role
 from redrive.admin.access.secret import digest_of, is_secret, new_secret
 from redrive.errors import ConfigurationError, KeyNotFound, Refused
+from redrive.operations.audit_entry import AuditEntry
+from redrive.operations.audit_log import AuditLog
 from redrive.runtime.clock import Clock
-from redrive.runtime.dlq.audit import AuditEntry
-from redrive.store.audit import Audit
 from redrive.store.database import Database
 from redrive.store.operator_tables import keys_table, sessions_table
 from redrive.text import printable
@@ -76,7 +76,7 @@ class Keys:
     def __init__(self, database: Database, clock: Clock) -> None:
         self.database = database
         self._clock = clock
-        self._audit = Audit(database)
+        self._audit = AuditLog(database)
         self._mute_until = float("-inf")  # until then it is not tried again to write down that keys are used
         metadata = sa.MetaData()
         self.table = keys_table(metadata)

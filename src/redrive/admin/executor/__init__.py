@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from redrive.runtime.dlq.operation import Operation
+from redrive.operations.operation import Operation
 
 Ended = Callable[[Operation], None]
 

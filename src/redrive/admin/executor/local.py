@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from redrive.admin.executor import Ended
 from redrive.admin.service import Change, Service
-from redrive.runtime.dlq.operation import Operation, State
-from redrive.runtime.dlq.steering import Steering
+from redrive.operations.control import OperationControl
+from redrive.operations.operation import Operation, OperationState
 
 log = logging.getLogger("redrive.admin")
 
@@ -56,12 +56,12 @@ class _Running:
 
     def __init__(self, service: Service, operation: Operation, change: Change | None) -> None:
         self.operation = operation
-        self._steering: Steering | None = None
+        self._steering: OperationControl | None = None
         self._changed = asyncio.Event()
         self.task = asyncio.create_task(service.run(operation, change, changed=self._change), name="redrive-operation")
         self.task.add_done_callback(lambda _: self._changed.set())  # the last change comes a little before the end
 
-    def _change(self, steering: Steering) -> None:
+    def _change(self, steering: OperationControl) -> None:
         self._steering = steering
         self._changed.set()
 
@@ -94,7 +94,7 @@ class _Running:
         await self._cut_off()
         if steering.operation.state.is_over:  # only the record of its end is missing
             return
-        state = was if was in (State.PAUSED, State.CANCELLING) else State.RUNNING
+        state = was if was in (OperationState.PAUSED, OperationState.CANCELLING) else OperationState.RUNNING
         await service.leave(replace(steering.operation, state=state))
 
     async def _cut_off(self) -> None:

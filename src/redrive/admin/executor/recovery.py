@@ -19,7 +19,7 @@ from redrive.admin.service import STALE, Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import BrokerURL
 from redrive.errors import OperationConflict, RedriveError
-from redrive.runtime.dlq.operation import Operation
+from redrive.operations.operation import Operation
 
 log = logging.getLogger("redrive.admin")
 

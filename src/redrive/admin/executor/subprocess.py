@@ -32,10 +32,10 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.broker.shared import SharedBroker
 from redrive.errors import Closed, RedriveError
-from redrive.runtime.dlq.operation import Operation
-from redrive.store.audit import Audit
+from redrive.operations.audit_log import AuditLog
+from redrive.operations.operation import Operation
+from redrive.operations.repository import OperationRepository
 from redrive.store.database import Database
-from redrive.store.operations import OperationsStore
 
 log = logging.getLogger("redrive.admin")
 
@@ -199,7 +199,7 @@ async def _serve(reader: asyncio.StreamReader, out: BinaryIO) -> None:
             out.flush()
 
     database = Database(config.database)
-    service = Service(config.place, OperationsStore(database), Audit(database), by="redrive serve")
+    service = Service(config.place, OperationRepository(database), AuditLog(database), by="redrive serve")
     service.owner = owner_name(config.mark)
     executor = LocalExecutor(service, lambda operation: report("ended", operation.id))
     async with AsyncExitStack() as stack:

@@ -14,7 +14,7 @@ from redrive.admin.access.roles import Act, Principal
 from redrive.admin.desk import Desk
 from redrive.admin.office import Office
 from redrive.errors import AuditUnavailable, CannotTell, CrossSite, NoRole, Refused
-from redrive.runtime.dlq.audit import AuditEntry
+from redrive.operations.audit_entry import AuditEntry
 
 COOKIE = "redrive_session"
 _FOUND = "redrive.principal"  # in the scope of a request

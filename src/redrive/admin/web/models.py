@@ -19,10 +19,10 @@ from redrive.admin.snapshots import Seen
 from redrive.deadletters.body_preview import show as show_body
 from redrive.deadletters.redaction import REDACTION
 from redrive.deadletters.timeline import explain
-from redrive.runtime.dlq.audit import AuditEntry
-from redrive.runtime.dlq.looking import Found, Grouping
-from redrive.runtime.dlq.operation import Operation, State
-from redrive.runtime.dlq.planning import Plan
+from redrive.operations.audit_entry import AuditEntry
+from redrive.operations.browse import Grouping, MessageDetail
+from redrive.operations.operation import Operation, OperationState
+from redrive.operations.plan import RedrivePlan
 from redrive.text import printable
 from redrive.topology.plan import Action
 from redrive.wire.values import shown
@@ -140,7 +140,7 @@ class MessageOut(LetterOut):
     revealed: bool
 
     @classmethod
-    def whole(cls, seen: Seen[Found]) -> Self:
+    def whole(cls, seen: Seen[MessageDetail]) -> Self:
         found = seen.value
         letter = found.letter
         body = show_body(
@@ -218,7 +218,7 @@ class PlanOut(Told):
         return cls.of_plan(planned.plan, planned.token)
 
     @classmethod
-    def of_plan(cls, plan: Plan, token: str | None = None) -> Self:
+    def of_plan(cls, plan: RedrivePlan, token: str | None = None) -> Self:
         return cls.mirror(
             plan,
             plan_token=token,
@@ -256,7 +256,7 @@ class OperationOut(Told):
     id: str
     kind: str
     queue: str
-    state: State
+    state: OperationState
     to: str
     counts: CountsOut
     scope: int | None

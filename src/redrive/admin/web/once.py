@@ -26,7 +26,7 @@ from fastapi.routing import APIRoute
 from redrive.admin.office import Office
 from redrive.admin.web.identity import desk_of, office_of, principal_of
 from redrive.admin.web.problems import Problem, problem_of
-from redrive.store.requests import KEEP_EVERY, Answer, Standing
+from redrive.operations.idempotency_keys import KEEP_EVERY, KeyStanding, StoredAnswer
 
 log = logging.getLogger("redrive.admin")
 
@@ -70,11 +70,11 @@ async def _once(request: Request, handle: Handler, office: Office, who: str, key
     ).hexdigest()
     known = await asyncio.to_thread(office.requests.begin, who, key, digest, office.clock.now())
     match known:
-        case Answer():
+        case StoredAnswer():
             return _again(known)
-        case Standing.UNDER_WAY:
+        case KeyStanding.UNDER_WAY:
             return _refusal(request, "request-in-progress", "a request with this key is being answered: ask again", 409)
-        case Standing.OTHER:
+        case KeyStanding.OTHER:
             return _refusal(request, "key-reused", "this key was used for another request: take a new one")
     try:
         async with _kept(office, who, key):
@@ -84,7 +84,7 @@ async def _once(request: Request, handle: Handler, office: Office, who: str, key
         raise
     try:
         if response.status_code < 500:
-            answer = Answer(response.status_code, bytes(response.body).decode(), response.headers.get("location"))
+            answer = StoredAnswer(response.status_code, bytes(response.body).decode(), response.headers.get("location"))
             await asyncio.to_thread(office.requests.finish, who, key, answer)
         else:
             await asyncio.to_thread(office.requests.forget, who, key)
@@ -124,7 +124,7 @@ async def _answered(request: Request, handle: Handler) -> Response:
         return problem.response(request.url.path)
 
 
-def _again(answer: Answer) -> Response:
+def _again(answer: StoredAnswer) -> Response:
     media = "application/problem+json" if answer.status >= 400 else "application/json"
     response = Response(answer.body, answer.status, media_type=media)
     response.headers[REPLAYED] = "true"

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from redrive.operations.browse import GroupBy
+from redrive.operations.operation import CanarySchedule, Destination, OperationKind, OperationRequest, Selection, Way
+from redrive.operations.peek_allowance import Risk
 from redrive.recovery.durations import duration
-from redrive.runtime.dlq.looking import By
-from redrive.runtime.dlq.operation import Destination, Kind, Order, Ramp, Selection, Way
-from redrive.runtime.dlq.spending import Risk
 
 MOST = 500  # of anything on one page
 _MOST_IDS = 1000
@@ -43,7 +43,7 @@ class PeekIn(RiskIn):
 
 
 class PeekGroupsIn(RiskIn):
-    by: By = Field(By.FINGERPRINT, description="What makes a group.")
+    by: GroupBy = Field(GroupBy.FINGERPRINT, description="What makes a group.")
     q: Query = ""
 
 
@@ -58,8 +58,8 @@ class SelectionIn(Asked):
     spend_deliveries: bool = _SPEND
     any_queue: bool = _ANY_QUEUE
 
-    def _order(self, kind: Kind, queue: str, to: Destination | None = None, **other: Any) -> Order:
-        return Order(
+    def _order(self, kind: OperationKind, queue: str, to: Destination | None = None, **other: Any) -> OperationRequest:
+        return OperationRequest(
             kind,
             queue,
             Selection(self.q, None, tuple(self.ids), self.group, self.limit),
@@ -92,14 +92,14 @@ class OrderIn(SelectionIn):
     most_redrives: int | None = Field(3, ge=1, le=2**31 - 1, description="Re-driven so often: skipped.")
     keep_counters: bool = Field(False, description="Go on counting attempts instead of starting anew.")
 
-    def order(self, queue: str, default: Destination) -> Order:
+    def order(self, queue: str, default: Destination) -> OperationRequest:
         """Return what is asked for. `default`: where messages go if `to` is not given."""
         ramp = None
         if self.ramp is not None:
             wait = duration(self.step_wait, "step_wait").total_seconds() if self.step_wait is not None else None
-            ramp = Ramp(tuple(self.ramp), self.stop_if.returned_pct, wait)
+            ramp = CanarySchedule(tuple(self.ramp), self.stop_if.returned_pct, wait)
         return self._order(
-            Kind.REDRIVE,
+            OperationKind.REDRIVE,
             queue,
             Destination.parse(self.to) if self.to is not None else default,
             rate=self.rate,
@@ -119,15 +119,15 @@ class MoveIn(SelectionIn):
     rate: float | None = Field(None, gt=0, le=1e6, description="Messages a second.")
     dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
 
-    def order(self, queue: str) -> Order:
-        return self._order(Kind.MOVE, queue, Destination(Way.QUEUE, self.to), rate=self.rate)
+    def order(self, queue: str) -> OperationRequest:
+        return self._order(OperationKind.MOVE, queue, Destination(Way.QUEUE, self.to), rate=self.rate)
 
 
 class DiscardIn(SelectionIn):
     confirm: str = Field(max_length=300, description="The name of the queue, once more.")
 
-    def order(self, queue: str) -> Order:
-        return self._order(Kind.DISCARD, queue)
+    def order(self, queue: str) -> OperationRequest:
+        return self._order(OperationKind.DISCARD, queue)
 
 
 class EditIn(Asked):

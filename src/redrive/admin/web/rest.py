@@ -30,11 +30,20 @@ from redrive.admin.web.once import OnceRoute
 from redrive.admin.web.problems import MEDIA_TYPE
 from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError, NotFound
-from redrive.runtime.dlq.archive import lines_of
-from redrive.runtime.dlq.letters import Exported, decode_letter
-from redrive.runtime.dlq.looking import By, Page
-from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Outcome, Selection, State, Wish
-from redrive.runtime.dlq.transforming import ByHand, Transform, from_patch
+from redrive.operations.archive import lines_of
+from redrive.operations.browse import GroupBy, MessagePage
+from redrive.operations.export_format import Exported, decode_letter
+from redrive.operations.operation import (
+    ControlRequest,
+    Destination,
+    ItemOutcome,
+    Operation,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+    Selection,
+)
+from redrive.operations.transforms import ByHand, Transform, from_patch
 
 log = logging.getLogger("redrive.admin")
 
@@ -89,8 +98,8 @@ Named = Annotated[str, Path(max_length=2000, description="Percent-encoded."), Af
 Limit = Annotated[int, Query(ge=1, le=r.MOST, description="At most so many on a page.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
 Words = Annotated[str, Query(max_length=10_000, description="Which messages: `error:Timeout since:2h`.")]
-GroupedBy = Annotated[By, Query(description="What makes a group.")]
-Became = Annotated[Outcome | None, Query(description="Only those of which this became.")]
+GroupedBy = Annotated[GroupBy, Query(description="What makes a group.")]
+Became = Annotated[ItemOutcome | None, Query(description="Only those of which this became.")]
 Fresh = Annotated[bool, Query(description="Look again, instead of showing what was seen half a minute ago.")]
 Reveal = Annotated[bool, Query(description="With what looks like a secret. Goes into the audit.")]
 Prefer = Annotated[str | None, Header(description="`wait=10`: answer when it is over, or after so many seconds.")]
@@ -149,7 +158,7 @@ def _start(cursor: str | None) -> int:
     return int(read_cursor("messages", cursor)) if cursor is not None else 1
 
 
-def _letters(seen: Seen[Page]) -> m.LettersOut:
+def _letters(seen: Seen[MessagePage]) -> m.LettersOut:
     page = seen.value
     return m.LettersOut(
         items=[m.LetterOut.mirror(letter) for letter in page.letters],
@@ -188,7 +197,7 @@ async def peek_message(at: At, queue: Named, id: Named, asked: r.RiskIn) -> m.Me
 async def groups(
     at: At,
     queue: Named,
-    by: GroupedBy = By.FINGERPRINT,
+    by: GroupedBy = GroupBy.FINGERPRINT,
     q: Words = "",
     fresh: Fresh = False,
 ) -> m.GroupsOut:
@@ -324,7 +333,7 @@ async def redrive(
     if asked.plan_token is None:
         return await _accepted(at, request, await at.redrive(asked.order(queue, at.redrive_to(queue))), prefer)
 
-    def changed(order: Order) -> Order:
+    def changed(order: OperationRequest) -> OperationRequest:
         said = asked.model_fields_set
         if others := said - {"plan_token", "rate", "reason"}:
             raise ConfigurationError(
@@ -395,8 +404,8 @@ async def edit(
 ) -> Response:
     await at.need_editing(queue)
     found = (await at.message(queue, id)).value
-    order = Order(
-        Kind.REDRIVE,
+    order = OperationRequest(
+        OperationKind.REDRIVE,
         queue,
         Selection(ids=(found.letter.id,), limit=1),
         Destination.parse(asked.to) if asked.to is not None else at.redrive_to(queue),
@@ -478,7 +487,7 @@ async def queue_(at: At, queue: Named) -> m.QueueOut:
 async def operations(
     at: At,
     queue: Annotated[str | None, Query(max_length=300, description="Only of this queue.")] = None,
-    state: Annotated[list[State] | None, Query(description="Only in one of these states.")] = None,
+    state: Annotated[list[OperationState] | None, Query(description="Only in one of these states.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> m.OperationsOut:
@@ -545,14 +554,14 @@ async def _events(at: Desk, request: Request, operation: Operation) -> AsyncIter
     "/operations/{id}/pause", dependencies=_ONCE, summary="Pause it", operation_id="pause", tags=["operations"]
 )
 async def pause(at: At, id: Named) -> m.OperationOut:
-    return _told(at, await at.steer(id, Wish(State.PAUSED)))
+    return _told(at, await at.steer(id, ControlRequest(OperationState.PAUSED)))
 
 
 @router.post(
     "/operations/{id}/resume", dependencies=_ONCE, summary="Go on with it", operation_id="resume", tags=["operations"]
 )
 async def resume(at: At, id: Named) -> m.OperationOut:
-    return _told(at, await at.steer(id, Wish(State.RUNNING)))
+    return _told(at, await at.steer(id, ControlRequest(OperationState.RUNNING)))
 
 
 @router.post(
@@ -563,12 +572,12 @@ async def resume(at: At, id: Named) -> m.OperationOut:
     tags=["operations"],
 )
 async def cancel(at: At, id: Named) -> m.OperationOut:
-    return _told(at, await at.steer(id, Wish(State.CANCELLING)))
+    return _told(at, await at.steer(id, ControlRequest(OperationState.CANCELLING)))
 
 
 @router.patch("/operations/{id}", summary="Faster, or slower", operation_id="steer", tags=["operations"])
 async def steer(at: At, id: Named, asked: r.SteerIn) -> m.OperationOut:
-    return _told(at, await at.steer(id, Wish(rate=asked.rate)))
+    return _told(at, await at.steer(id, ControlRequest(rate=asked.rate)))
 
 
 # All else -----------------------------------------------------------------------------------------------

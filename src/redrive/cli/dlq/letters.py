@@ -40,11 +40,11 @@ from redrive.cli.printing import as_json, counted, note, number
 from redrive.cli.sources import import_object, run
 from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError
-from redrive.runtime.dlq.archive import lines_of, read_archive
-from redrive.runtime.dlq.letters import Exported, decode_letter
-from redrive.runtime.dlq.operation import Kind, Order
-from redrive.runtime.dlq.spending import Risk
-from redrive.runtime.dlq.transforming import ByHand, Transform, from_function, from_patch
+from redrive.operations.archive import lines_of, read_archive
+from redrive.operations.export_format import Exported, decode_letter
+from redrive.operations.operation import OperationKind, OperationRequest
+from redrive.operations.peek_allowance import Risk
+from redrive.operations.transforms import ByHand, Transform, from_function, from_patch
 from redrive.text import one_line
 
 # Discard ----------------------------------------------------------------------------------------------
@@ -68,7 +68,9 @@ def discard(
     redrive dlq discard orders.dlq --group 3fa9 --confirm orders.dlq --reason INC-42
     """
     service = target.service()
-    order = with_risk(Order(Kind.DISCARD, queue, make_selection(**said), reason=reason), said["risk"])
+    order = with_risk(
+        OperationRequest(OperationKind.DISCARD, queue, make_selection(**said), reason=reason), said["risk"]
+    )
     made = planned(service, order, "no message is meant by this")
     if name is None:
         if no_input or not sys.stdin.isatty():
@@ -208,7 +210,7 @@ def _text(patch: str) -> str:
         raise ConfigurationError(f"cannot read {patch[1:]}: {error.strerror}") from None
 
 
-def _changed(target: CommandTarget, service: Service, order: Order, how: Transform, manner: Manner) -> None:
+def _changed(target: CommandTarget, service: Service, order: OperationRequest, how: Transform, manner: Manner) -> None:
     made = planned(service, order, "no message is meant by this")
     for preview in run(service.samples, made.order, how, force=manner.force):
         click.echo(f"{one_line(preview.id)}\n{preview.text}", err=not manner.dry_run)

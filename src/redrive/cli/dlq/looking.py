@@ -19,9 +19,9 @@ from redrive.deadletters.body_preview import show as show_body
 from redrive.deadletters.dead_letter import Summary
 from redrive.deadletters.redaction import REDACTION
 from redrive.deadletters.timeline import explain
+from redrive.operations.browse import GroupBy, MessageDetail
+from redrive.operations.peek_allowance import Risk
 from redrive.recovery.durations import duration
-from redrive.runtime.dlq.looking import By, Found
-from redrive.runtime.dlq.spending import Risk
 from redrive.text import one_line
 
 
@@ -116,8 +116,8 @@ def _letters(letters: tuple[Summary, ...]) -> None:
 @click.argument("queue")
 @click.option(
     "--by",
-    type=click.Choice([str(by) for by in By]),
-    default=str(By.FINGERPRINT),
+    type=click.Choice([str(by) for by in GroupBy]),
+    default=str(GroupBy.FINGERPRINT),
     show_default=True,
     help="What makes a group.",
 )
@@ -132,7 +132,7 @@ def groups(target: CommandTarget, queue: str, by: str, query: str, risk: Risk, j
     redrive dlq groups orders.dlq
     redrive dlq groups orders.dlq --by source -q since:1d
     """
-    found = run(target.service().groups, queue, By(by), query, risk=risk)
+    found = run(target.service().groups, queue, GroupBy(by), query, risk=risk)
     if json:
         as_json(found)
         return
@@ -209,7 +209,7 @@ def show(target: CommandTarget, queue: str, id: str, reveal: bool, headers: bool
         note(f"redrive: {body.note}")
 
 
-def _message_row(found: Found, text: str) -> dict[str, Any]:
+def _message_row(found: MessageDetail, text: str) -> dict[str, Any]:
     row = {name: value for name, value in structs.asdict(found.letter).items() if name != "headers"}
     return row | {
         "timeline": [event.text for event in explain(found.letter)],

@@ -26,11 +26,20 @@ from redrive.cli.printing import Progress, as_json, counted, note, number
 from redrive.cli.sources import run
 from redrive.deadletters.redaction import redact
 from redrive.errors import ConfigurationError
+from redrive.operations.control import Changed, OperationControl
+from redrive.operations.operation import (
+    CanarySchedule,
+    Destination,
+    Operation,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+    Selection,
+    Way,
+)
+from redrive.operations.peek_allowance import Risk
+from redrive.operations.plan import RedrivePlan
 from redrive.recovery.durations import duration
-from redrive.runtime.dlq.operation import Destination, Kind, Operation, Order, Ramp, Selection, State, Way
-from redrive.runtime.dlq.planning import Plan
-from redrive.runtime.dlq.spending import Risk
-from redrive.runtime.dlq.steering import Changed, Steering
 from redrive.text import one_line
 
 T = TypeVar("T")
@@ -69,13 +78,13 @@ confirmation_options = options(
 )
 
 
-def make_order(service: Service, queue: str, **said: Any) -> Order:
+def make_order(service: Service, queue: str, **said: Any) -> OperationRequest:
     ramp = None
     if said["ramp"]:
         wait = duration(said["step_wait"], "--step-wait").total_seconds() if said["step_wait"] else None
-        ramp = Ramp(_steps(said["ramp"]), said["stop_if"], wait)
-    order = Order(
-        Kind.REDRIVE,
+        ramp = CanarySchedule(_steps(said["ramp"]), said["stop_if"], wait)
+    order = OperationRequest(
+        OperationKind.REDRIVE,
         queue,
         make_selection(**said),
         Destination.parse(said["to"]) if said["to"] is not None else service.target.redrive_to(queue),
@@ -88,7 +97,7 @@ def make_order(service: Service, queue: str, **said: Any) -> Order:
     return with_risk(order, said["risk"])
 
 
-def with_risk(order: Order, risk: Risk) -> Order:
+def with_risk(order: OperationRequest, risk: Risk) -> OperationRequest:
     return replace(order, spend_deliveries=risk.spend, any_queue=risk.any_queue)
 
 
@@ -126,16 +135,16 @@ def plan(target: CommandTarget, queue: str, json: bool, **said: Any) -> None:
         sys.exit(NOT_FOUND)
 
 
-def plan_row(made: Plan) -> dict[str, Any]:
+def plan_row(made: RedrivePlan) -> dict[str, Any]:
     ineligible = [{"reason": why, "count": count} for why, count in made.ineligible]
     return asdict(made) | {"ineligible": ineligible, "sample": made.sample}
 
 
-def print_plan(made: Plan) -> None:
+def print_plan(made: RedrivePlan) -> None:
     more = "" if made.is_complete else f" among the first {number(made.scanned)} of {number(made.depth)}"
     skipped = [f"{number(count)} skipped ({why})" for why, count in made.ineligible]
     note(" · ".join([f"Plan   {number(made.matched)} match{more}", f"{number(made.eligible)} eligible", *skipped]))
-    if made.order.kind is not Kind.DISCARD:
+    if made.order.kind is not OperationKind.DISCARD:
         for target in made.targets[:10]:
             consumers = f" ({counted(target.consumers, 'consumer')})" if target.consumers is not None else ""
             note(f"       {number(target.count)} → {one_line(str(target))}{consumers}")
@@ -197,8 +206,8 @@ def move(target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: 
     remove the failure record.
     """
     service = target.service()
-    order = Order(
-        Kind.MOVE,
+    order = OperationRequest(
+        OperationKind.MOVE,
         queue,
         make_selection(**said),
         Destination(Way.QUEUE, said["to"]),
@@ -215,7 +224,7 @@ def move(target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: 
     finish(run(carry_out, service, operation), json)
 
 
-def planned(service: Service, order: Order, nothing: str) -> Plan:
+def planned(service: Service, order: OperationRequest, nothing: str) -> RedrivePlan:
     """Print the plan of an order and return it. Exit with the note `nothing` if no message is eligible."""
     made = run(service.plan, order)
     print_plan(made)
@@ -245,14 +254,14 @@ async def watched(runs: Callable[[Changed], Awaitable[Operation]]) -> Operation:
     """Run an operation with its progress shown, until it is over or Ctrl-C ends it."""
     progress = Progress()
     stop = stop_on_signals("finishing what is under way; once more to quit at once")
-    running: list[Steering] = []
+    running: list[OperationControl] = []
 
     async def cancel() -> None:
         await stop.wait()
         for steering in running:
             steering.cancel()
 
-    def show(steering: Steering) -> None:
+    def show(steering: OperationControl) -> None:
         running[:] = [steering]
         if stop.is_set():
             steering.cancel()
@@ -281,11 +290,11 @@ def finish(over: Operation, json: bool) -> None:
     }
     parts = [f"{number(counts.moved)} moved", *(f"{number(count)} {name}" for name, count in noted.items() if count)]
     note(f"{over.id} {over.state}: {', '.join(parts)}" + (f". {one_line(over.note)}" if over.note else ""))
-    if over.state is State.CANCELLED:
-        verb = "move" if over.order.kind is Kind.MOVE else "redrive"
+    if over.state is OperationState.CANCELLED:
+        verb = "move" if over.order.kind is OperationKind.MOVE else "redrive"
         note(f"to go on: redrive dlq {verb} {over.order.queue} (the same selection finds what is left)")
-    if over.state is not State.SUCCEEDED:
-        sys.exit(GUARDED if over.state is State.STOPPED_BY_GUARD else PARTIAL)
+    if over.state is not OperationState.SUCCEEDED:
+        sys.exit(GUARDED if over.state is OperationState.STOPPED_BY_GUARD else PARTIAL)
 
 
 def operation_row(operation: Operation) -> dict[str, Any]:

@@ -9,14 +9,22 @@ import pytest
 
 from redrive.admin.web.console import words
 from redrive.admin.web.console.drawing import trend_of
-from redrive.runtime.dlq.operation import Counts, Kind, Operation, Order, Ramp, Selection, State
+from redrive.operations.operation import (
+    CanarySchedule,
+    Counts,
+    Operation,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+    Selection,
+)
 
 NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)
 RUNNING = Operation(
     "op_1",
-    Order(Kind.REDRIVE, "orders.dlq"),
+    OperationRequest(OperationKind.REDRIVE, "orders.dlq"),
     NOON,
-    State.RUNNING,
+    OperationState.RUNNING,
     Counts(planned=1204, moved=100),
     scope=2000,
     started_at=NOON,
@@ -48,11 +56,11 @@ def test_sizes_are_told_as_people_say_them() -> None:
 
 
 def test_every_state_has_a_word_and_a_tone() -> None:
-    assert set(words.STATES) == set(State)
+    assert set(words.STATES) == set(OperationState)
 
 
 def test_without_a_total_no_time_is_predicted() -> None:
-    order = Order(Kind.REDRIVE, "orders.dlq", Selection(group="3fa9"))
+    order = OperationRequest(OperationKind.REDRIVE, "orders.dlq", Selection(group="3fa9"))
     unplanned = replace(RUNNING, order=order, counts=Counts(moved=100))
 
     assert words.total(unplanned) is None
@@ -67,7 +75,7 @@ def test_how_fast_it_goes_and_how_long_yet() -> None:
 
 
 def test_a_canary_says_its_step_and_guesses_no_end() -> None:
-    canary = replace(RUNNING, order=replace(RUNNING.order, ramp=Ramp((1, 5))), step=2)
+    canary = replace(RUNNING, order=replace(RUNNING.order, ramp=CanarySchedule((1, 5))), step=2)
     assert words.step(canary) == "step 2 of 3"
     assert words.pace(canary, NOON + timedelta(seconds=10)) == "10/s"
     assert words.in_short(canary) == "Operation running, step 2 of 3."

@@ -12,7 +12,7 @@ from redrive.admin.executor.subprocess import SubprocessExecutor, WorkerConfig
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.errors import Closed, ConnectionFailed, RedriveError
-from redrive.runtime.dlq.operation import State
+from redrive.operations.operation import OperationState
 from redrive.store.database import Database
 
 NOWHERE = "amqp://127.0.0.1:1/"
@@ -75,7 +75,7 @@ async def test_the_error_of_the_child_is_raised_and_recorded(executor: Subproces
         await executor.start(operation.id)
 
     failed = await service.operation(operation.id)
-    assert (failed.state, executor.ids) == (State.FAILED, frozenset())
+    assert (failed.state, executor.ids) == (OperationState.FAILED, frozenset())
     assert "127.0.0.1:1" in failed.note
 
 
@@ -87,13 +87,13 @@ async def test_an_operation_is_the_childs_before_it_has_begun(service: Service, 
     await eventually(lambda: service.store.find(operation.id)[0].owner != service.owner)
 
     claimed = await service.operation(operation.id)
-    assert (claimed.state, executor.ids) == (State.PENDING, frozenset((operation.id,)))
+    assert (claimed.state, executor.ids) == (OperationState.PENDING, frozenset((operation.id,)))
     process = await executor._running_process()
     process.kill()
     with pytest.raises(Closed):
         await starting
     left = await service.operation(operation.id)
-    assert (left.state, process_is_gone(left.owner)) == (State.PENDING, True)  # for the recovery
+    assert (left.state, process_is_gone(left.owner)) == (OperationState.PENDING, True)  # for the recovery
 
 
 async def test_an_operation_that_the_child_could_not_claim_has_failed(
@@ -107,7 +107,7 @@ async def test_an_operation_that_the_child_could_not_claim_has_failed(
         await executor.start(operation.id)
 
     failed = await service.operation(operation.id)
-    assert (failed.state, executor.ids) == (State.FAILED, frozenset())
+    assert (failed.state, executor.ids) == (OperationState.FAILED, frozenset())
     assert "does not start" in failed.note
 
 
@@ -118,4 +118,4 @@ async def test_an_operation_of_another_owner_is_not_started(executor: Subprocess
     with pytest.raises(RedriveError, match="which somebody else resumed"):
         await executor.start(operation.id)
 
-    assert (await service.operation(operation.id)).state is State.PENDING
+    assert (await service.operation(operation.id)).state is OperationState.PENDING

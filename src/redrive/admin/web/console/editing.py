@@ -24,9 +24,9 @@ from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
 from redrive.deadletters.edits import Edit, EditPreview
 from redrive.errors import ConfigurationError, PlanExpired, TransformFailed
-from redrive.runtime.dlq.looking import Found
-from redrive.runtime.dlq.operation import Destination, Kind, Order, Selection
-from redrive.runtime.dlq.transforming import ByHand, Transform, from_patch
+from redrive.operations.browse import MessageDetail
+from redrive.operations.operation import Destination, OperationKind, OperationRequest, Selection
+from redrive.operations.transforms import ByHand, Transform, from_patch
 
 router = APIRouter()
 
@@ -66,9 +66,9 @@ class Form:
             raise ConfigurationError("nothing would change: edit the body or the headers, or write a patch")
         return ByHand(edit)
 
-    def order(self, queue: str, found: Found) -> Order:
+    def order(self, queue: str, found: MessageDetail) -> OperationRequest:
         selection = Selection(ids=(found.letter.id,), limit=1)
-        return Order(Kind.REDRIVE, queue, selection, Destination.parse(self.to), reason=self.reason)
+        return OperationRequest(OperationKind.REDRIVE, queue, selection, Destination.parse(self.to), reason=self.reason)
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
@@ -109,7 +109,7 @@ async def edit_form(request: Request, at: At, queue: Named, id: Named) -> Respon
 
 
 def _form_page(
-    request: Request, at: Desk, queue: str, found: Found, form: Form, *, notice: str = "",
+    request: Request, at: Desk, queue: str, found: MessageDetail, form: Form, *, notice: str = "",
     difference: str | None = None, token: str = "",
 ) -> Response:  # fmt: skip
     return page(

@@ -18,7 +18,7 @@ from redrive.admin.web.console.pages import THEME, THEMES, page, seen
 from redrive.admin.web.identity import COOKIE, address_of, forget, is_secure, office_of, remember
 from redrive.admin.web.rest import Named
 from redrive.errors import CrossSite, NoRole, Refused, TooManyAttempts
-from redrive.runtime.dlq.audit import AuditEntry
+from redrive.operations.audit_entry import AuditEntry
 
 router = APIRouter()
 

@@ -22,7 +22,7 @@ from redrive.admin.web.console.pages import page, seen
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named, check_lines, decoded
 from redrive.errors import ConfigurationError
-from redrive.store.requests import Answer, Standing
+from redrive.operations.idempotency_keys import KeyStanding, StoredAnswer
 
 router = APIRouter()
 
@@ -77,9 +77,9 @@ async def _once(at: Desk, key: object) -> AsyncIterator[bool]:
         yield True
         return
     requests, who, key = at.office.requests, at.who.identity, f"import {key}"
-    is_first = await asyncio.to_thread(requests.begin, who, key, "", at.office.clock.now()) is Standing.NEW
+    is_first = await asyncio.to_thread(requests.begin, who, key, "", at.office.clock.now()) is KeyStanding.NEW
     if is_first:
-        await asyncio.to_thread(requests.finish, who, key, Answer(303, ""))
+        await asyncio.to_thread(requests.finish, who, key, StoredAnswer(303, ""))
     try:
         yield is_first
     except BaseException:

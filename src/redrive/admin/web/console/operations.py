@@ -19,15 +19,15 @@ from redrive.admin.web.cursors import read_cursor, write_cursor
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Cursor, Named
 from redrive.errors import ConfigurationError
-from redrive.runtime.dlq.operation import Outcome, State, Wish
+from redrive.operations.operation import ControlRequest, ItemOutcome, OperationState
 
 router = APIRouter()
 
 _PAGE = 50
 _WISHES = {
-    "pause": Wish(State.PAUSED),
-    "resume": Wish(State.RUNNING),
-    "cancel": Wish(State.CANCELLING),
+    "pause": ControlRequest(OperationState.PAUSED),
+    "resume": ControlRequest(OperationState.RUNNING),
+    "cancel": ControlRequest(OperationState.CANCELLING),
 }
 
 
@@ -40,7 +40,7 @@ async def operations(
     cursor: Cursor = None,
 ) -> Response:
     before = read_cursor("operations", cursor) if cursor is not None else None
-    states = [State(state)] if state in list(State) else None
+    states = [OperationState(state)] if state in list(OperationState) else None
     found = await at.operations(queue or None, states, limit=_PAGE, before=before)
     return page(
         request,
@@ -51,7 +51,7 @@ async def operations(
         interrupted={one.id for one in found.items if at.service.is_interrupted(one)},
         queue=queue,
         state=state,
-        states=list(State),
+        states=list(OperationState),
         cursor=cursor,
         next=write_cursor("operations", found.next) if found.next is not None else None,
     )
@@ -59,7 +59,7 @@ async def operations(
 
 @router.get("/operations/{id}")
 async def operation(
-    request: Request, at: At, id: Named, outcome: Outcome | None = None, cursor: Cursor = None
+    request: Request, at: At, id: Named, outcome: ItemOutcome | None = None, cursor: Cursor = None
 ) -> Response:
     return await _page(request, at, id, outcome, cursor)
 
@@ -68,7 +68,7 @@ async def _page(
     request: Request,
     at: Desk,
     id: str,
-    outcome: Outcome | None = None,
+    outcome: ItemOutcome | None = None,
     cursor: str | None = None,
     mistakes: Mistakes | None = None,
     typed_rate: str | None = None,
@@ -79,13 +79,13 @@ async def _page(
     after = int(read_cursor("items", cursor)) if cursor is not None else None
     counts = found.counts
     many = {
-        Outcome.FAILED: counts.failed,
-        Outcome.RETURNED: counts.returned,
-        Outcome.SKIPPED: counts.skipped,
-        Outcome.MOVED: counts.moved,
-        **({Outcome.POSSIBLY_DUPLICATED: counts.possibly_duplicated} if counts.possibly_duplicated else {}),
+        ItemOutcome.FAILED: counts.failed,
+        ItemOutcome.RETURNED: counts.returned,
+        ItemOutcome.SKIPPED: counts.skipped,
+        ItemOutcome.MOVED: counts.moved,
+        **({ItemOutcome.POSSIBLY_DUPLICATED: counts.possibly_duplicated} if counts.possibly_duplicated else {}),
     }
-    chosen = outcome or next((one for one, count in many.items() if count), Outcome.MOVED)
+    chosen = outcome or next((one for one, count in many.items() if count), ItemOutcome.MOVED)
     items = await at.items(found.id, chosen, limit=_PAGE, after=after)
     return page(
         request,
@@ -118,7 +118,7 @@ async def steer(request: Request, at: At, id: Named, wish: str) -> Response:
     try:
         if wish != "rate" and wish not in _WISHES:
             raise ConfigurationError(f"{wish}: an operation is paused, resumed, cancelled, or gets another rate")
-        wanted = _WISHES.get(wish, Wish())
+        wanted = _WISHES.get(wish, ControlRequest())
         if wish == "rate" or rate != text_of(typed, "shown_rate"):
             wanted = replace(wanted, rate=r.SteerIn.model_validate({"rate": rate}).rate)
         await at.steer(id, wanted)

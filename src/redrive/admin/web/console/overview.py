@@ -22,8 +22,8 @@ from redrive.admin.web.console.drawing import Trend, trend_of
 from redrive.admin.web.console.pages import page
 from redrive.admin.web.identity import At
 from redrive.errors import RedriveError
-from redrive.runtime.dlq.looking import Group, Grouping
-from redrive.runtime.dlq.operation import State
+from redrive.operations.browse import FailureGroup, Grouping
+from redrive.operations.operation import OperationState
 from redrive.topology.doctor import Finding, Severity
 from redrive.topology.peeking import PeekSafety
 
@@ -32,7 +32,7 @@ router = APIRouter()
 _DEEPEST = 20  # queues that are gone through for their commonest error
 _MOST_MESSAGES = 5_000  # in one of them
 _WITHIN = 2.0  # seconds that the page waits for that; whoever comes next sees it
-_RUNNING = frozenset(state for state in State if not state.is_over)
+_RUNNING = frozenset(state for state in OperationState if not state.is_over)
 _LATELY = 5  # operations
 
 
@@ -41,7 +41,7 @@ class Line:
     """One queue."""
 
     view: QueueView
-    top: Group | None
+    top: FailureGroup | None
     groups: int
     looked_at: int  # messages, when the error was found
     why_not: str  # there is no top error

@@ -30,7 +30,7 @@ from redrive.admin.web.console import drawing, words
 from redrive.admin.web.console.links import address_asked_for, links_of
 from redrive.admin.web.identity import office_of
 from redrive.deadletters.redaction import redact_text
-from redrive.runtime.dlq.operation import Kind, State
+from redrive.operations.operation import OperationKind, OperationState
 from redrive.text import one_line, printable
 
 THEME = "redrive_theme"
@@ -95,7 +95,13 @@ def environment() -> Environment:
     made.globals.update(
         {name: getattr(words, name) for name in words.__dict__ if callable(getattr(words, name)) and name[0] != "_"}
     )
-    made.globals.update(Act=Act, Kind=Kind, State=State, version=__version__, trend_of=drawing.trend_of)
+    made.globals.update(
+        Act=Act,
+        OperationKind=OperationKind,
+        OperationState=OperationState,
+        version=__version__,
+        trend_of=drawing.trend_of,
+    )
     return made
 
 

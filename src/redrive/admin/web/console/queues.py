@@ -25,8 +25,8 @@ from redrive.admin.web.rest import Cursor, Fresh, Named, Reveal, Words
 from redrive.deadletters.query_syntax import Term
 from redrive.deadletters.timeline import explain
 from redrive.errors import NotDeadLetterQueue, OperationConflict, PeekUnsafe, SearchError
-from redrive.runtime.dlq.looking import OTHERS, By, Found, Page
-from redrive.runtime.dlq.spending import Risk
+from redrive.operations.browse import OTHERS, GroupBy, MessageDetail, MessagePage
+from redrive.operations.peek_allowance import Risk
 
 router = APIRouter()
 
@@ -114,7 +114,7 @@ def _one_text(value: object) -> str:
     return text if len(text) <= _MOST_OF_A_HEADER else f"{text[:_MOST_OF_A_HEADER]}… ({len(text)} characters)"
 
 
-def _facts(found: Found) -> Iterator[tuple[str, str]]:
+def _facts(found: MessageDetail) -> Iterator[tuple[str, str]]:
     letter = found.letter
     route = f"{letter.exchange or '(default exchange)'} · {letter.routing_key}" if letter.routing_key else ""
     told = {
@@ -195,7 +195,7 @@ async def messages_at_a_risk(request: Request, at: At, queue: Named) -> Response
     return seen(links_of(request)("queues", queue, "messages", q=q, said="looked"))
 
 
-def _next(found: Seen[Page] | None) -> str | None:
+def _next(found: Seen[MessagePage] | None) -> str | None:
     if found is None or found.value.next is None:
         return None
     return write_cursor("messages", found.value.next)
@@ -217,7 +217,7 @@ async def queue_(
     request: Request,
     at: At,
     queue: Named,
-    by: By = By.FINGERPRINT,
+    by: GroupBy = GroupBy.FINGERPRINT,
     fresh: Fresh = False,
 ) -> Response:
     not_looked, found = None, None
@@ -226,7 +226,7 @@ async def queue_(
     except (PeekUnsafe, NotDeadLetterQueue, OperationConflict) as error:
         not_looked = _why_not(error)
     if fresh and found is not None and not found.why_old:
-        return seen(links_of(request)("queues", queue, by=by if by is not By.FINGERPRINT else "", said="looked"))
+        return seen(links_of(request)("queues", queue, by=by if by is not GroupBy.FINGERPRINT else "", said="looked"))
     groups = found.value.groups if found is not None else ()
     return page(
         request,
@@ -236,7 +236,7 @@ async def queue_(
         queue=queue,
         view=await at.queue(queue),
         by=by,
-        ways=list(By),
+        ways=list(GroupBy),
         seen=found,
         groups=groups[:_MOST_SHOWN],
         more=max(0, len(groups) - _MOST_SHOWN),
@@ -253,10 +253,10 @@ async def queue_at_a_risk(request: Request, at: At, queue: Named) -> Response:
     return seen(links_of(request)("queues", queue, said="looked"))
 
 
-def _selecting(by: By, key: str) -> dict[str, str]:
+def _selecting(by: GroupBy, key: str) -> dict[str, str]:
     """Return the fields that select the messages of a group: its fingerprint, or a query; none for the rest."""
     if not key or key == OTHERS:
         return {}
-    if by is By.FINGERPRINT:
+    if by is GroupBy.FINGERPRINT:
         return {"group": key}
     return {"q": str(Term(by, key, "="))}

@@ -25,7 +25,7 @@ from redrive.admin.web.console.pages import NOTICES, page, seen
 from redrive.admin.web.identity import At
 from redrive.admin.web.rest import Named
 from redrive.errors import ConfigurationError, PeekUnsafe, PlanDiffers, PlanExpired, TargetUnroutable
-from redrive.runtime.dlq.operation import Destination, Order
+from redrive.operations.operation import Destination, OperationRequest
 
 router = APIRouter()
 
@@ -73,7 +73,7 @@ class Form:
         said: dict[str, Any] = {name: value for name, value in self.text.items() if value}
         return said | {"ids": list(self.ids), "canary": self.canary, "form": "1"}
 
-    def order(self, queue: str) -> Order | None:
+    def order(self, queue: str) -> OperationRequest | None:
         """None: it cannot be meant so."""
         try:
             return r.OrderIn.model_validate(self._asked()).order(queue, Destination())
@@ -81,7 +81,7 @@ class Form:
             self.mistakes.add(error, _NAMES)
             return None
 
-    def discarding(self, queue: str) -> Order | None:
+    def discarding(self, queue: str) -> OperationRequest | None:
         try:
             asked = {name: value for name, value in self._asked().items() if name in r.SelectionIn.model_fields}
             return r.DiscardIn.model_validate(asked | {"confirm": queue}).order(queue)
@@ -89,7 +89,7 @@ class Form:
             self.mistakes.add(error, _NAMES)
             return None
 
-    def moving(self, queue: str) -> Order | None:
+    def moving(self, queue: str) -> OperationRequest | None:
         """None: it cannot be meant so, or its destination is not given yet."""
         if not self.text["to"]:
             if not self.first:
@@ -141,7 +141,7 @@ async def _planned_page(request: Request, at: Desk, queue: str, form: Form, noti
 
 
 async def _page(
-    request: Request, at: Desk, queue: str, form: Form, template: str, order: Order | None, **what: Any
+    request: Request, at: Desk, queue: str, form: Form, template: str, order: OperationRequest | None, **what: Any
 ) -> Response:
     """Return the page of a form, with the plan of its order if there is one."""
     planned = await _planned(at, order, form) if order is not None else None
@@ -161,7 +161,7 @@ async def _page(
     )
 
 
-async def _planned(at: Desk, order: Order, form: Form) -> Planned | None:
+async def _planned(at: Desk, order: OperationRequest, form: Form) -> Planned | None:
     try:
         return await at.plan(order)
     except ConfigurationError as error:
@@ -188,7 +188,9 @@ async def redrive(request: Request, at: At, queue: Named) -> Response:
         return await _planned_page(request, at, queue, form)
 
 
-async def _carry_out(request: Request, at: Desk, form: Form, order: Order, token: str, shown: Shown) -> Response:
+async def _carry_out(
+    request: Request, at: Desk, form: Form, order: OperationRequest, token: str, shown: Shown
+) -> Response:
     """Carry out the plan that was shown, or show the plan of what the form asks for now, and say why."""
     to, (address, show) = links_of(request), shown
     try:

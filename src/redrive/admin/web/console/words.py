@@ -5,25 +5,25 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from redrive.operations.canary import how_many
+from redrive.operations.operation import Operation, OperationState
+from redrive.operations.plan import RedrivePlan
 from redrive.recovery.durations import roughly
-from redrive.runtime.dlq.canary import how_many
-from redrive.runtime.dlq.operation import Operation, State
-from redrive.runtime.dlq.planning import Plan
 from redrive.text import group_digits, pluralise
 
 number = partial(group_digits, separator="\u202f")  # a narrow space, at which no line breaks
 counted = partial(pluralise, shown=number)
 
 STATES = {
-    State.PENDING: ("waits", "about to begin"),
-    State.RUNNING: ("runs", "running"),
-    State.PAUSED: ("waits", "paused"),
-    State.CANCELLING: ("waits", "cancelling"),
-    State.CANCELLED: ("over", "cancelled"),
-    State.SUCCEEDED: ("well", "succeeded"),
-    State.PARTIAL: ("ill", "partial"),
-    State.STOPPED_BY_GUARD: ("bad", "stopped by guard"),
-    State.FAILED: ("bad", "failed"),
+    OperationState.PENDING: ("waits", "about to begin"),
+    OperationState.RUNNING: ("runs", "running"),
+    OperationState.PAUSED: ("waits", "paused"),
+    OperationState.CANCELLING: ("waits", "cancelling"),
+    OperationState.CANCELLED: ("over", "cancelled"),
+    OperationState.SUCCEEDED: ("well", "succeeded"),
+    OperationState.PARTIAL: ("ill", "partial"),
+    OperationState.STOPPED_BY_GUARD: ("bad", "stopped by guard"),
+    OperationState.FAILED: ("bad", "failed"),
 }
 
 
@@ -89,7 +89,7 @@ def pace(operation: Operation, now: datetime) -> str:
     rate = operation.counts.moved / passed
     said = f"{number(round(rate))}/s" if rate >= 1 else f"{number(max(1, round(rate * 60)))}/min"
     whole = total(operation)
-    if operation.state is not State.RUNNING or operation.order.ramp is not None or whole is None:
+    if operation.state is not OperationState.RUNNING or operation.order.ramp is not None or whole is None:
         return said
     left = timedelta(seconds=round(max(0, whole - done(operation)) / rate))
     return f"{said}, about {roughly(left)} left" if left else said
@@ -107,7 +107,7 @@ def in_short(operation: Operation) -> str:
     return f"Operation {', '.join(filter(None, parts))}."
 
 
-def where_to(plan: Plan) -> str:
+def where_to(plan: RedrivePlan) -> str:
     if len(plan.targets) == 1:
         return str(plan.targets[0])
     return f"{len(plan.targets)} destinations"

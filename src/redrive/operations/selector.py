@@ -1,0 +1,142 @@
+"""Is this message meant, may it be moved, and where to? Decided message by message, from what the message tells.
+
+    Ignored     it is not selected, or it has come back from this very operation
+    Skipped     it is selected, and must not or cannot be moved: the operation reports why
+    Selected    it is moved, to this exchange and key
+
+What arrived after an operation began is none of its business. As a rule it stands behind everything that was there, and
+is never reached. A queue that puts what it gets back at its end mixes the two, and so does one in which the urgent come
+first; there the time of death decides, as far as the clocks of those who wrote it can be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
+
+from redrive.deadletters.dead_letter import Summary
+from redrive.deadletters.redaction import REDACTION
+from redrive.deadletters.redrive_headers import traceable
+from redrive.deadletters.search import Query, parse
+from redrive.operations.operation import Destination, OperationKind, OperationRequest, Way
+from redrive.operations.origins import NO_SOURCE as NO_SOURCE
+from redrive.operations.origins import origin_of, shown_name
+from redrive.topology.dead_ends import Feeders
+
+Route = tuple[str, str]  # exchange and key
+
+NO_RETRY = "no retry exchange is known for the queue it failed in"
+NO_ORIGIN = "the exchange of its first publish is not known: name a queue (--to QUEUE)"
+NO_EXCHANGE = "the operator is restricted to some queues, and an exchange may lead to any: name a queue (--to QUEUE)"
+NO_ROOM = "its headers leave no room for the mark by which it is known again when it comes back"
+
+
+class Selected(NamedTuple):
+    exchange: str = ""
+    routing_key: str = ""
+    origin: str = ""  # the queue it belongs to, where that decided
+
+
+class Skipped(str):
+    """Why a selected message is left where it is on purpose. This is not a failure."""
+
+    __slots__ = ()
+
+
+class Ignored(NamedTuple):
+    """The message is not selected."""
+
+
+IGNORED = Ignored()
+Choice: TypeAlias = "Selected | Skipped | Ignored"
+
+
+class MessageSelector:
+    def __init__(
+        self,
+        order: OperationRequest,
+        *,
+        operation: str,
+        began: datetime,
+        mixed: bool = False,
+        retries: Mapping[str, Route] | None = None,  # the way into the retry queue, by source queue
+        feeders: Feeders | None = None,  # which queues dead-letter to which
+        budget: int,  # bytes that properties may have
+    ) -> None:
+        selection = order.selection
+        self._order = order
+        self._operation = operation
+        self._began = began if mixed else None
+        hidden = REDACTION if selection.redacted else None
+        self._query: Query | None = parse(selection.query, selection.now or began, hidden) if selection.query else None
+        self._ids = frozenset(selection.ids)
+        self._group = selection.group
+        self._retries = retries or {}
+        self._feeders = feeders or Feeders()
+        self._budget = budget
+
+    def selects(self, letter: Summary, body: bytes, raw_properties: bytes) -> bool:
+        if self._group and not letter.fingerprint.startswith(self._group):
+            return False
+        if self._ids and letter.id not in self._ids and (letter.message_id or "") not in self._ids:
+            return False
+        return self._query is None or self._query.matches(letter, body, raw_properties)
+
+    def is_newer(self, letter: Summary) -> bool:
+        """Not there when the operation began, or sent by it and back again."""
+        if letter.last_operation == self._operation:
+            return True
+        return self._began is not None and letter.dead_at is not None and letter.dead_at > self._began
+
+    def choose(self, letter: Summary, body: bytes, raw_properties: bytes) -> Choice:
+        if self.is_newer(letter) or not self.selects(letter, body, raw_properties):
+            return IGNORED
+        if self._order.kind is OperationKind.DISCARD:
+            return Selected()
+        if self._order.kind is OperationKind.MOVE:
+            return self._routed(letter)
+        most = self._order.most_redrives
+        if most is not None and letter.redriven >= most:
+            times = "once" if most == 1 else f"{most} times"
+            return Skipped(f"re-driven {times} already")
+        if not traceable(raw_properties, letter, budget=self._budget):
+            return Skipped(NO_ROOM)
+        return self._routed(letter)
+
+    def _routed(self, letter: Summary) -> Choice:
+        to, origin = self._order.to, ""
+        if to.way in (Way.OWN, Way.RETRY):
+            found = origin_of(letter, self._feeders, restricted=self._order.is_restricted)
+            if found.queue is None:
+                return Skipped(found.why)
+            origin, letter = found.queue, letter.with_source(found.queue)
+        route = route_of(to, letter, self._retries.get)
+        if isinstance(route, str):
+            return Skipped(route)
+        if why := self._forbidden(origin or to.name):
+            return Skipped(why)
+        return Selected(*route, origin)
+
+    def _forbidden(self, queue: str) -> str:
+        """Why the operator may not send there; nothing if that is allowed."""
+        if not self._order.is_restricted:
+            return ""
+        if self._order.to.way in (Way.ORIGINAL, Way.EXCHANGE):
+            return NO_EXCHANGE
+        return "" if self._order.may_send_to(queue) else f"the operator may not send to {shown_name(queue)}"
+
+
+def route_of(to: Destination, letter: Summary, retry: Callable[[str], Route | None]) -> Route | str:
+    """Exchange and key for a message, or why there is none."""
+    match to.way:
+        case Way.OWN:
+            return ("", letter.source) if letter.source else NO_SOURCE
+        case Way.RETRY:
+            return (retry(letter.source) if letter.source else None) or NO_RETRY
+        case Way.ORIGINAL:
+            return (letter.exchange, letter.routing_key or "") if letter.exchange is not None else NO_ORIGIN
+        case Way.QUEUE:
+            return "", to.name
+        case Way.EXCHANGE:
+            return to.name, to.key
