@@ -31,6 +31,8 @@ from bench.broker import Broker
 from bench.messages import document, encode
 from bench.samples import Found
 from redrive.client import Connection, Properties, Publish
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.operations.actions import RedriveAction
 from redrive.operations.browse import GroupBy, group
 from redrive.operations.control import OperationControl
@@ -39,8 +41,6 @@ from redrive.operations.operation import Operation, OperationKind, OperationRequ
 from redrive.operations.repository import OperationRepository
 from redrive.operations.runner import OperationRunner
 from redrive.runtime.clock import SystemClock
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 DLQ, SOURCE = "orders.dlq", "orders"
 PREFETCH = 1000  # the shovel's own

@@ -14,8 +14,8 @@ from redrive.admin.access.tokens import TokenPolicy
 from redrive.admin.office import Office
 from redrive.admin.target import BrokerTarget
 from redrive.admin.web.application import Admin
-from redrive.store.database import Database
-from redrive.store.schema import Schema
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 
 SECRET = "a secret that is long enough for everybody's taste"
 HOST = "http://127.0.0.1:8080"

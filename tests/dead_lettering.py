@@ -12,6 +12,8 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.operations.actions import RedriveAction
 from redrive.operations.audit_log import AuditLog
 from redrive.operations.dlq_adapter import DlqAdapter
@@ -28,8 +30,6 @@ from redrive.operations.repository import OperationRepository
 from redrive.operations.runner import OperationRunner
 from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import Clock, SystemClock
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 DLQ = "orders.dlq"
 SOURCE = "orders"

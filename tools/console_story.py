@@ -31,10 +31,10 @@ from redrive.admin.office import Office
 from redrive.admin.web.application import Admin
 from redrive.client import Connection, Delivery, Properties
 from redrive.client.publisher import Publish
+from redrive.database.application_tables import RowState
+from redrive.database.schema import Schema
 from redrive.operations.operation import CanarySchedule, OperationKind, OperationRequest, Selection
 from redrive.recovery.retry import Retry
-from redrive.store.application_tables import RowState
-from redrive.store.schema import Schema
 from redrive.testing.broker import ThreadedBroker
 
 MINUTE = timedelta(minutes=1)

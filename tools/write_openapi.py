@@ -10,7 +10,7 @@ from redrive.admin.access.settings import AccessSettings
 from redrive.admin.office import Office
 from redrive.admin.target import BrokerTarget
 from redrive.admin.web.application import make_api
-from redrive.store.database import Database
+from redrive.database.engine import Database
 
 TARGET = Path(__file__).parent.parent / "docs" / "openapi.json"
 

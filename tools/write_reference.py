@@ -32,6 +32,7 @@ from redrive.cli import TOUR, main
 from redrive.cli.exits import EXITS
 from redrive.cli.explain import Explanation, kinds_of_errors, of_error, of_finding, of_problem
 from redrive.client.url import PARAMETERS
+from redrive.database.application_tables import InboxNames, OutboxNames
 from redrive.errors import RedriveError
 from redrive.integrations.logs import FIELDS, fields_of
 from redrive.integrations.prometheus import METRICS
@@ -42,7 +43,6 @@ from redrive.recovery.retry import Exponential, Retry
 from redrive.runtime.consumer_spec import BatchSpec, ConsumerSpec
 from redrive.runtime.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
 from redrive.runtime.transactions import InboxPolicy
-from redrive.store.application_tables import InboxNames, OutboxNames
 from redrive.topology import Exchange, Naming, Queue
 from redrive.topology.doctor import RULES
 

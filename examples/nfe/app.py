@@ -30,10 +30,10 @@ from examples.nfe.records import NFE
 from examples.nfe.settings import load
 from examples.nfe.storage import XmlStorage
 from redrive import App, Naming, Park, Retry
+from redrive.database.application_tables import InboxNames, OutboxNames
 from redrive.outbox.mode import OutboxMode
 from redrive.outbox.outbox import OutboxPolicy
 from redrive.runtime.transactions import InboxPolicy
-from redrive.store.application_tables import InboxNames, OutboxNames
 
 log = logging.getLogger("sagnus.nfe")
 

@@ -7,9 +7,9 @@ from examples.variables import seconds
 from redrive import environment
 from redrive.cli.sources import explains_errors
 from redrive.client import BrokerURL
+from redrive.database.engine import Database
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
-from redrive.store.database import Database
 
 # Celery shows a traceback for any error in the modules that it imports. So each function ends the process by itself.
 

@@ -22,6 +22,9 @@ from redrive import environment
 from redrive.broker.shared import SharedBroker
 from redrive.client import BrokerURL, Connection
 from redrive.connected_app import ConnectedApp
+from redrive.database.application_tables import InboxNames, OutboxNames
+from redrive.database.engine import Database
+from redrive.database.schema import Schema, channel_of
 from redrive.errors import (
     AccessRefused,
     Closed,
@@ -50,9 +53,6 @@ from redrive.runtime.events import Observer
 from redrive.runtime.periodic import tidying
 from redrive.runtime.publisher import Publisher, PublishHook, nothing_around
 from redrive.runtime.topology_apply import insist, provision
-from redrive.store.application_tables import InboxNames, OutboxNames
-from redrive.store.database import Database
-from redrive.store.schema import Schema, channel_of
 from redrive.topology import Naming, QueueType, Server, Topology, expand
 from redrive.topology.naming import fill
 from redrive.topology.plan import make_plan

@@ -21,7 +21,7 @@ from redrive.client import Connection
 from redrive.client.channel import Channel
 from redrive.client.transport import open_transport
 from redrive.client.url import BrokerURL
-from redrive.store.database import Database
+from redrive.database.engine import Database
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker
 

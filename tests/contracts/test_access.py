@@ -20,11 +20,11 @@ from redrive.admin.access.keys import REFUSAL, Key, Keys, KeyState
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.secret import new_secret
 from redrive.admin.access.sessions import Sessions
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError, KeyNotFound, Refused
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.audit_log import AuditLog
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 T = TypeVar("T")
 

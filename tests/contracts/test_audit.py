@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.errors import AuditUnavailable
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.audit_log import AuditLog
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "audit.md"
 NOON = datetime(2024, 5, 17, 12, 0, 0, 123456, tzinfo=UTC)

@@ -32,11 +32,11 @@ from redrive.admin.web.application import Admin
 from redrive.broker.dialect import DIALECTS
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
+from redrive.database.application_tables import RowState
+from redrive.database.schema import Schema
 from redrive.errors import AuditUnavailable
 from redrive.operations.operation import Counts, ItemOutcome, OperationItem, OperationState
 from redrive.recovery.retry import Retry
-from redrive.store.application_tables import RowState
-from redrive.store.schema import Schema
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology import Queue, Topology
 

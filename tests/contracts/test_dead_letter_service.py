@@ -28,6 +28,7 @@ from dead_lettering import (
 )
 from redrive.admin.service import STALE, Service
 from redrive.client import Connection
+from redrive.database.engine import Database
 from redrive.errors import (
     AuditUnavailable,
     ConfigurationError,
@@ -56,7 +57,6 @@ from redrive.operations.operation import (
 from redrive.operations.pipeline import UNDER_WAY
 from redrive.recovery.retry import Retry
 from redrive.runtime.clock import SystemClock
-from redrive.store.database import Database
 from redrive.topology import Queue, Server, Topology, expand
 from redrive.topology.peeking import PeekSafety
 

@@ -15,9 +15,9 @@ from redrive import App
 from redrive.admin.authorized_queries import OutboxView
 from redrive.admin.web.models import OutboxOut
 from redrive.client import Connection
+from redrive.database.application_tables import RowState
 from redrive.outbox.outbox import OutboxPolicy
 from redrive.outbox.repository import OutboxRepository
-from redrive.store.application_tables import RowState
 from redrive.testing import Endpoint
 
 GOOD = {"message_id": "'m'", "exchange": "''", "routing_key": "'orders'"}

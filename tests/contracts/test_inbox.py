@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from redrive import App, Batch, Message, Retry
 from redrive.client import Connection
+from redrive.database.application_tables import InboxNames, RowState
 from redrive.errors import ConfigurationError, NotFound
 from redrive.integrations.logs import LogObserver
 from redrive.integrations.prometheus import PrometheusObserver, exposition
@@ -28,7 +29,6 @@ from redrive.outbox.repository import OutboxRepository
 from redrive.outbox.transactions import StoreTransactions
 from redrive.runtime.events import DeliveryOutcome
 from redrive.runtime.transactions import InboxPolicy
-from redrive.store.application_tables import InboxNames, RowState
 from redrive.testing.broker import ThreadedBroker
 from redrive.wire.properties import Properties
 from working import depth, take, working

@@ -10,6 +10,8 @@ from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, un
 from redrive.admin.service import Change, Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.errors import ArchiveError, ConfigurationError, LetterNotFound
 from redrive.operations import pipeline
 from redrive.operations.archive import read_archive
@@ -26,8 +28,6 @@ from redrive.operations.operation import (
 from redrive.operations.plan import RedrivePlan
 from redrive.operations.repository import OperationRepository
 from redrive.operations.transforms import Transform, from_function, from_patch
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 from redrive.topology import Queue, Topology
 
 

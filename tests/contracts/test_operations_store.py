@@ -10,6 +10,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, StatementError
 
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError, OperationConflict, OperationNotFound
 from redrive.operations.operation import (
     CanarySchedule,
@@ -26,8 +28,6 @@ from redrive.operations.operation import (
     Way,
 )
 from redrive.operations.repository import OperationRepository
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 NOON = datetime(2024, 5, 17, 12, 0, 0, 123456, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -22,12 +22,12 @@ from sqlalchemy.orm import Session
 
 from redrive import App, BreakerPolicy, Retry
 from redrive.client import Connection
+from redrive.database.connection_errors import is_outage
+from redrive.database.engine import Database
 from redrive.integrations.fastapi import Transaction, explain_errors, lifespan
 from redrive.integrations.http import HealthServer
 from redrive.integrations.monitoring import Monitoring
 from redrive.runtime.events import ConnectionChanged, DeliveryOutcome, Observer
-from redrive.store.database import Database
-from redrive.store.outages import is_outage
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker
 from servers import open_directory
@@ -526,7 +526,7 @@ async def test_an_api_answers_503_while_its_database_is_unavailable(app: App, ru
 async def test_a_locked_sqlite_is_waited_for(
     tmp_path: Path, memory_broker: ThreadedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.store.database._BUSY", 0.05)
+    monkeypatch.setattr("redrive.database.engine._BUSY", 0.05)
     app = App("shop", broker=memory_broker.add_vhost(f"locked-{tmp_path.name}"), data=tmp_path)
     app.upgrade_database()
     EFFECTS.metadata.create_all(app.database.engine)

@@ -12,13 +12,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from redrive.database.application_tables import OutboxNames, RowState
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError
 from redrive.outbox.envelope import CloudEvent, Envelope
 from redrive.outbox.outbox import Outbox, OutboxPolicy
 from redrive.outbox.repository import ClaimedBatch, OutboxRepository, OutboxRow, RefusedRow
-from redrive.store.application_tables import OutboxNames, RowState
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 from redrive.wire.properties import decode_properties
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "outbox.md"

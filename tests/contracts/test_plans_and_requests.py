@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.operations.idempotency_keys import IdempotencyKeys, KeyStanding, StoredAnswer
 from redrive.operations.operation import CanarySchedule, Destination, OperationKind, OperationRequest, Selection
 from redrive.operations.plan_tokens import LASTS, PlanTokens, digest_of, is_plan_of
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

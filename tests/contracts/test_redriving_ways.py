@@ -12,6 +12,8 @@ from redrive import App, Message
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.operations.audit_log import AuditLog
 from redrive.operations.operation import (
     CanarySchedule,
@@ -25,8 +27,6 @@ from redrive.operations.plan import RedrivePlan
 from redrive.operations.repository import OperationRepository
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Retry, RetryRoute
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 from redrive.topology import Exchange, Queue, Topology
 from working import take, working
 

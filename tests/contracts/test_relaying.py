@@ -13,11 +13,11 @@ import sqlalchemy as sa
 
 from redrive import App
 from redrive.client import Connection
+from redrive.database.application_tables import RowState
 from redrive.errors import TopologyMissing
 from redrive.outbox.outbox import OutboxPolicy
 from redrive.outbox.relay import Relay
 from redrive.outbox.repository import OutboxRepository
-from redrive.store.application_tables import RowState
 from redrive.testing import Endpoint
 from tests.support.proxy import FaultProxy
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from redrive.database.application_tables import inbox_table, outbox_table
+from redrive.database.engine import Database
+from redrive.database.schema import LATEST, VERSION_TABLE, Schema
 from redrive.errors import ConfigurationError
-from redrive.store.application_tables import inbox_table, outbox_table
-from redrive.store.database import Database
-from redrive.store.schema import LATEST, VERSION_TABLE, Schema
 
 FIRST = {"redrive_outbox", "redrive_inbox"}
 SECOND = {"redrive_operations", "redrive_operation_items", "redrive_audit"}
@@ -19,8 +19,8 @@ THIRD = {"redrive_keys", "redrive_sessions", "redrive_plans", "redrive_requests"
 
 UPGRADE = """
 import sys
-from redrive.store.database import Database
-from redrive.store.schema import Schema
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 database, schema = Database(sys.argv[1]), Schema()
 import alembic.migration, alembic.operations  # takes its time: let all begin together
 print("ready", flush=True)
@@ -30,7 +30,7 @@ print(schema.upgrade(database))
 CREATE = """
 import sys
 import sqlalchemy as sa
-from redrive.store.database import Database
+from redrive.database.engine import Database
 database, metadata = Database(sys.argv[1]), sa.MetaData()
 for number in range(20):
     sa.Table(f"own_{number}", metadata, sa.Column("id", sa.Integer, primary_key=True))
@@ -98,7 +98,7 @@ def test_a_step_that_fails_leaves_the_database_as_it_was(
     fresh_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_first_step(fresh_database)
-    monkeypatch.setattr("redrive.store.schema.append_only_statements", lambda _: ["NONSENSE"])
+    monkeypatch.setattr("redrive.database.schema.append_only_statements", lambda _: ["NONSENSE"])
     with pytest.raises(sa.exc.DBAPIError):
         Schema().upgrade(fresh_database)
     assert tables_of(fresh_database) == FIRST | {VERSION_TABLE}
@@ -161,7 +161,7 @@ async def test_a_new_file_that_another_is_writing_to_is_waited_for(
     """It is not a write-ahead log yet, and SQLite does not wait with making it one."""
     writer = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr("redrive.store.database.sleep", lambda _: writer.close())
+    monkeypatch.setattr("redrive.database.engine.sleep", lambda _: writer.close())
     database = Database.embedded(tmp_path)
     assert Schema().upgrade(database) is True
     await database.close()

@@ -14,7 +14,7 @@ import pytest
 from admin_api import an_office, asking
 from dead_lettering import DLQ, prepare
 from redrive.client import Connection
-from redrive.store.database import Database
+from redrive.database.engine import Database
 from redrive.testing import RabbitMQ
 from tests.support.postgres import Postgres
 

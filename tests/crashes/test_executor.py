@@ -22,10 +22,10 @@ from redrive.admin.executor.subprocess import SubprocessExecutor, WorkerConfig
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection
+from redrive.database.engine import Database
 from redrive.errors import RedriveError
 from redrive.operations.archive import Archive, read_archive
 from redrive.operations.operation import Operation, OperationKind, OperationState
-from redrive.store.database import Database
 
 MARK = "server:mark"
 MESSAGES = 20

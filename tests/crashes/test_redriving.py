@@ -18,12 +18,12 @@ import pytest
 
 from dead_lettering import DLQ, SOURCE, bodies, orders, prepare, until_depth
 from redrive.client import Connection
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.operations.archive import Archive, read_archive
 from redrive.operations.operation import OperationState
 from redrive.operations.pipeline import in_flight
 from redrive.operations.repository import OperationRepository
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker
 

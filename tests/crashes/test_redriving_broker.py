@@ -18,14 +18,14 @@ import pytest
 
 from dead_lettering import DLQ, SOURCE, LockingMover, an_operation, an_order, operating, orders, prepare
 from redrive.client import Connection
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.operations.actions import RedriveAction
 from redrive.operations.control import OperationControl
 from redrive.operations.operation import ItemOutcome, Operation, OperationRequest, OperationState
 from redrive.operations.pipeline import UNDER_WAY, WINDOW
 from redrive.operations.repository import OperationRepository
 from redrive.runtime.clock import SystemClock
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 from redrive.testing import RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker
 

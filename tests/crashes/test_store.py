@@ -32,10 +32,10 @@ import pytest
 import sqlalchemy as sa
 
 from crashes.programs.dying_store import EFFECTS, METADATA, ORDERS, SCENARIOS, Scenario, live
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.outbox.outbox import Outbox
 from redrive.outbox.repository import OutboxRepository
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 from redrive.testing.embedded import EmbeddedBroker
 
 MOST_LIVES = 3

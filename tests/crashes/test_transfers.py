@@ -27,8 +27,8 @@ import sqlalchemy as sa
 from crashes.programs import bank
 from redrive.app import App
 from redrive.client import Connection
+from redrive.database.engine import Database
 from redrive.outbox.repository import OutboxRepository
-from redrive.store.database import Database
 from redrive.testing import RabbitMQ
 from redrive.testing.processes import ServerProcess
 from tests.support.postgres import Postgres

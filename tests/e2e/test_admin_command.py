@@ -15,10 +15,10 @@ import pytest
 
 from redrive.admin.access.keys import Keys
 from redrive.admin.access.roles import Role
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.errors import Refused
 from redrive.runtime.clock import SystemClock
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 KEY = re.compile(r"rdk_([0-9A-Za-z]{12})_[0-9A-Za-z]{43}\n")
 

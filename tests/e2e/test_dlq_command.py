@@ -20,10 +20,10 @@ import pytest
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.inspection import connect
 from redrive.operations.repository import OperationRepository
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 from redrive.testing import Endpoint
 from redrive.testing.embedded import EmbeddedBroker
 from redrive.wire.raw_properties import with_property

@@ -16,8 +16,8 @@ import pytest
 from admin_api import an_office, asking, bearing
 from dead_lettering import DLQ, dead_letter
 from e2e.test_dlq_command import Shell
+from redrive.database.engine import Database
 from redrive.operations.audit_log import AuditLog
-from redrive.store.database import Database
 from redrive.testing.embedded import EmbeddedBroker
 
 CARD = "4111111111111111"

@@ -15,6 +15,7 @@ from redrive import App, Batch, Message, Retry
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.client import Connection, Properties
+from redrive.database.engine import Database
 from redrive.errors import MigrationPaused, MigrationRefused, PublishError
 from redrive.inspection.embedded import EmbeddedMonitor, read_status
 from redrive.migration.ports import MigrationOptions
@@ -24,7 +25,6 @@ from redrive.operations.operation import OperationKind, OperationRequest
 from redrive.operations.repository import OperationRepository
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import RetryRoute
-from redrive.store.database import Database
 from redrive.topology.definitions import BindingDefinition, Definitions, QueueDefinition
 from simulation.playing import Scenario, World
 from simulation.stores import fresh_database, throw_away

@@ -15,12 +15,12 @@ from redrive.admin.access.roles import Act
 from redrive.admin.authorization import Authorization
 from redrive.admin.queries import QueueView
 from redrive.admin.snapshots import Seen
+from redrive.database.application_tables import RowState
 from redrive.errors import NotDeadLetterQueue, OperationConflict, OperationNotFound, PeekUnsafe, RedriveError
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.browse import GroupBy, Grouping, MessageDetail, MessagePage
 from redrive.operations.operation import ControlRequest, ItemOutcome, Operation, OperationItem, OperationState
 from redrive.operations.peek_allowance import NO_RISK, Risk
-from redrive.store.application_tables import RowState
 from redrive.topology.definitions import Definitions
 from redrive.topology.doctor import Finding, examine
 from redrive.topology.plan import Plan as TopologyPlan

@@ -26,6 +26,8 @@ from redrive.admin.service import Service
 from redrive.admin.snapshots import Snapshots
 from redrive.admin.target import BrokerTarget
 from redrive.app import App
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.operations.audit_log import AuditLog
 from redrive.operations.idempotency_keys import IdempotencyKeys
@@ -34,8 +36,6 @@ from redrive.operations.plan_tokens import PlanTokens
 from redrive.operations.repository import OperationRepository
 from redrive.outbox.repository import OutboxRepository
 from redrive.runtime.clock import Clock, SystemClock
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 _SAMPLE = 30.0  # seconds between two looks at the depths
 _SAMPLES = 240  # of each queue: two hours

@@ -17,15 +17,15 @@ from redrive.cli.health_pages import health_options, serving_health
 from redrive.cli.places import json_option, limit_option, yes_option
 from redrive.cli.printing import as_json, note
 from redrive.cli.sources import load_app
+from redrive.database.application_tables import RowState
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError
 from redrive.integrations.monitoring import outbox_samples
 from redrive.integrations.prometheus import PrometheusObserver, Samples, exposition
 from redrive.outbox.relay import Relay
 from redrive.outbox.repository import OutboxRepository
 from redrive.recovery.durations import brief, duration
-from redrive.store.application_tables import RowState
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 _STATES = {state.name.lower(): state for state in RowState}
 

@@ -17,11 +17,11 @@ from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.app import App
 from redrive.cli.sources import load, load_target, management_option
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.operations.audit_log import AuditLog
 from redrive.operations.peek_allowance import Risk
 from redrive.operations.repository import OperationRepository
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 
 if TYPE_CHECKING:
     from redrive.admin.office import Office

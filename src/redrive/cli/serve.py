@@ -17,8 +17,8 @@ from redrive import environment
 from redrive.admin.access.roles import Principal, Role
 from redrive.cli.places import CommandTarget, target_options
 from redrive.cli.printing import note
+from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError
-from redrive.store.schema import Schema
 
 if TYPE_CHECKING:
     import uvicorn

@@ -18,8 +18,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from redrive import environment
 from redrive.app import App
 from redrive.cli.exits import UNREACHABLE, exit_code, fail
+from redrive.database.connection_errors import explanation, is_outage, problem
 from redrive.errors import ConfigurationError, RedriveError
-from redrive.store.outages import explanation, is_outage, problem
 from redrive.topology import Topology
 from redrive.topology.definitions_json import DefinitionsFile
 from redrive.topology.files import parse_toml, parse_yaml

@@ -30,6 +30,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from redrive.app import App
+from redrive.database.connection_errors import is_outage
 from redrive.errors import (
     BrokerError,
     Closed,
@@ -48,7 +49,6 @@ from redrive.integrations.monitoring import Monitoring
 from redrive.outbox.mode import OutboxMode
 from redrive.recovery.durations import Duration, duration
 from redrive.runtime.publisher import Publisher
-from redrive.store.outages import is_outage
 
 try:
     from fastapi import Depends, FastAPI, Request

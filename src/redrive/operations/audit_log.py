@@ -16,11 +16,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from redrive.database.engine import Database
+from redrive.database.operator_tables import audit_table
 from redrive.deadletters.redaction import redact_text
 from redrive.errors import AuditUnavailable, ConfigurationError
 from redrive.operations.audit_entry import AuditEntry
-from redrive.store.database import Database
-from redrive.store.operator_tables import audit_table
 
 
 class AuditLog:

@@ -20,8 +20,8 @@ from enum import Enum, auto
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from redrive.store.database import Database
-from redrive.store.operator_tables import requests_table
+from redrive.database.engine import Database
+from redrive.database.operator_tables import requests_table
 
 LASTS = timedelta(hours=24)
 _UNANSWERED = timedelta(minutes=1)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import msgspec
 import sqlalchemy as sa
 
+from redrive.database.engine import Database
+from redrive.database.operator_tables import plans_table
 from redrive.operations.operation import OperationRequest
-from redrive.store.database import Database
-from redrive.store.operator_tables import plans_table
 
 LASTS = timedelta(minutes=15)
 

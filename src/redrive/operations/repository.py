@@ -22,6 +22,9 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from redrive.database.bulk_insert import insert_rows
+from redrive.database.engine import Database
+from redrive.database.operator_tables import is_running, items_table, operations_table
 from redrive.deadletters.redaction import redact_text
 from redrive.errors import ConfigurationError, OperationConflict, OperationNotFound
 from redrive.operations.operation import (
@@ -33,9 +36,6 @@ from redrive.operations.operation import (
     OperationRequest,
     OperationState,
 )
-from redrive.store.bulk import insert_rows
-from redrive.store.database import Database
-from redrive.store.operator_tables import is_running, items_table, operations_table
 
 _MOST_FOUND = 20  # of what begins alike: more is no answer
 _CHUNK = 10_000  # rows

@@ -16,8 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from redrive.store.application_tables import InboxNames, inbox_table
-from redrive.store.database import Database
+from redrive.database.application_tables import InboxNames, inbox_table
+from redrive.database.engine import Database
 
 
 class Inbox:

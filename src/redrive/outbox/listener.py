@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from typing import Self
 
-from redrive.store.database import Database
+from redrive.database.engine import Database
 
 log = logging.getLogger("redrive.store")
 

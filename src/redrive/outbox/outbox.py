@@ -24,13 +24,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
+from redrive.database.application_tables import OutboxNames, outbox_table
 from redrive.errors import ConfigurationError
 from redrive.outbox.envelope import Envelope
 from redrive.outbox.mode import OutboxMode
 from redrive.runtime.codecs import Codecs
 from redrive.runtime.message import current_message
 from redrive.runtime.publisher import uuid7
-from redrive.store.application_tables import OutboxNames, outbox_table
 from redrive.topology.declared import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
 

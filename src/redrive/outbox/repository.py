@@ -31,6 +31,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from redrive.database.application_tables import RowState
+from redrive.database.engine import Database
+from redrive.database.types import storable
 from redrive.outbox.rows import (
     OutboxRow,
     any_text,
@@ -41,9 +44,6 @@ from redrive.outbox.rows import (
     shown_moment,
     shown_row,
 )
-from redrive.store.application_tables import RowState
-from redrive.store.columns import storable
-from redrive.store.database import Database
 
 _MOST_ERROR = 1000
 _MOST_ATTEMPTS = 1_000_000_000

@@ -21,8 +21,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from redrive.database.types import storable
 from redrive.errors import EncodingError
-from redrive.store.columns import storable
 from redrive.wire.properties import PERSISTENT, Properties
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

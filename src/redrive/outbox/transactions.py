@@ -29,10 +29,10 @@ from sqlalchemy.exc import InvalidRequestError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
+from redrive.database.connection_errors import is_outage
+from redrive.database.engine import Database
 from redrive.outbox.inbox import Inbox
 from redrive.runtime.transactions import DatabaseUnavailable
-from redrive.store.database import Database
-from redrive.store.outages import is_outage
 
 SESSION_TYPES: tuple[type, ...] = (AsyncSession, Session)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from redrive.client import Connection
 from redrive.client.browser import QueueBrowser
 from redrive.client.publisher import AnyPublish
+from redrive.database.engine import Database
 from redrive.operations.actions import DiscardAction, RedriveAction
 from redrive.operations.archive import Archive
 from redrive.operations.dlq_adapter import DlqAdapter
@@ -29,7 +30,6 @@ from redrive.operations.repository import OperationRepository
 from redrive.operations.runner import OperationRunner
 from redrive.protocol.messages import Delivery
 from redrive.runtime.clock import SystemClock
-from redrive.store.database import Database
 
 DLQ = "orders.dlq"
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from redrive.broker.shared import SharedBroker
 from redrive.client import Connection
-from redrive.store.database import Database
+from redrive.database.engine import Database
 from redrive.testing.processes import ServerFailed, ServerProcess, tail
 
 ROOT = Path(__file__).parent.parent.parent.parent

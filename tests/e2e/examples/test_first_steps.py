@@ -22,7 +22,7 @@ from PIL import Image
 
 from e2e.examples.stacks import ROOT, Stack
 from examples.video import clips
-from redrive.store.database import Database
+from redrive.database.engine import Database
 from redrive.testing.ports import free_port
 from topology_systems import SYSTEMS
 

@@ -36,11 +36,11 @@ from examples.nfe.nota import Nota
 from examples.nfe.settings import Settings, settings_of
 from examples.nfe.storage import XmlStorage
 from redrive.client import Connection, Delivery, Properties
+from redrive.database.application_tables import RowState
+from redrive.database.engine import Database
 from redrive.errors import ConfigurationError
 from redrive.inspection import inspect_broker
 from redrive.outbox.mode import OutboxMode
-from redrive.store.application_tables import RowState
-from redrive.store.database import Database
 from redrive.testing.ports import free_port
 from redrive.topology import Server, expand
 from redrive.topology.plan import Action, make_plan

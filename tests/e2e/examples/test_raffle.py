@@ -27,9 +27,9 @@ from examples.raffle import settings
 from examples.raffle.users import Row, User, metadata
 from redrive import App
 from redrive.client import Connection, Delivery, Properties
+from redrive.database.engine import Database
 from redrive.errors import ConfigurationError, PreconditionFailed
 from redrive.runtime.events import DeliveryOutcome
-from redrive.store.database import Database
 from redrive.testing import RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker
 from redrive.testing.ports import free_port

@@ -254,7 +254,7 @@ def test_db_sql_speaks_postgresql_too_with_the_trigger_that_wakes_the_relay() ->
 
 def test_a_table_name_that_is_none_is_not_printed() -> None:
     Path("odd.py").write_text(
-        "from redrive import App\nfrom redrive.store.application_tables import OutboxNames\n"
+        "from redrive import App\nfrom redrive.database.application_tables import OutboxNames\n"
         "app = App('odd', database='sqlite:///odd.db', outbox=OutboxNames('a; drop'))\n"
     )
     result = redrive("db", "sql", "odd:app")

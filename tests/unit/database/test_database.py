@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from redrive.database import engine as databases
+from redrive.database.engine import Database
 from redrive.errors import ConfigurationError, DatabaseUnavailable
-from redrive.store import database as databases
-from redrive.store.database import Database
 
 
 def test_threads_that_come_together_get_the_same_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

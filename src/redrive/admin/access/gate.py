@@ -26,9 +26,9 @@ from redrive.admin.access.sessions import Sessions
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.throttle import Throttle
 from redrive.admin.access.tokens import Tokens
+from redrive.database.engine import Database
 from redrive.errors import Refused, RoleTooLow, TooManyAttempts
 from redrive.runtime.clock import Clock, SystemClock
-from redrive.store.database import Database
 
 T = TypeVar("T")
 

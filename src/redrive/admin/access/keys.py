@@ -22,12 +22,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from redrive.admin.access.roles import ALL_QUEUES, Principal, Role
 from redrive.admin.access.secret import digest_of, is_secret, new_secret
+from redrive.database.engine import Database
+from redrive.database.operator_tables import keys_table, sessions_table
 from redrive.errors import ConfigurationError, KeyNotFound, Refused
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.audit_log import AuditLog
 from redrive.runtime.clock import Clock
-from redrive.store.database import Database
-from redrive.store.operator_tables import keys_table, sessions_table
 from redrive.text import printable
 
 PREFIX = "rdk_"

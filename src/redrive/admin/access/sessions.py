@@ -19,9 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from redrive.admin.access.roles import BY_SESSION, Principal, Role
 from redrive.admin.access.secret import digest_of, is_secret, new_secret
+from redrive.database.engine import Database
+from redrive.database.operator_tables import keys_table, sessions_table
 from redrive.runtime.clock import Clock
-from redrive.store.database import Database
-from redrive.store.operator_tables import keys_table, sessions_table
 
 IDLE = timedelta(hours=8)
 LONGEST = timedelta(hours=24)

@@ -31,11 +31,11 @@ from redrive.admin.executor.recovery import owner_name
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.broker.shared import SharedBroker
+from redrive.database.engine import Database
 from redrive.errors import Closed, RedriveError
 from redrive.operations.audit_log import AuditLog
 from redrive.operations.operation import Operation
 from redrive.operations.repository import OperationRepository
-from redrive.store.database import Database
 
 log = logging.getLogger("redrive.admin")
 

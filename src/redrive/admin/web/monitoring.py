@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from redrive.admin.desk import Desk
 from redrive.admin.office import Office
 from redrive.admin.web.identity import At, office_of
-from redrive.store.database import Database
+from redrive.database.engine import Database
 
 router = APIRouter(include_in_schema=False)
 

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from redrive.admin.web.kinds import TYPE
+from redrive.database.connection_errors import problem as database_problem
 from redrive.errors import (
     AuditUnavailable,
     BrokerError,
@@ -47,7 +48,6 @@ from redrive.errors import (
     TransformFailed,
     name_of,
 )
-from redrive.store.outages import problem as database_problem
 from redrive.text import printable
 
 MEDIA_TYPE = "application/problem+json"

@@ -23,9 +23,9 @@ from redrive.admin.access.secret import new_secret
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.throttle import CEILING, FREE
 from redrive.admin.access.tokens import TokenPolicy
+from redrive.database.engine import Database
+from redrive.database.schema import Schema
 from redrive.errors import CannotTell, NoRole, Refused, RoleTooLow, TooManyAttempts
-from redrive.store.database import Database
-from redrive.store.schema import Schema
 from redrive.testing import free_port
 
 SECRET = "correct horse battery staple, and then some"

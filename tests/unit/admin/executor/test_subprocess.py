@@ -11,9 +11,9 @@ from redrive.admin.executor.recovery import owner_name, process_is_gone
 from redrive.admin.executor.subprocess import SubprocessExecutor, WorkerConfig
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
+from redrive.database.engine import Database
 from redrive.errors import Closed, ConnectionFailed, RedriveError
 from redrive.operations.operation import OperationState
-from redrive.store.database import Database
 
 NOWHERE = "amqp://127.0.0.1:1/"
 MARK = "server:mark"

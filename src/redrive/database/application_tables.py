@@ -17,8 +17,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from redrive.database.types import BIG_INTEGER, partial_index
 from redrive.errors import ConfigurationError
-from redrive.store.columns import BIG_INTEGER, partial_index
 from redrive.text import did_you_mean
 
 _MOMENT = sa.DateTime(timezone=True)

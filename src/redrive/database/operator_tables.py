@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from redrive.database.types import BIG_INTEGER, StringList, UtcDateTime, partial_index
 from redrive.operations.operation import OperationState
-from redrive.store.columns import BIG_INTEGER, Moment, Words, partial_index
 
 _NAME = 255  # characters of an id, of a queue, of a person
 _SENTENCE = 1_000
@@ -22,10 +22,10 @@ def operations_table(metadata: sa.MetaData) -> sa.Table:
     table = sa.Table(
         "redrive_operations",
         metadata,
-        sa.Column("id", Words(_NAME), primary_key=True),
-        sa.Column("queue", Words(_NAME), nullable=False),
+        sa.Column("id", StringList(_NAME), primary_key=True),
+        sa.Column("queue", StringList(_NAME), nullable=False),
         sa.Column("asked", sa.Text, nullable=False),  # the order
-        sa.Column("created_at", Moment, nullable=False),
+        sa.Column("created_at", UtcDateTime, nullable=False),
         sa.Column("state", sa.String(32), nullable=False),
         sa.Column("planned", BIG_INTEGER),
         sa.Column("moved", BIG_INTEGER, nullable=False),
@@ -35,11 +35,11 @@ def operations_table(metadata: sa.MetaData) -> sa.Table:
         sa.Column("possibly_duplicated", BIG_INTEGER, nullable=False, server_default=sa.text("0")),
         sa.Column("scope", BIG_INTEGER),
         sa.Column("step", sa.Integer, nullable=False),
-        sa.Column("started_at", Moment),
-        sa.Column("beat_at", Moment),
-        sa.Column("ended_at", Moment),
-        sa.Column("owner", Words(_NAME), nullable=False),
-        sa.Column("note", Words(_NOTE), nullable=False),
+        sa.Column("started_at", UtcDateTime),
+        sa.Column("beat_at", UtcDateTime),
+        sa.Column("ended_at", UtcDateTime),
+        sa.Column("owner", StringList(_NAME), nullable=False),
+        sa.Column("note", StringList(_NOTE), nullable=False),
         sa.Column("wanted_state", sa.String(32)),
         sa.Column("wanted_rate", sa.Double),
     )
@@ -61,14 +61,14 @@ def items_table(metadata: sa.MetaData) -> sa.Table:
         metadata,
         sa.Column("number", BIG_INTEGER, primary_key=True, autoincrement=True),
         sa.Column(
-            "operation", Words(_NAME), sa.ForeignKey("redrive_operations.id", ondelete="CASCADE"), nullable=False
+            "operation", StringList(_NAME), sa.ForeignKey("redrive_operations.id", ondelete="CASCADE"), nullable=False
         ),
-        sa.Column("id", Words(_SENTENCE), nullable=False),
+        sa.Column("id", StringList(_SENTENCE), nullable=False),
         sa.Column("outcome", sa.String(32), nullable=False),
-        sa.Column("at", Moment, nullable=False),
-        sa.Column("message_id", Words(_SENTENCE)),
-        sa.Column("why", Words(_SENTENCE), nullable=False),
-        sa.Column("destination", Words(_SENTENCE), nullable=False),
+        sa.Column("at", UtcDateTime, nullable=False),
+        sa.Column("message_id", StringList(_SENTENCE)),
+        sa.Column("why", StringList(_SENTENCE), nullable=False),
+        sa.Column("destination", StringList(_SENTENCE), nullable=False),
     )
     sa.Index(f"{table.name}_order", table.c.operation, table.c.number)
     sa.Index(f"{table.name}_outcome", table.c.operation, table.c.outcome, table.c.number)
@@ -81,16 +81,16 @@ def audit_table(metadata: sa.MetaData) -> sa.Table:
         "redrive_audit",
         metadata,
         sa.Column("number", BIG_INTEGER, primary_key=True, autoincrement=True),
-        sa.Column("at", Moment, nullable=False),
-        sa.Column("who", Words(_NAME), nullable=False),
-        sa.Column("action", Words(_NAME), nullable=False),
-        sa.Column("queue", Words(_NAME), nullable=False),
+        sa.Column("at", UtcDateTime, nullable=False),
+        sa.Column("who", StringList(_NAME), nullable=False),
+        sa.Column("action", StringList(_NAME), nullable=False),
+        sa.Column("queue", StringList(_NAME), nullable=False),
         sa.Column("allowed", sa.Boolean, nullable=False),
-        sa.Column("operation", Words(_NAME), nullable=False),
-        sa.Column("filter", Words(_NOTE), nullable=False),
+        sa.Column("operation", StringList(_NAME), nullable=False),
+        sa.Column("filter", StringList(_NOTE), nullable=False),
         sa.Column("counts", sa.Text, nullable=False),  # JSON
-        sa.Column("reason", Words(_NOTE), nullable=False),
-        sa.Column("detail", Words(_NOTE), nullable=False),
+        sa.Column("reason", StringList(_NOTE), nullable=False),
+        sa.Column("detail", StringList(_NOTE), nullable=False),
     )
     sa.Index(f"{table.name}_queue", table.c.queue, table.c.number)
     sa.Index(f"{table.name}_who", table.c.who, table.c.number)
@@ -107,14 +107,14 @@ def keys_table(metadata: sa.MetaData) -> sa.Table:
         metadata,
         sa.Column("id", sa.String(32), primary_key=True),
         sa.Column("digest", sa.String(64), nullable=False),  # SHA-256 of the secret, which is random and long
-        sa.Column("name", Words(_NAME), nullable=False),
+        sa.Column("name", StringList(_NAME), nullable=False),
         sa.Column("role", sa.String(32), nullable=False),
         sa.Column("queues", sa.Text, nullable=False),  # patterns, as JSON
-        sa.Column("created_at", Moment, nullable=False),
-        sa.Column("created_by", Words(_NAME), nullable=False),
-        sa.Column("expires_at", Moment),
-        sa.Column("revoked_at", Moment),
-        sa.Column("used_at", Moment),
+        sa.Column("created_at", UtcDateTime, nullable=False),
+        sa.Column("created_by", StringList(_NAME), nullable=False),
+        sa.Column("expires_at", UtcDateTime),
+        sa.Column("revoked_at", UtcDateTime),
+        sa.Column("used_at", UtcDateTime),
     )
 
 
@@ -125,13 +125,13 @@ def sessions_table(metadata: sa.MetaData) -> sa.Table:
         metadata,
         sa.Column("digest", sa.String(64), primary_key=True),  # of the cookie, or of the link
         sa.Column("kind", sa.String(16), nullable=False),
-        sa.Column("who", Words(_NAME), nullable=False),
+        sa.Column("who", StringList(_NAME), nullable=False),
         sa.Column("role", sa.String(32), nullable=False),
         sa.Column("queues", sa.Text, nullable=False),
         sa.Column("key", sa.String(32)),  # with which it was opened: it ends when that is revoked
-        sa.Column("created_at", Moment, nullable=False),
-        sa.Column("seen_at", Moment, nullable=False),
-        sa.Column("expires_at", Moment, nullable=False),
+        sa.Column("created_at", UtcDateTime, nullable=False),
+        sa.Column("seen_at", UtcDateTime, nullable=False),
+        sa.Column("expires_at", UtcDateTime, nullable=False),
     )
     sa.Index(f"{table.name}_expires", table.c.expires_at)
     return table
@@ -143,11 +143,11 @@ def plans_table(metadata: sa.MetaData) -> sa.Table:
         "redrive_plans",
         metadata,
         sa.Column("token", sa.String(64), primary_key=True),
-        sa.Column("queue", Words(_NAME), nullable=False),
-        sa.Column("who", Words(_NAME), nullable=False),
+        sa.Column("queue", StringList(_NAME), nullable=False),
+        sa.Column("who", StringList(_NAME), nullable=False),
         sa.Column("asked", sa.Text, nullable=False),  # the order, as JSON
         sa.Column("eligible", BIG_INTEGER, nullable=False),
-        sa.Column("expires_at", Moment, nullable=False),
+        sa.Column("expires_at", UtcDateTime, nullable=False),
     )
     sa.Index(f"{table.name}_expires", table.c.expires_at)
     return table
@@ -158,14 +158,14 @@ def requests_table(metadata: sa.MetaData) -> sa.Table:
     table = sa.Table(
         "redrive_requests",
         metadata,
-        sa.Column("who", Words(_NAME), primary_key=True),
+        sa.Column("who", StringList(_NAME), primary_key=True),
         sa.Column("key", sa.String(255), primary_key=True),
         sa.Column("digest", sa.String(64), nullable=False),  # of method, path and body
         sa.Column("status", sa.SmallInteger),  # NULL: it is still being answered, or its server died over it
         sa.Column("answer", sa.Text),
-        sa.Column("location", Words(_SENTENCE)),
-        sa.Column("at", Moment, nullable=False),
-        sa.Column("expires_at", Moment, nullable=False),
+        sa.Column("location", StringList(_SENTENCE)),
+        sa.Column("at", UtcDateTime, nullable=False),
+        sa.Column("expires_at", UtcDateTime, nullable=False),
     )
     sa.Index(f"{table.name}_expires", table.c.expires_at)
     return table

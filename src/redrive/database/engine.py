@@ -31,8 +31,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from redrive.database.connection_errors import Outages, explanation
 from redrive.errors import ConfigurationError
-from redrive.store.outages import Outages, explanation
 
 _AUTOCOMMIT = "AUTOCOMMIT"
 _BUSY = 30  # seconds that a writer waits for another

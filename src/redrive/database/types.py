@@ -1,10 +1,10 @@
 """Types of columns, and indexes, that mean the same on SQLite and on PostgreSQL.
 
-SQLite keeps no time zone, and PostgreSQL answers in that of the session: a `Moment` goes in and comes out in UTC.
+SQLite keeps no time zone, and PostgreSQL answers in that of the session: a `UtcDateTime` goes in and comes out in UTC.
 
 Names, ids and errors come from brokers and from messages of anybody, and hold what a database refuses: NUL (PostgreSQL
 has no such character) and bytes that are no UTF-8 (which Redrive carries as surrogate escapes). A record must not fail
-for that, so a `Words` column writes them as `\\x00` and `\\udcff`, and cuts what is too long.
+for that, so a `StringList` column writes them as `\\x00` and `\\udcff`, and cuts what is too long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 BIG_INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
-class Moment(sa.TypeDecorator[datetime]):
+class UtcDateTime(sa.TypeDecorator[datetime]):
     impl = sa.DateTime(timezone=True)
     cache_ok = True
 
@@ -36,7 +36,7 @@ class Moment(sa.TypeDecorator[datetime]):
         return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
-class Words(sa.TypeDecorator[str]):
+class StringList(sa.TypeDecorator[str]):
     """Text of at most so many characters, whatever they are."""
 
     impl = sa.Text

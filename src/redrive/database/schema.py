@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from redrive.errors import ConfigurationError
-from redrive.operations.audit_log import append_only_statements
-from redrive.store.application_tables import InboxNames, OutboxNames, inbox_table, outbox_table
-from redrive.store.database import Database
-from redrive.store.operator_tables import (
+from redrive.database.application_tables import InboxNames, OutboxNames, inbox_table, outbox_table
+from redrive.database.engine import Database
+from redrive.database.operator_tables import (
     audit_table,
     items_table,
     keys_table,
@@ -25,6 +23,8 @@ from redrive.store.operator_tables import (
     requests_table,
     sessions_table,
 )
+from redrive.errors import ConfigurationError
+from redrive.operations.audit_log import append_only_statements
 
 if TYPE_CHECKING:  # whoever works with the tables needs no Alembic, and it takes its time to load
     from alembic.operations import Operations
