@@ -40,7 +40,7 @@ from redrive.operations.dlq_adapter import DlqAdapter
 from redrive.operations.operation import Operation, OperationKind, OperationRequest, OperationState
 from redrive.operations.repository import OperationRepository
 from redrive.operations.runner import OperationRunner
-from redrive.runtime.clock import SystemClock
+from redrive.worker.clock import SystemClock
 
 DLQ, SOURCE = "orders.dlq", "orders"
 PREFETCH = 1000  # the shovel's own

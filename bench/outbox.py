@@ -37,7 +37,7 @@ from redrive.app import App
 from redrive.client import Connection
 from redrive.outbox.relay import Relay
 from redrive.outbox.repository import OutboxRepository
-from redrive.runtime.events import DeliverySettled, Observer
+from redrive.worker.events import DeliverySettled, Observer
 
 QUEUE = "events"
 BATCH = 500  # rows of one claim

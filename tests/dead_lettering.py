@@ -29,7 +29,7 @@ from redrive.operations.operation import (
 from redrive.operations.repository import OperationRepository
 from redrive.operations.runner import OperationRunner
 from redrive.protocol.messages import Delivery
-from redrive.runtime.clock import Clock, SystemClock
+from redrive.worker.clock import Clock, SystemClock
 
 DLQ = "orders.dlq"
 SOURCE = "orders"

@@ -1,4 +1,4 @@
-"""The time of `redrive.runtime.clock`, moved by hand."""
+"""The time of `redrive.worker.clock`, moved by hand."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ from redrive.outbox.outbox import OutboxPolicy
 from redrive.recovery.breaker import BreakerPolicy
 from redrive.recovery.history import FOREIGN, HeaderNames
 from redrive.recovery.retry import Exponential, Retry
-from redrive.runtime.consumer_spec import BatchSpec, ConsumerSpec
-from redrive.runtime.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
-from redrive.runtime.transactions import InboxPolicy
 from redrive.topology import Exchange, Naming, Queue
 from redrive.topology.doctor import RULES
+from redrive.worker.consumer_spec import BatchSpec, ConsumerSpec
+from redrive.worker.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
+from redrive.worker.transactions import InboxPolicy
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "reference"

@@ -27,7 +27,7 @@ from examples.errorfilter.gateway import Gateway
 from examples.errorfilter.messages import Charge, Receipt
 from examples.errorfilter.records import RECEIPTS, metadata
 from redrive import App, Naming
-from redrive.runtime.transactions import InboxPolicy
+from redrive.worker.transactions import InboxPolicy
 
 everywhere = settings.FILTER
 for_receipts = replace(everywhere, non_retryable=(*everywhere.non_retryable, NotFoundException), exponential=False)

@@ -33,7 +33,7 @@ from redrive import App, Naming, Park, Retry
 from redrive.database.application_tables import InboxNames, OutboxNames
 from redrive.outbox.mode import OutboxMode
 from redrive.outbox.outbox import OutboxPolicy
-from redrive.runtime.transactions import InboxPolicy
+from redrive.worker.transactions import InboxPolicy
 
 log = logging.getLogger("sagnus.nfe")
 

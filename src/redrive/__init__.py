@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from redrive.recovery.handler_signals import Discard, Park, RetryLater, Snooze
     from redrive.recovery.retry import Exponential, Retry
     from redrive.router import Router
-    from redrive.runtime.batch import Batch
-    from redrive.runtime.message import Message
-    from redrive.runtime.publisher import Publisher
     from redrive.topology import Exchange, Naming, Queue, Topology
+    from redrive.worker.batch import Batch
+    from redrive.worker.message import Message
+    from redrive.worker.publisher import Publisher
 
 __version__ = "0.1.0.dev0"
 
@@ -29,15 +29,15 @@ __version__ = "0.1.0.dev0"
 # load the client, and the other way round.
 _HOMES = {
     "App": "redrive.app",
-    "Batch": "redrive.runtime.batch",
+    "Batch": "redrive.worker.batch",
     "BreakerPolicy": "redrive.recovery.breaker",
     "Discard": "redrive.recovery.handler_signals",
     "Exchange": "redrive.topology",
     "Exponential": "redrive.recovery.retry",
-    "Message": "redrive.runtime.message",
+    "Message": "redrive.worker.message",
     "Naming": "redrive.topology",
     "Park": "redrive.recovery.handler_signals",
-    "Publisher": "redrive.runtime.publisher",
+    "Publisher": "redrive.worker.publisher",
     "Queue": "redrive.topology",
     "Retry": "redrive.recovery.retry",
     "RetryLater": "redrive.recovery.handler_signals",

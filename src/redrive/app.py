@@ -46,16 +46,16 @@ from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
 from redrive.router import F, Router
-from redrive.runtime.clock import Clock, SystemClock
-from redrive.runtime.codecs import Codec, Codecs
-from redrive.runtime.consumer_spec import ConsumerSpec
-from redrive.runtime.events import Observer
-from redrive.runtime.periodic import tidying
-from redrive.runtime.publisher import Publisher, PublishHook, nothing_around
-from redrive.runtime.topology_apply import insist, provision
 from redrive.topology import Naming, QueueType, Server, Topology, expand
 from redrive.topology.naming import fill
 from redrive.topology.plan import make_plan
+from redrive.worker.clock import Clock, SystemClock
+from redrive.worker.codecs import Codec, Codecs
+from redrive.worker.consumer_spec import ConsumerSpec
+from redrive.worker.events import Observer
+from redrive.worker.periodic import tidying
+from redrive.worker.publisher import Publisher, PublishHook, nothing_around
+from redrive.worker.topology_apply import insist, provision
 
 log = logging.getLogger("redrive")
 

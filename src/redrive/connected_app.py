@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from redrive.client import Connection, LinkState
 from redrive.errors import NotFound
 from redrive.outbox.transactions import SESSION_TYPES, StoreTransactions
-from redrive.runtime.consumer_spec import ConsumerSpec
-from redrive.runtime.events import ConnectionChanged, Observers
-from redrive.runtime.publisher import Publisher
-from redrive.runtime.worker import Worker, WorkerContext
 from redrive.topology import Server
 from redrive.topology.expansion import Expanded
+from redrive.worker.consumer_spec import ConsumerSpec
+from redrive.worker.events import ConnectionChanged, Observers
+from redrive.worker.publisher import Publisher
+from redrive.worker.worker import Worker, WorkerContext
 
 if TYPE_CHECKING:
     from redrive.app import App

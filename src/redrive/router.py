@@ -22,10 +22,10 @@ from typing import Any, TypeVar
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
-from redrive.runtime.consumer_spec import BatchSpec, ConsumerSpec, Middleware
 from redrive.text import did_you_mean
 from redrive.topology.declared import Bind, Exchange, Queue
 from redrive.topology.definitions import BindingDefinition
+from redrive.worker.consumer_spec import BatchSpec, ConsumerSpec, Middleware
 
 F = TypeVar("F", bound=Callable[..., Any])
 

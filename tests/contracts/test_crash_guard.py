@@ -25,9 +25,9 @@ from redrive.errors import ConnectionLost
 from redrive.recovery.admission import ALONE, Mark
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.history import HeaderNames
-from redrive.runtime import quarantine
-from redrive.runtime.events import DeliveryOutcome
 from redrive.testing import Endpoint
+from redrive.worker import quarantine
+from redrive.worker.events import DeliveryOutcome
 from working import Watcher, depth, take, working
 
 ORDERS = 60

@@ -56,9 +56,9 @@ from redrive.operations.operation import (
 )
 from redrive.operations.pipeline import UNDER_WAY
 from redrive.recovery.retry import Retry
-from redrive.runtime.clock import SystemClock
 from redrive.topology import Queue, Server, Topology, expand
 from redrive.topology.peeking import PeekSafety
+from redrive.worker.clock import SystemClock
 
 
 @pytest.fixture

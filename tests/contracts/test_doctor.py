@@ -16,11 +16,11 @@ from redrive.client import Connection
 from redrive.inspection.management import Management
 from redrive.inspection.passive import probe, server_of
 from redrive.recovery.retry import Retry, RetryRoute
-from redrive.runtime.topology_apply import declare
 from redrive.testing import Endpoint, RabbitMQ
 from redrive.topology import Exchange, Queue, QueueType, Topology, expand
 from redrive.topology.doctor import RULES, Finding, examine
 from redrive.topology.snapshot import BrokerSnapshot
+from redrive.worker.topology_apply import declare
 from servers import open_directory, rabbitmq_root
 
 pytestmark = pytest.mark.rabbitmq

@@ -27,10 +27,10 @@ from redrive.integrations.prometheus import PrometheusObserver, exposition
 from redrive.outbox.inbox import Inbox
 from redrive.outbox.repository import OutboxRepository
 from redrive.outbox.transactions import StoreTransactions
-from redrive.runtime.events import DeliveryOutcome
-from redrive.runtime.transactions import InboxPolicy
 from redrive.testing.broker import ThreadedBroker
 from redrive.wire.properties import Properties
+from redrive.worker.events import DeliveryOutcome
+from redrive.worker.transactions import InboxPolicy
 from working import depth, take, working
 
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("n", sa.Integer), sa.Column("who", sa.String(20)))

@@ -20,8 +20,8 @@ from redrive.errors import ConfigurationError
 from redrive.inspection import connect
 from redrive.outbox.outbox import OutboxPolicy
 from redrive.outbox.repository import OutboxRepository
-from redrive.runtime.events import DeliveryOutcome
 from redrive.testing.broker import ThreadedBroker
+from redrive.worker.events import DeliveryOutcome
 from working import Watcher, take
 
 NOBODY = "amqp://127.0.0.1:1/"  # the RabbitMQ that is not needed

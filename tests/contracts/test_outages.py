@@ -27,9 +27,9 @@ from redrive.database.engine import Database
 from redrive.integrations.fastapi import Transaction, explain_errors, lifespan
 from redrive.integrations.http import HealthServer
 from redrive.integrations.monitoring import Monitoring
-from redrive.runtime.events import ConnectionChanged, DeliveryOutcome, Observer
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker
+from redrive.worker.events import ConnectionChanged, DeliveryOutcome, Observer
 from servers import open_directory
 from tests.support.postgres import Postgres
 from tests.support.proxy import FaultProxy

@@ -15,7 +15,7 @@ from redrive import App, Batch, BreakerPolicy, Discard, Message, Park, Publisher
 from redrive.client import Connection, Properties
 from redrive.connected_app import ConnectedApp
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.events import DeliveryOutcome
+from redrive.worker.events import DeliveryOutcome
 from working import depth, take, working
 
 
@@ -410,7 +410,7 @@ async def test_a_message_whose_failure_cannot_be_settled_is_prepared_again(
     @app.batch_consumer("orders", size=1, timeout="10s", retry=SHORT, prepare=prepare)
     async def handle(orders: list[Order]) -> None: ...
 
-    monkeypatch.setattr("redrive.runtime.pipeline.describe", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("redrive.worker.pipeline.describe", lambda *_, **__: 1 / 0)
     async with working(app) as (_, watcher):
         await publish_orders(app, 1)
         await watcher.seen(DeliveryOutcome.DONE, 1)

@@ -10,8 +10,8 @@ from redrive import App, Batch, Message, Retry
 from redrive.client import Properties
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import Exponential
-from redrive.runtime.events import DeliveryOutcome
 from redrive.topology import Queue
+from redrive.worker.events import DeliveryOutcome
 from topology_systems import system
 from working import depth, take, working
 

@@ -12,10 +12,10 @@ from redrive.errors import NotFound, TopologyConflict, TopologyMissing
 from redrive.inspection import inspect_broker
 from redrive.inspection.passive import probe, server_of
 from redrive.recovery.retry import Retry, RetryRoute
-from redrive.runtime.topology_apply import provision
 from redrive.testing import Endpoint
 from redrive.topology import Definitions, Exchange, ExchangeDefinition, Queue, QueueDefinition, Topology, expand, ladder
 from redrive.topology.plan import Action, Difference, Plan, make_plan
+from redrive.worker.topology_apply import provision
 from topology_systems import SYSTEMS, orders, routes, system
 
 

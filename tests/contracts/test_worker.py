@@ -15,7 +15,7 @@ from redrive.errors import ConfigurationError
 from redrive.inspection.passive import server_of
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import RetryRoute
-from redrive.runtime.events import BreakerChanged, DeliveryOutcome, Observer
+from redrive.worker.events import BreakerChanged, DeliveryOutcome, Observer
 from working import Watcher, depth, take, working
 
 

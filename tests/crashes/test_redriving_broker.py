@@ -25,9 +25,9 @@ from redrive.operations.control import OperationControl
 from redrive.operations.operation import ItemOutcome, Operation, OperationRequest, OperationState
 from redrive.operations.pipeline import UNDER_WAY, WINDOW
 from redrive.operations.repository import OperationRepository
-from redrive.runtime.clock import SystemClock
 from redrive.testing import RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker
+from redrive.worker.clock import SystemClock
 
 Node = RabbitMQ | EmbeddedBroker
 

@@ -2,7 +2,7 @@
 
 First nobody dies, and the side effects are counted. Then, for each of them, a process dies just before it (the program
 is `programs/dying_store.py`), and another one takes over. Every order is booked once, whatever happened; the broker
-may have a message twice, where `redrive.outbox.relay` and `redrive.runtime.transactions` say so:
+may have a message twice, where `redrive.outbox.relay` and `redrive.worker.transactions` say so:
 
     dies before          what has happened                     what follows
     write, add, commit   nothing                               the API is asked again

@@ -2,7 +2,7 @@
 
 First nobody dies, and the side effects are counted. Then, for each of them, a worker dies just before it (the program
 is `programs/dying_worker.py`), and another one takes over. Nothing is lost, attempts are counted right, and there are
-duplicates only where `redrive.runtime.settlement` states them:
+duplicates only where `redrive.worker.settlement` states them:
 
     dies before   what has happened              what follows
     prepare       nothing                        prepared again

@@ -18,7 +18,7 @@ from redrive.admin.access.roles import Role
 from redrive.database.engine import Database
 from redrive.database.schema import Schema
 from redrive.errors import Refused
-from redrive.runtime.clock import SystemClock
+from redrive.worker.clock import SystemClock
 
 KEY = re.compile(r"rdk_([0-9A-Za-z]{12})_[0-9A-Za-z]{43}\n")
 

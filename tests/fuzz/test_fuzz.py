@@ -23,10 +23,10 @@ from redrive.deadletters.search import Query
 from redrive.errors import ConfigurationError, RemoteProtocolError
 from redrive.protocol.connection import AmqpConnection
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
-from redrive.runtime.settlement import VerdictExecutor
 from redrive.wire.frames import BODY, METHOD
 from redrive.wire.method import Sender
 from redrive.wire.methods.queue import QueueDeclare
+from redrive.worker.settlement import VerdictExecutor
 from tests.support.connection_pair import frame
 
 

@@ -8,8 +8,8 @@ import pytest
 from redrive import App, Batch, BreakerPolicy, Retry, Router
 from redrive.errors import ConfigurationError
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.consumer_spec import ConsumerSpec
 from redrive.topology import Queue, Server, dead_ends, expand
+from redrive.worker.consumer_spec import ConsumerSpec
 
 OFTEN, ONCE = Retry(attempts=11, delay="5s"), Retry(attempts=2, delay="1s")
 

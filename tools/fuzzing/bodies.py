@@ -19,8 +19,8 @@ from fuzzing.targets import Broken, Target
 from redrive.deadletters.body_preview import show
 from redrive.deadletters.redaction import REDACTION
 from redrive.errors import ConfigurationError
-from redrive.runtime.codecs import BodyReader, Codecs, Malformed
 from redrive.wire.properties import Properties
+from redrive.worker.codecs import BodyReader, Codecs, Malformed
 
 LIMIT = 2_000
 _MARGIN = 6  # of an escape that stands for one character

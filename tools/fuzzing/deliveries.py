@@ -57,9 +57,9 @@ from redrive.operations.transforms import ByHand
 from redrive.protocol.messages import Delivery
 from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.events import DeliveryOutcome
 from redrive.testing.broker import ThreadedBroker
 from redrive.testing.rabbitmq import RabbitMQ
+from redrive.worker.events import DeliveryOutcome
 from servers import rabbitmq_root
 from working import working
 

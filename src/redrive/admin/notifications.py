@@ -53,8 +53,8 @@ from urllib.parse import urlsplit
 from redrive.errors import ConfigurationError, NotDelivered
 from redrive.operations.operation import Operation
 from redrive.recovery.backoff import Backoff
-from redrive.runtime.clock import Clock
 from redrive.text import escape_line, one_line, printable
+from redrive.worker.clock import Clock
 
 log = logging.getLogger("redrive.admin")
 

@@ -35,7 +35,7 @@ from redrive.operations.operation import Operation
 from redrive.operations.plan_tokens import PlanTokens
 from redrive.operations.repository import OperationRepository
 from redrive.outbox.repository import OutboxRepository
-from redrive.runtime.clock import Clock, SystemClock
+from redrive.worker.clock import Clock, SystemClock
 
 _SAMPLE = 30.0  # seconds between two looks at the depths
 _SAMPLES = 240  # of each queue: two hours

@@ -55,9 +55,9 @@ from redrive.operations.repository import OperationRepository
 from redrive.operations.selector import MessageSelector, Selected
 from redrive.operations.transforms import Transform, transformed
 from redrive.protocol.messages import Delivery
-from redrive.runtime.clock import Clock, SystemClock
 from redrive.topology.dead_ends import is_named_after
 from redrive.topology.peeking import PeekSafety
+from redrive.worker.clock import Clock, SystemClock
 
 log = logging.getLogger("redrive.admin")
 

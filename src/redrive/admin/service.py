@@ -49,7 +49,7 @@ from redrive.operations.ports import OperationPort
 from redrive.operations.runner import OperationRunner
 from redrive.operations.transforms import Transform
 from redrive.recovery.failure_headers import NAMES
-from redrive.runtime.publisher import uuid7
+from redrive.worker.publisher import uuid7
 
 log = logging.getLogger("redrive.admin")
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import OperationConflict
-from redrive.runtime.clock import Clock
+from redrive.worker.clock import Clock
 
 T = TypeVar("T")
 Key = tuple[str, Hashable]

@@ -12,8 +12,8 @@ from redrive.admin.access.roles import ALL_QUEUES, Role
 from redrive.cli.places import CommandTarget, database_options, json_option, who
 from redrive.cli.printing import ago, as_json, note, table
 from redrive.recovery.durations import duration
-from redrive.runtime.clock import SystemClock
 from redrive.text import one_line
+from redrive.worker.clock import SystemClock
 
 
 @click.group()

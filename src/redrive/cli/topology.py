@@ -23,7 +23,6 @@ from redrive.cli.sources import (
 from redrive.errors import ConfigurationError
 from redrive.inspection.management import Management
 from redrive.recovery.retry import Retry
-from redrive.runtime.topology_apply import provision
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, Naming, Server, expand
 from redrive.topology.definitions_json import DefinitionsFile, hash_password
 from redrive.topology.draw import FORMATS, draw
@@ -31,6 +30,7 @@ from redrive.topology.equipping import as_topology, equip
 from redrive.topology.files import to_toml
 from redrive.topology.plan import Action, Plan, Step, make_plan
 from redrive.topology.snapshot import BrokerSnapshot
+from redrive.worker.topology_apply import provision
 
 _MARKS = {Action.CREATE: "+", Action.UNCHANGED: "=", Action.CONFLICT: "!", Action.UNSEEN: "?", Action.EXTRA: "·"}
 _COLOURS = {Action.CREATE: "green", Action.CONFLICT: "red", Action.UNSEEN: "yellow"}

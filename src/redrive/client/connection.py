@@ -36,9 +36,9 @@ from redrive.errors import (
 )
 from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff
-from redrive.runtime.ports import ConfirmCallback
 from redrive.wire.properties import Properties
 from redrive.wire.values import Table
+from redrive.worker.ports import ConfirmCallback
 
 log = logging.getLogger("redrive.client")
 

@@ -39,9 +39,9 @@ from redrive.client.channel import Channel
 from redrive.errors import ConsumerCancelled, RedriveError
 from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff
-from redrive.runtime.cancellation import ends_task
 from redrive.wire.methods.basic import BasicCancel, BasicCancelOk, BasicConsume, BasicConsumeOk, BasicQos, BasicQosOk
 from redrive.wire.values import FieldValue
+from redrive.worker.cancellation import ends_task
 
 if TYPE_CHECKING:
     from redrive.client.connection import Connection

@@ -38,11 +38,11 @@ from redrive.errors import (
 )
 from redrive.protocol.confirms import ConfirmLedger, Pending
 from redrive.protocol.messages import Incoming
-from redrive.runtime.ports import ConfirmCallback
 from redrive.wire.frames import publish_frame
 from redrive.wire.methods.basic import BasicAck, BasicNack, BasicPublish, BasicReturn
 from redrive.wire.methods.confirm import ConfirmSelect, ConfirmSelectOk
 from redrive.wire.properties import PERSISTENT, Properties
+from redrive.worker.ports import ConfirmCallback
 
 log = logging.getLogger("redrive.client")
 

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
-from redrive.runtime.message import Message
 from redrive.topology import Queue
 from redrive.topology.routing import matches_topic
+from redrive.worker.events import DeliveryOutcome, DeliverySettled, Observer
+from redrive.worker.message import Message
 
 Debt: TypeAlias = "tuple[str, str | None]"  # a queue, and a message's id
 

@@ -26,7 +26,7 @@ from redrive.demo.books import Books
 from redrive.demo.catalogue import Catalogue, enter
 from redrive.errors import PublishError
 from redrive.recovery.retry import Retry
-from redrive.runtime.message import Message
+from redrive.worker.message import Message
 
 AGAIN = Retry(attempts=3, delay="500ms")
 WIDTH, HEIGHT = 96, 64

@@ -48,7 +48,7 @@ from redrive.integrations.logs import LogObserver
 from redrive.integrations.monitoring import Monitoring
 from redrive.outbox.mode import OutboxMode
 from redrive.recovery.durations import Duration, duration
-from redrive.runtime.publisher import Publisher
+from redrive.worker.publisher import Publisher
 
 try:
     from fastapi import Depends, FastAPI, Request

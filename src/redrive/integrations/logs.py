@@ -29,7 +29,8 @@ import msgspec
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import brief, milliseconds
-from redrive.runtime.events import (
+from redrive.text import elide_middle, escape_line, loggable, printable_json
+from redrive.worker.events import (
     BreakerChanged,
     BreakerState,
     ConnectionChanged,
@@ -37,7 +38,6 @@ from redrive.runtime.events import (
     DeliverySettled,
     Observer,
 )
-from redrive.text import elide_middle, escape_line, loggable, printable_json
 
 _MOST_STACK = 16_000  # characters
 

@@ -28,7 +28,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from redrive.runtime.events import (
+from redrive.worker.events import (
     BreakerChanged,
     BreakerState,
     ConnectionChanged,

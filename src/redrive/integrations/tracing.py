@@ -29,8 +29,8 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import INVALID_SPAN, Link, Span, SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
-from redrive.runtime.message import Message
-from redrive.runtime.publisher import PublishHook
+from redrive.worker.message import Message
+from redrive.worker.publisher import PublishHook
 
 Headers = Mapping[str, Any]
 Attributes = dict[str, AttributeValue]

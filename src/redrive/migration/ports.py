@@ -12,9 +12,9 @@ from typing import Protocol, Self, TypeVar
 
 from redrive.errors import RedriveError
 from redrive.protocol.messages import Delivery
-from redrive.runtime.ports import PublisherPort, Subscription
 from redrive.topology.snapshot import BrokerSnapshot
 from redrive.wire.method import Method
+from redrive.worker.ports import PublisherPort, Subscription
 
 M = TypeVar("M", bound=Method)
 

@@ -24,7 +24,7 @@ from redrive.operations.transforms import Transform, transformed
 from redrive.protocol.messages import Delivery
 from redrive.recovery.failure_headers import NAMES
 from redrive.recovery.history import HeaderNames
-from redrive.runtime.clock import Clock
+from redrive.worker.clock import Clock
 
 Decided: TypeAlias = "Sequence[Message | str | None]"  # as `redrive.operations.pipeline.MessageAction` returns it
 

@@ -42,7 +42,7 @@ from urllib.parse import quote
 from redrive.errors import ArchiveError, LetterError
 from redrive.operations.export_format import Exported, decode_letter
 
-log = logging.getLogger("redrive.runtime")
+log = logging.getLogger("redrive.worker")
 
 LONGEST_LINE = 1 << 30  # RabbitMQ takes messages of up to 512 MiB; base64 makes them a third larger
 

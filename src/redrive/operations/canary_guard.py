@@ -9,7 +9,7 @@ from redrive.operations.control import OperationControl
 from redrive.operations.operation import CanarySchedule, OperationState
 from redrive.operations.ports import OperationPort
 from redrive.operations.returns import Counted, Returns
-from redrive.runtime.clock import Clock
+from redrive.worker.clock import Clock
 
 DEFAULT_WAIT = 30.0  # seconds that a canary waits for failures, where nothing else is known
 

@@ -19,7 +19,7 @@ from redrive.errors import RedriveError
 from redrive.operations.operation import ControlRequest, Operation, OperationItem, OperationState
 from redrive.operations.ports import OperationStore
 from redrive.recovery.rate_limiter import RateLimit
-from redrive.runtime.clock import Clock
+from redrive.worker.clock import Clock
 
 log = logging.getLogger("redrive.dlq")
 

@@ -23,7 +23,7 @@ from redrive.operations.ports import BrowsedMessages, Message, OperationPort
 from redrive.operations.returns import Returns
 from redrive.operations.selector import Ignored, MessageSelector, Selected, Skipped
 from redrive.protocol.messages import Delivery
-from redrive.runtime.clock import Clock
+from redrive.worker.clock import Clock
 
 PORTION = 250
 PORTIONS = 3  # in flight

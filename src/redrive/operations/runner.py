@@ -50,8 +50,8 @@ from redrive.operations.ports import BrowsedMessages, OperationPort, OperationSt
 from redrive.operations.reconciliation import Reconciliation, key_of
 from redrive.operations.returns import Returns, Sight
 from redrive.operations.selector import MessageSelector, Route
-from redrive.runtime.clock import Clock
 from redrive.topology.dead_ends import Feeders
+from redrive.worker.clock import Clock
 
 log = logging.getLogger("redrive.dlq")
 

@@ -28,11 +28,11 @@ from redrive.database.application_tables import OutboxNames, outbox_table
 from redrive.errors import ConfigurationError
 from redrive.outbox.envelope import Envelope
 from redrive.outbox.mode import OutboxMode
-from redrive.runtime.codecs import Codecs
-from redrive.runtime.message import current_message
-from redrive.runtime.publisher import uuid7
 from redrive.topology.declared import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
+from redrive.worker.codecs import Codecs
+from redrive.worker.message import current_message
+from redrive.worker.publisher import uuid7
 
 LONGEST_NAME = 255
 LARGEST_BODY = 16 * 1024 * 1024  # RabbitMQ 4's own limit

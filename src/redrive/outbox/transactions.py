@@ -32,7 +32,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from redrive.database.connection_errors import is_outage
 from redrive.database.engine import Database
 from redrive.outbox.inbox import Inbox
-from redrive.runtime.transactions import DatabaseUnavailable
+from redrive.worker.transactions import DatabaseUnavailable
 
 SESSION_TYPES: tuple[type, ...] = (AsyncSession, Session)
 

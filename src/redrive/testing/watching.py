@@ -16,7 +16,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from redrive.runtime.events import BreakerChanged, DeliveryOutcome, DeliverySettled, Observer
+from redrive.worker.events import BreakerChanged, DeliveryOutcome, DeliverySettled, Observer
 
 
 class Watcher(Observer):

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from redrive import App, Batch, Message, Retry
-from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
+from redrive.worker.events import DeliveryOutcome, DeliverySettled, Observer
 
 ACCOUNTS = 40
 OPENING = 1_000_000_00  # cents on each account

@@ -35,7 +35,7 @@ from redrive.connected_app import ConnectedApp
 from redrive.outbox.outbox import OutboxPolicy
 from redrive.outbox.relay import Relay
 from redrive.outbox.repository import OutboxRepository
-from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
+from redrive.worker.events import DeliveryOutcome, DeliverySettled, Observer
 from working import Watcher
 
 _PATIENCE = 40  # seconds for one life: nothing here takes so long unless it hangs

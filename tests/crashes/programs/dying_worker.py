@@ -30,8 +30,8 @@ from redrive.connected_app import ConnectedApp
 from redrive.errors import PublishError
 from redrive.protocol.messages import Settler
 from redrive.recovery.retry import RetryRoute
-from redrive.runtime.batch import BatchItem
-from redrive.runtime.ports import ConfirmCallback
+from redrive.worker.batch import BatchItem
+from redrive.worker.ports import ConfirmCallback
 
 DELAY, NATIVE_DELAY = "30ms", "1s"
 _PATIENCE = 25  # seconds for one life: nothing here takes so long unless it hangs

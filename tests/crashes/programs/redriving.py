@@ -29,7 +29,7 @@ from redrive.operations.pipeline import MessageAction
 from redrive.operations.repository import OperationRepository
 from redrive.operations.runner import OperationRunner
 from redrive.protocol.messages import Delivery
-from redrive.runtime.clock import SystemClock
+from redrive.worker.clock import SystemClock
 
 DLQ = "orders.dlq"
 

@@ -29,12 +29,12 @@ from redrive import App
 from redrive.client import Connection, Delivery, Properties
 from redrive.database.engine import Database
 from redrive.errors import ConfigurationError, PreconditionFailed
-from redrive.runtime.events import DeliveryOutcome
 from redrive.testing import RabbitMQ
 from redrive.testing.embedded import EmbeddedBroker
 from redrive.testing.ports import free_port
 from redrive.topology import Server, expand
 from redrive.topology.draw import draw
+from redrive.worker.events import DeliveryOutcome
 from tests.support.postgres import Postgres
 from topology_systems import system
 from working import take, working

@@ -10,7 +10,7 @@ import yaml
 from prometheus_client.core import HistogramMetricFamily
 
 from redrive.integrations.prometheus import METRICS, OTHER
-from redrive.runtime.events import BreakerState, DeliveryOutcome
+from redrive.worker.events import BreakerState, DeliveryOutcome
 
 FOLDER = files("redrive.integrations") / "dashboards"
 DASHBOARD = json.loads((FOLDER / "grafana.json").read_text())

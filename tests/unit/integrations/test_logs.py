@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from redrive.errors import ConfigurationError
 from redrive.integrations import logs
 from redrive.integrations.logs import Form, JsonFormatter, LogObserver, TextFormatter, configure_logging
-from redrive.runtime.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
 from redrive.text import escape_line
+from redrive.worker.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
 
 RETRIED = DeliverySettled(
     queue="q.orders",

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from redrive.integrations.prometheus import METRICS, PrometheusObserver, Samples, exposition
-from redrive.runtime.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
+from redrive.worker.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
 
 Q = {"queue": "q.orders"}
 

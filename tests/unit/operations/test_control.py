@@ -20,7 +20,7 @@ from redrive.operations.operation import (
     OperationKind,
     OperationRequest,
 )
-from redrive.runtime.clock import SystemClock
+from redrive.worker.clock import SystemClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import LIFECYCLE, Breaker, BreakerPolicy, BreakerState, Cause
-from redrive.runtime import events
+from redrive.worker import events
 
 CLOSED, OPEN, PROBING = BreakerState
 

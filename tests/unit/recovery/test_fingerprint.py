@@ -199,7 +199,7 @@ def test_other_words_of_an_error_that_was_never_raised_are_another_kind() -> Non
 
 
 def test_an_error_that_only_the_machinery_has_seen_is_known_by_its_words() -> None:
-    decode = module("def decode(error):\n    raise error\n", name="redrive.runtime.codecs")["decode"]
+    decode = module("def decode(error):\n    raise error\n", name="redrive.worker.codecs")["decode"]
 
     assert fingerprint(caught(decode, ValueError("Expected `int`, got `str` - at `$.amount`"))) != fingerprint(
         caught(decode, ValueError("Expected `int`, got `str` - at `$.customer`"))

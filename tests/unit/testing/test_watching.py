@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from redrive.runtime.events import DeliveryOutcome, DeliverySettled
 from redrive.testing.watching import Watcher
+from redrive.worker.events import DeliveryOutcome, DeliverySettled
 
 
 def settled(outcome: DeliveryOutcome, attempt: int = 1) -> DeliverySettled:

@@ -28,7 +28,7 @@ from redrive.admin.access.throttle import Throttle
 from redrive.admin.access.tokens import Tokens
 from redrive.database.engine import Database
 from redrive.errors import Refused, RoleTooLow, TooManyAttempts
-from redrive.runtime.clock import Clock, SystemClock
+from redrive.worker.clock import Clock, SystemClock
 
 T = TypeVar("T")
 

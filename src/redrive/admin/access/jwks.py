@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from redrive.errors import ConfigurationError
-from redrive.runtime.clock import Clock
+from redrive.worker.clock import Clock
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -27,8 +27,8 @@ from redrive.database.operator_tables import keys_table, sessions_table
 from redrive.errors import ConfigurationError, KeyNotFound, Refused
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.audit_log import AuditLog
-from redrive.runtime.clock import Clock
 from redrive.text import printable
+from redrive.worker.clock import Clock
 
 PREFIX = "rdk_"
 REFUSAL = (

@@ -21,7 +21,7 @@ from redrive.admin.access.roles import BY_SESSION, Principal, Role
 from redrive.admin.access.secret import digest_of, is_secret, new_secret
 from redrive.database.engine import Database
 from redrive.database.operator_tables import keys_table, sessions_table
-from redrive.runtime.clock import Clock
+from redrive.worker.clock import Clock
 
 IDLE = timedelta(hours=8)
 LONGEST = timedelta(hours=24)

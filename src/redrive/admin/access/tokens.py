@@ -28,7 +28,7 @@ from redrive.admin.access.jwks import KeySource, KeysUnavailable, check_place, k
 from redrive.admin.access.keys import is_name
 from redrive.admin.access.roles import ALL_QUEUES, Principal, Role
 from redrive.errors import CannotTell, ConfigurationError, NoRole, Refused
-from redrive.runtime.clock import Clock
+from redrive.worker.clock import Clock
 
 if TYPE_CHECKING:
     from jwt import PyJWK

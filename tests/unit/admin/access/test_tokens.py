@@ -592,7 +592,7 @@ import sys
 sys.modules["jwt"] = sys.modules["cryptography"] = None
 from redrive.admin.access import gate, jwks, keys, origin, roles, sessions, settings, throttle, tokens
 from redrive.cli import admin
-from redrive.runtime.clock import SystemClock
+from redrive.worker.clock import SystemClock
 try:
     tokens.Tokens(tokens.TokenPolicy(secret="x" * 32), SystemClock())
 except Exception as error:

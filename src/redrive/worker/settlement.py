@@ -27,14 +27,14 @@ from redrive.recovery.verdict import (
     RetryVerdict,
     Verdict,
 )
-from redrive.runtime.clock import Clock
-from redrive.runtime.consumer_spec import ConsumerSpec
-from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
-from redrive.runtime.ports import TransferPublisher
-from redrive.runtime.transfers import CopyDestination, Transfers
 from redrive.topology import ladder
 from redrive.topology.expansion import Expanded
 from redrive.wire.properties import Properties
+from redrive.worker.clock import Clock
+from redrive.worker.consumer_spec import ConsumerSpec
+from redrive.worker.events import DeliveryOutcome, DeliverySettled, Observer
+from redrive.worker.ports import TransferPublisher
+from redrive.worker.transfers import CopyDestination, Transfers
 
 _QUARANTINE = HeaderNames.QUARANTINE.encode()
 _X_DEATH = b"x-death"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from redrive.recovery.breaker import Breaker, BreakerState
-from redrive.runtime.clock import Clock
-from redrive.runtime.events import BreakerChanged, Observer
+from redrive.worker.clock import Clock
+from redrive.worker.events import BreakerChanged, Observer
 
 
 class Breakers:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from redrive.runtime.quarantine import HandlerLock
+from redrive.worker.quarantine import HandlerLock
 
 
 class Scene:

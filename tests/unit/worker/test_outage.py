@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from redrive.recovery.backoff import Backoff
-from redrive.runtime.events import ConnectionChanged, Observer
-from redrive.runtime.outage import Outage
-from redrive.runtime.transactions import DatabaseUnavailable
+from redrive.worker.events import ConnectionChanged, Observer
+from redrive.worker.outage import Outage
+from redrive.worker.transactions import DatabaseUnavailable
 
 
 class Seen(Observer):
@@ -43,7 +43,7 @@ class Work:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.runtime.outage._PAUSES", Backoff(first=timedelta(milliseconds=1)))
+    monkeypatch.setattr("redrive.worker.outage._PAUSES", Backoff(first=timedelta(milliseconds=1)))
 
 
 async def test_work_is_repeated_until_the_database_is_back_and_that_is_reported_once() -> None:

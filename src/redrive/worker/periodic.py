@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-log = logging.getLogger("redrive.runtime")
+log = logging.getLogger("redrive.worker")
 
 EVERY = timedelta(hours=1)
 

@@ -28,13 +28,13 @@ from redrive.recovery.admission import Mark, successor
 from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.verdict import Crashed, Disconnected, Ending, HandlerOutcome, RecoveryPolicy, decide
-from redrive.runtime.clock import Clock
-from redrive.runtime.consumer_spec import ConsumerSpec
-from redrive.runtime.ports import Subscription, WorkerBroker
-from redrive.runtime.settlement import FailedDelivery, VerdictExecutor, mark_of
 from redrive.topology.expansion import Expanded
+from redrive.worker.clock import Clock
+from redrive.worker.consumer_spec import ConsumerSpec
+from redrive.worker.ports import Subscription, WorkerBroker
+from redrive.worker.settlement import FailedDelivery, VerdictExecutor, mark_of
 
-log = logging.getLogger("redrive.runtime")
+log = logging.getLogger("redrive.worker")
 
 _MARK = HeaderNames.QUARANTINE.encode()
 _TTL = timedelta(seconds=5)

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
-from redrive.runtime.batch import Batch
-from redrive.runtime.clock import Clock
-from redrive.runtime.consumer_spec import ConsumerSpec
-from redrive.runtime.handlers import Handler
-from redrive.runtime.message import Message
-from redrive.runtime.outage import Outage
-from redrive.runtime.transactions import DatabaseUnavailable, Transaction, Transactions
+from redrive.worker.batch import Batch
+from redrive.worker.clock import Clock
+from redrive.worker.consumer_spec import ConsumerSpec
+from redrive.worker.handlers import Handler
+from redrive.worker.message import Message
+from redrive.worker.outage import Outage
+from redrive.worker.transactions import DatabaseUnavailable, Transaction, Transactions
 
 T = TypeVar("T")
 

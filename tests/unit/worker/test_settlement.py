@@ -19,19 +19,19 @@ from redrive.recovery.handler_signals import Park
 from redrive.recovery.history import NO_HISTORY, HeaderNames
 from redrive.recovery.retry import RetryRoute
 from redrive.recovery.verdict import Ending, RecoveryPolicy, RequeueVerdict
-from redrive.runtime.breakers import Breakers
-from redrive.runtime.clock import SystemClock
-from redrive.runtime.codecs import Codecs
-from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer, Observers
-from redrive.runtime.handlers import Handler
-from redrive.runtime.message import current_message
-from redrive.runtime.pipeline import DeliveryPipeline
-from redrive.runtime.ports import ConfirmCallback
-from redrive.runtime.settlement import FailedDelivery, VerdictExecutor
 from redrive.topology.expansion import Expanded
 from redrive.topology.snapshot import Server
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.values import encode_short_string
+from redrive.worker.breakers import Breakers
+from redrive.worker.clock import SystemClock
+from redrive.worker.codecs import Codecs
+from redrive.worker.events import DeliveryOutcome, DeliverySettled, Observer, Observers
+from redrive.worker.handlers import Handler
+from redrive.worker.message import current_message
+from redrive.worker.pipeline import DeliveryPipeline
+from redrive.worker.ports import ConfirmCallback
+from redrive.worker.settlement import FailedDelivery, VerdictExecutor
 
 NAMES = HeaderNames()
 BUDGET = 4096
@@ -217,7 +217,7 @@ async def test_a_copy_that_cannot_be_sent_at_once_waits_its_turn(broker: Broker)
 async def test_what_the_broker_refuses_goes_back_to_its_queue(
     broker: Broker, has_room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
+    monkeypatch.setattr("redrive.worker.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
     watcher = Watcher()
     walk, broker.has_room, broker.refuses = walk_of(broker, watcher=watcher), has_room, True
 
@@ -290,8 +290,8 @@ async def test_a_bug_is_reported_and_harms_neither_the_connection_nor_the_others
 async def test_a_copy_that_cannot_be_made_is_reported_and_its_original_goes_back(
     broker: Broker, redelivered: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.settlement.retrying", lambda *_, **__: 1 / 0)
-    monkeypatch.setattr("redrive.runtime.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
+    monkeypatch.setattr("redrive.worker.settlement.retrying", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("redrive.worker.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
 
     await settle(walk_of(broker), broker.delivers(redelivered=redelivered))
 

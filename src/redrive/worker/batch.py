@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 from redrive.protocol.messages import Delivery
-from redrive.runtime.message import Message
+from redrive.worker.message import Message
 
 T = TypeVar("T")
 

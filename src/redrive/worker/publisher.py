@@ -15,14 +15,14 @@ from uuid import UUID
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, duration, milliseconds
-from redrive.runtime.clock import Clock
-from redrive.runtime.codecs import Codecs
-from redrive.runtime.events import Observer
-from redrive.runtime.message import current_message
-from redrive.runtime.ports import PublisherPort
 from redrive.topology import ladder
 from redrive.topology.declared import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
+from redrive.worker.clock import Clock
+from redrive.worker.codecs import Codecs
+from redrive.worker.events import Observer
+from redrive.worker.message import current_message
+from redrive.worker.ports import PublisherPort
 
 Headers = dict[str, Any]
 

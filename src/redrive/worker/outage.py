@@ -20,9 +20,9 @@ from datetime import timedelta
 from typing import TypeVar
 
 from redrive.recovery.backoff import Backoff
-from redrive.runtime.cancellation import is_cancelled
-from redrive.runtime.events import ConnectionChanged, Observer
-from redrive.runtime.transactions import DatabaseUnavailable, Transaction, Transactions
+from redrive.worker.cancellation import is_cancelled
+from redrive.worker.events import ConnectionChanged, Observer
+from redrive.worker.transactions import DatabaseUnavailable, Transaction, Transactions
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@
 What can die in between: before the commit, nothing has happened and the message comes again. After the commit and
 before the ack, the message comes again and is found to be noted: skipped. There is no third way.
 
-A database that is unavailable at any of these steps ends the attempt without counting it (`redrive.runtime.outage`).
+A database that is unavailable at any of these steps ends the attempt without counting it (`redrive.worker.outage`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, duration
-from redrive.runtime.message import Message
+from redrive.worker.message import Message
 
 _LONGEST_IDENTITY = 255  # of the inbox's column; what is cut off would make others the same
 

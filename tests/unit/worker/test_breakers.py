@@ -10,8 +10,8 @@ from hand_clock import HandClock
 from redrive import App
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import Breaker, BreakerPolicy, BreakerState
-from redrive.runtime.breakers import Breakers
-from redrive.runtime.events import Observer
+from redrive.worker.breakers import Breakers
+from redrive.worker.events import Observer
 
 POLICY = BreakerPolicy(window=1, minimum_calls=1, pause="10s")
 

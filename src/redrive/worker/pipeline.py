@@ -37,22 +37,22 @@ from redrive.recovery.verdict import (
     Verdict,
     decide,
 )
-from redrive.runtime.breakers import Breakers
-from redrive.runtime.cancellation import ends_task
-from redrive.runtime.clock import Clock
-from redrive.runtime.codecs import Malformed
-from redrive.runtime.consumer_spec import ConsumerSpec
-from redrive.runtime.events import Observer
-from redrive.runtime.handlers import Handler, HandlerDied
-from redrive.runtime.invocation import AlreadyProcessed, Invocation
-from redrive.runtime.message import Message, current_message
-from redrive.runtime.outage import Outage
-from redrive.runtime.quarantine import HandlerLock, Quarantine
-from redrive.runtime.settlement import FailedDelivery, VerdictExecutor, mark_of
-from redrive.runtime.transactions import DatabaseUnavailable, NoMessageId, Transactions
 from redrive.topology.expansion import DELIVERY_LIMIT
+from redrive.worker.breakers import Breakers
+from redrive.worker.cancellation import ends_task
+from redrive.worker.clock import Clock
+from redrive.worker.codecs import Malformed
+from redrive.worker.consumer_spec import ConsumerSpec
+from redrive.worker.events import Observer
+from redrive.worker.handlers import Handler, HandlerDied
+from redrive.worker.invocation import AlreadyProcessed, Invocation
+from redrive.worker.message import Message, current_message
+from redrive.worker.outage import Outage
+from redrive.worker.quarantine import HandlerLock, Quarantine
+from redrive.worker.settlement import FailedDelivery, VerdictExecutor, mark_of
+from redrive.worker.transactions import DatabaseUnavailable, NoMessageId, Transactions
 
-log = logging.getLogger("redrive.runtime")
+log = logging.getLogger("redrive.worker")
 
 _NOT_BEFORE = HeaderNames.NOT_BEFORE.encode()
 _QUARANTINE = HeaderNames.QUARANTINE.encode()

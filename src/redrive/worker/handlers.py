@@ -25,9 +25,9 @@ from typing import Any
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.fingerprint import words
-from redrive.runtime.batch import Batch
-from redrive.runtime.codecs import BodyReader, Codecs
-from redrive.runtime.message import Message
+from redrive.worker.batch import Batch
+from redrive.worker.codecs import BodyReader, Codecs
+from redrive.worker.message import Message
 
 
 class HandlerDied(Exception):

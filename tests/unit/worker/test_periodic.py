@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.runtime.periodic import tidying
+from redrive.worker.periodic import tidying
 
 
 class Chore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.runtime.events import Observer, Observers
+from redrive.worker.events import Observer, Observers
 
 
 class Counter(Observer):

@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from redrive.errors import ConfigurationError
-from redrive.runtime.codecs import Codecs, Malformed, raw_content_type
 from redrive.wire.properties import Properties
+from redrive.worker.codecs import Codecs, Malformed, raw_content_type
 
 
 class Struct(msgspec.Struct):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from redrive.errors import TopologyConflict, TopologyMissing
-from redrive.runtime.ports import Declarer
 from redrive.topology.definitions import BindingDefinition, Definition, ExchangeDefinition, QueueDefinition
 from redrive.topology.plan import Action, Plan, Step
+from redrive.worker.ports import Declarer
 
 
 async def provision(plan: Plan, broker: Declarer) -> tuple[Step, ...]:

@@ -27,7 +27,7 @@ __all__ = [
     "Observers",
 ]
 
-log = logging.getLogger("redrive.runtime")
+log = logging.getLogger("redrive.worker")
 
 
 class DeliveryOutcome(StrEnum):

@@ -30,15 +30,15 @@ from typing import Any, NamedTuple
 from redrive.protocol.messages import Delivery
 from redrive.recovery.durations import duration
 from redrive.recovery.verdict import Ending
-from redrive.runtime.batch import Batch
-from redrive.runtime.cancellation import ends_task
-from redrive.runtime.codecs import Malformed
-from redrive.runtime.consumer_spec import BatchSpec
-from redrive.runtime.handlers import Handler
-from redrive.runtime.invocation import PartlyFailed
-from redrive.runtime.message import Message, current_message
-from redrive.runtime.pipeline import DeliveryPipeline
-from redrive.runtime.transactions import DatabaseUnavailable
+from redrive.worker.batch import Batch
+from redrive.worker.cancellation import ends_task
+from redrive.worker.codecs import Malformed
+from redrive.worker.consumer_spec import BatchSpec
+from redrive.worker.handlers import Handler
+from redrive.worker.invocation import PartlyFailed
+from redrive.worker.message import Message, current_message
+from redrive.worker.pipeline import DeliveryPipeline
+from redrive.worker.transactions import DatabaseUnavailable
 
 _SETTLED = object()  # in place of a body: the message is settled already
 

@@ -18,10 +18,10 @@ from redrive.recovery.failure import describe
 from redrive.recovery.handler_signals import Discard, Park, RetryLater, Snooze
 from redrive.recovery.history import History
 from redrive.recovery.retry import Retry
-from redrive.runtime.batch import Batch
-from redrive.runtime.codecs import Codecs
-from redrive.runtime.handlers import FailedElsewhere, Handler, HandlerDied
-from redrive.runtime.message import Message, current_message
+from redrive.worker.batch import Batch
+from redrive.worker.codecs import Codecs
+from redrive.worker.handlers import FailedElsewhere, Handler, HandlerDied
+from redrive.worker.message import Message, current_message
 
 
 class Order(msgspec.Struct):

@@ -28,12 +28,12 @@ from msgspec.structs import replace
 from redrive.errors import PublishError, PublishRefused
 from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff, OutageBackoff
-from redrive.runtime.clock import Clock
-from redrive.runtime.events import DeliveryOutcome, DeliverySettled, Observer
-from redrive.runtime.ports import Subscription, TransferPublisher
 from redrive.wire.raw_properties import patch_properties, raw_long
+from redrive.worker.clock import Clock
+from redrive.worker.events import DeliveryOutcome, DeliverySettled, Observer
+from redrive.worker.ports import Subscription, TransferPublisher
 
-log = logging.getLogger("redrive.runtime")
+log = logging.getLogger("redrive.worker")
 
 _PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=30), jitter=0.2)
 _MOVE_PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=5), jitter=0.2)

@@ -17,24 +17,24 @@ from enum import Enum, auto
 from typing import Any
 
 from redrive.recovery.breaker import Breaker
-from redrive.runtime.batch_consumer import Batching
-from redrive.runtime.breakers import Breakers
-from redrive.runtime.clock import Clock
-from redrive.runtime.codecs import Codecs
-from redrive.runtime.consumer_spec import BatchSpec, ConsumerSpec
-from redrive.runtime.events import Observer
-from redrive.runtime.handlers import Handler
-from redrive.runtime.outage import Outage
-from redrive.runtime.pipeline import DeliveryPipeline
-from redrive.runtime.ports import Subscription, TransferPublisher, WorkerBroker
-from redrive.runtime.quarantine import HandlerLock, Quarantine
-from redrive.runtime.settlement import VerdictExecutor
-from redrive.runtime.transactions import Transactions
 from redrive.topology.declared import Topology
 from redrive.topology.expansion import Expanded
 from redrive.topology.snapshot import Server
+from redrive.worker.batch_consumer import Batching
+from redrive.worker.breakers import Breakers
+from redrive.worker.clock import Clock
+from redrive.worker.codecs import Codecs
+from redrive.worker.consumer_spec import BatchSpec, ConsumerSpec
+from redrive.worker.events import Observer
+from redrive.worker.handlers import Handler
+from redrive.worker.outage import Outage
+from redrive.worker.pipeline import DeliveryPipeline
+from redrive.worker.ports import Subscription, TransferPublisher, WorkerBroker
+from redrive.worker.quarantine import HandlerLock, Quarantine
+from redrive.worker.settlement import VerdictExecutor
+from redrive.worker.transactions import Transactions
 
-log = logging.getLogger("redrive.runtime")
+log = logging.getLogger("redrive.worker")
 
 
 class WorkerState(Enum):
