@@ -11,7 +11,7 @@ import jwt
 
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.tokens import TokenPolicy
-from redrive.admin.office import Office
+from redrive.admin.context import AdminContext
 from redrive.admin.target import BrokerTarget
 from redrive.admin.web.application import Admin
 from redrive.database.engine import Database
@@ -33,19 +33,19 @@ def bearing(role: str | None = "admin", name: str = "ada", **claims: Any) -> dic
     return {"Authorization": f"Bearer {token(role, name, **claims)}"}
 
 
-def an_office(url: str | None, folder: Path, *, editing: bool = False, **options: Any) -> Office:
+def an_office(url: str | None, folder: Path, *, editing: bool = False, **options: Any) -> AdminContext:
     database = options.pop("database", None) or Database.embedded(folder)
     Schema().upgrade(database)
     known = {name: options.pop(name) for name in ("management", "topology") if name in options}
     access = AccessSettings(tokens=TokenPolicy(secret=SECRET), editing=editing)
     target = BrokerTarget(url, data=folder, **known)
     options = {"access": access, "archives": folder / "archive", "apart": False} | options
-    return Office(target, database, **options)
+    return AdminContext(target, database, **options)
 
 
 @asynccontextmanager
 async def asking(
-    office: Office, role: str | None = "admin", name: str = "ada", **claims: Any
+    office: AdminContext, role: str | None = "admin", name: str = "ada", **claims: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client who is known; with None for its role, one without a role."""
     admin = Admin(office)

@@ -27,7 +27,7 @@ from starlette.routing import Mount
 from redrive import App
 from redrive.admin.access.roles import Role
 from redrive.admin.access.settings import AccessSettings
-from redrive.admin.office import Office
+from redrive.admin.context import AdminContext
 from redrive.admin.web.application import Admin
 from redrive.client import Connection, Delivery, Properties
 from redrive.client.publisher import Publish
@@ -88,7 +88,7 @@ class ShopAtNight:
     async def _open(self) -> None:
         self.app = make_app(self._broker.url, self.folder)
         Schema().upgrade(self.app.database)
-        self.office = Office.of(self.app, access=AccessSettings(editing=True), apart=False)
+        self.office = AdminContext.of(self.app, access=AccessSettings(editing=True), apart=False)
         self._connection = await Connection(self._broker.url, name="orders").open()
         await self.app._bring(self._connection)
         await self._connection.consume("q.orders", self._handle, prefetch=10)
@@ -290,10 +290,10 @@ class ShopAtNight:
 
     def _begin(self, order: OperationRequest) -> str:
         from redrive.admin.access.roles import Principal
-        from redrive.admin.desk import Desk
+        from redrive.admin.authorized_service import AuthorizedService
 
         async def begin() -> str:
-            desk = Desk(self.office, Principal("grace", Role.OPERATOR))
+            desk = AuthorizedService(self.office, Principal("grace", Role.OPERATOR))
             return (await desk.redrive(order)).id
 
         return str(self.run(begin))

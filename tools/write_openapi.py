@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from redrive.admin.access.settings import AccessSettings
-from redrive.admin.office import Office
+from redrive.admin.context import AdminContext
 from redrive.admin.target import BrokerTarget
 from redrive.admin.web.application import make_api
 from redrive.database.engine import Database
@@ -17,7 +17,7 @@ TARGET = Path(__file__).parent.parent / "docs" / "openapi.json"
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        office = Office(BrokerTarget(data=Path(folder)), Database.embedded(Path(folder)), access=AccessSettings())
+        office = AdminContext(BrokerTarget(data=Path(folder)), Database.embedded(Path(folder)), access=AccessSettings())
         document = make_api(office).openapi()
     document["info"]["version"] = "0"  # of Redrive: it changes more often than the API
     TARGET.write_text(json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n")

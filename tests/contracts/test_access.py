@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from hand_clock import NOON, HandClock
 from redrive.admin.access.keys import REFUSAL, Key, Keys, KeyState
 from redrive.admin.access.roles import Principal, Role
-from redrive.admin.access.secret import new_secret
+from redrive.admin.access.secrets import new_secret
 from redrive.admin.access.sessions import Sessions
 from redrive.database.engine import Database
 from redrive.database.schema import Schema

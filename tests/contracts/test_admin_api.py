@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from admin_api import an_office, asking, bearing
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
 from redrive.admin.access.roles import Role
-from redrive.admin.office import Office
+from redrive.admin.context import AdminContext
 from redrive.admin.web.rest import ACTS, router
 from redrive.client import Connection
 from redrive.client.publisher import Publish
@@ -33,7 +33,7 @@ WAIT = {"Prefer": "wait=20"}
 
 
 @pytest.fixture
-def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> Office:
+def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> AdminContext:
     return an_office(amqp_url, tmp_path, management=management_url)
 
 
@@ -45,7 +45,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def client(office: Office, cleanliness: None) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
+async def client(office: AdminContext, cleanliness: None) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
     async with asking(office) as client:
         yield client
 
@@ -261,7 +261,7 @@ async def until_over(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
     [("GET", "/admin/dlq/queues"), ("GET", f"{QUEUE}/messages?limit=20"), ("POST", f"{QUEUE}/re-drive")],
 )
 async def test_nobody_comes_in_without_a_token_or_without_a_role(
-    client: httpx.AsyncClient, office: Office, method: str, path: str
+    client: httpx.AsyncClient, office: AdminContext, method: str, path: str
 ) -> None:
     asked = {"json": {"limit": 10}} if method == "POST" else {}
     nobody = await client.request(method, path, headers={"Authorization": ""}, **asked)
@@ -278,7 +278,7 @@ async def test_nobody_comes_in_without_a_token_or_without_a_role(
 
 
 async def test_a_viewer_looks_and_may_not_act(
-    client: httpx.AsyncClient, connection: Connection, office: Office
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext
 ) -> None:
     await prepare(connection, 3)
     viewer = bearing("viewer", "bob")
@@ -464,7 +464,7 @@ async def test_pages_go_on_where_the_last_one_ended(client: httpx.AsyncClient, c
 
 
 async def test_a_message_with_its_story_and_without_its_secrets(
-    client: httpx.AsyncClient, connection: Connection, office: Office
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext
 ) -> None:
     await prepare(connection, 0)
     letter = dead_letter(1, **{"api-token": "t0ps3cret", "weird": "a\x1b[31m\u202eb"})
@@ -518,7 +518,7 @@ async def test_what_an_error_says_is_without_secrets_as_well(client: httpx.Async
 
 
 async def test_two_hundred_who_look_at_the_same_are_one_look(
-    client: httpx.AsyncClient, connection: Connection, office: Office, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 5)
     looks = []
@@ -673,11 +673,11 @@ async def test_at_the_same_time_it_is_done_once_as_well(client: httpx.AsyncClien
 
 
 async def test_a_request_that_takes_long_keeps_its_key(
-    office: Office, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    office: AdminContext, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 30)
     kept: list[str] = []
-    monkeypatch.setattr("redrive.admin.web.once.KEEP_EVERY", timedelta(milliseconds=1))
+    monkeypatch.setattr("redrive.admin.web.idempotency.KEEP_EVERY", timedelta(milliseconds=1))
     monkeypatch.setattr(office.requests, "keep", lambda who, key, _: kept.append(f"{who}: {key}"))
 
     order = client.post(f"{QUEUE}/re-drive", json={"rate": 100}, headers={"Idempotency-Key": "k-3", **WAIT})
@@ -692,7 +692,7 @@ async def test_a_request_that_takes_long_keeps_its_key(
 
 
 async def test_what_was_begun_is_answered_though_it_cannot_be_looked_at(
-    office: Office, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    office: AdminContext, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 40)
 
@@ -719,7 +719,7 @@ async def test_what_was_begun_is_answered_though_it_cannot_be_looked_at(
 
 
 async def test_what_was_done_is_answered_though_it_cannot_be_remembered(
-    office: Office, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    office: AdminContext, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 4)
 
@@ -946,7 +946,7 @@ async def test_the_audit_tells_who_did_what(client: httpx.AsyncClient, connectio
 
 
 async def test_what_cannot_be_recorded_is_not_done(
-    client: httpx.AsyncClient, connection: Connection, office: Office, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 1)
 

@@ -27,7 +27,7 @@ from dead_lettering import DLQ, SOURCE, an_operation, bodies, dead_letter, opera
 from redrive import App
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.settings import AccessSettings
-from redrive.admin.office import Office
+from redrive.admin.context import AdminContext
 from redrive.admin.web.application import Admin
 from redrive.broker.dialect import DIALECTS
 from redrive.client import Connection, Properties
@@ -108,18 +108,18 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def office(amqp_url: str, tmp_path: Path) -> Office:
+def office(amqp_url: str, tmp_path: Path) -> AdminContext:
     return an_office(amqp_url, tmp_path)
 
 
 @pytest.fixture
-async def client(office: Office, connection: Connection) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001 - left first
+async def client(office: AdminContext, connection: Connection) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001 - left first
     async with asking(office) as client:
         yield client
 
 
 @pytest.fixture
-async def browser(office: Office, connection: Connection) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001 - left first
+async def browser(office: AdminContext, connection: Connection) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001 - left first
     """Nobody yet."""
     admin = Admin(office)
     transport = httpx.ASGITransport(app=admin)
@@ -127,7 +127,7 @@ async def browser(office: Office, connection: Connection) -> AsyncIterator[httpx
         yield client
 
 
-def a_key(office: Office, role: Role = Role.ADMIN, **options: Any) -> str:
+def a_key(office: AdminContext, role: Role = Role.ADMIN, **options: Any) -> str:
     return office.gate.keys.create(f"ada-{role}", role, **options)[1]
 
 
@@ -575,7 +575,7 @@ async def test_a_message_is_changed_only_where_that_is_switched_on(
 
 
 async def test_an_operation_shows_how_many_of_its_messages_are_possibly_duplicated(
-    client: httpx.AsyncClient, office: Office
+    client: httpx.AsyncClient, office: AdminContext
 ) -> None:
     counts = Counts(planned=5, moved=5, possibly_duplicated=2)
     over = replace(an_operation(id="op_1"), state=OperationState.SUCCEEDED, counts=counts)
@@ -616,7 +616,7 @@ async def test_an_operation_is_steered(client: httpx.AsyncClient, connection: Co
 
 
 async def test_nobody_is_sent_to_the_door_and_on_to_where_they_were_going(
-    browser: httpx.AsyncClient, office: Office
+    browser: httpx.AsyncClient, office: AdminContext
 ) -> None:
     door = sent_to(await browser.get(f"{QUEUE}/messages", params={"q": "error:Timeout"}))
     assert parse_qs(urlsplit(door).query) == {"next": [f"{QUEUE}/messages?q=error%3ATimeout"]}
@@ -638,7 +638,7 @@ async def test_nobody_is_sent_to_the_door_and_on_to_where_they_were_going(
         *("javascript:alert(1)", "/%0a/evil", "evil", "/../../evil//x", "/a\r\nSet-Cookie: a=b", "///evil.example"),
     ],
 )
-async def test_nobody_is_sent_elsewhere(browser: httpx.AsyncClient, office: Office, next: str) -> None:
+async def test_nobody_is_sent_elsewhere(browser: httpx.AsyncClient, office: AdminContext, next: str) -> None:
     response = await browser.post("/sign-in", data={"key": a_key(office), "next": next})
     place = urlsplit(sent_to(response))
     assert (place.scheme, place.netloc) == ("", "")
@@ -653,7 +653,7 @@ async def test_a_wrong_key_is_told_and_after_some_of_them_one_waits(browser: htt
     assert seen(await browser.post("/sign-in", data={"key": "rdk_nobody_nothing"}), 429)
 
 
-async def test_who_signs_in_and_who_could_not_is_in_the_audit(browser: httpx.AsyncClient, office: Office) -> None:
+async def test_who_signs_in_and_who_could_not_is_in_the_audit(browser: httpx.AsyncClient, office: AdminContext) -> None:
     await browser.post("/sign-in", data={"key": "rdk_nobody_nothing"})
     await browser.post("/sign-in", data={"key": a_key(office)})
     await browser.post(f"/sign-in/link/{office.gate.sessions.invite(Principal('grace', Role.VIEWER))}")
@@ -662,7 +662,7 @@ async def test_who_signs_in_and_who_could_not_is_in_the_audit(browser: httpx.Asy
 
 
 async def test_who_cannot_be_recorded_does_not_come_in(
-    browser: httpx.AsyncClient, office: Office, monkeypatch: pytest.MonkeyPatch
+    browser: httpx.AsyncClient, office: AdminContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise AuditUnavailable("the disk is full")
@@ -682,7 +682,9 @@ async def test_where_nobody_can_sign_in_the_door_says_how_keys_are_made(amqp_url
         assert "redrive admin keys create" in seen(await client.get("/sign-in")).text
 
 
-async def test_a_link_signs_in_once_and_not_by_being_looked_at(browser: httpx.AsyncClient, office: Office) -> None:
+async def test_a_link_signs_in_once_and_not_by_being_looked_at(
+    browser: httpx.AsyncClient, office: AdminContext
+) -> None:
     token = office.gate.sessions.invite(Principal("ada", Role.OPERATOR))
     address = f"/sign-in/link/{token}"
     for _ in range(3):
@@ -693,7 +695,7 @@ async def test_a_link_signs_in_once_and_not_by_being_looked_at(browser: httpx.As
 
 
 async def test_another_site_can_make_nobody_do_anything(
-    browser: httpx.AsyncClient, office: Office, connection: Connection
+    browser: httpx.AsyncClient, office: AdminContext, connection: Connection
 ) -> None:
     await prepare(connection, 1)
     await browser.post("/sign-in", data={"key": a_key(office)})
@@ -710,7 +712,7 @@ async def test_a_session_that_is_over_says_so_when_a_form_is_sent(browser: httpx
     assert "Sign in first" in seen(await browser.post("/operations/op_1/cancel"), 401).text
 
 
-async def test_a_viewer_is_offered_nothing_and_refused_everything(office: Office, connection: Connection) -> None:
+async def test_a_viewer_is_offered_nothing_and_refused_everything(office: AdminContext, connection: Connection) -> None:
     await prepare(connection, 2)
     async with asking(office, "viewer") as viewer:
         for path in ("/", QUEUE, f"{QUEUE}/messages", f"{QUEUE}/messages/m-0"):
@@ -723,7 +725,7 @@ async def test_a_viewer_is_offered_nothing_and_refused_everything(office: Office
     assert (await connection.queue_info(DLQ)).messages == 2
 
 
-async def test_who_sees_some_queues_sees_nothing_of_the_others(office: Office, connection: Connection) -> None:
+async def test_who_sees_some_queues_sees_nothing_of_the_others(office: AdminContext, connection: Connection) -> None:
     await prepare(connection, 2)
     async with asking(office, "operator", queues=["payments.*"]) as client:
         page = seen(await client.get("/"))
@@ -749,7 +751,7 @@ def app(amqp_url: str, tmp_path: Path) -> App:
 
 
 async def test_parked_rows_are_published_again_or_deleted(app: App) -> None:
-    async with asking(Office.of(app, access=an_access(), apart=False)) as client:
+    async with asking(AdminContext.of(app, access=an_access(), apart=False)) as client:
         assert "3 parked in the outbox" in seen(await client.get("/")).text
         page = seen(await client.get("/outbox"))
         assert "312 NO_ROUTE" in page.text
@@ -810,7 +812,7 @@ async def test_a_broker_that_is_away_is_told_and_the_page_comes_back_by_itself(t
 
 
 async def test_a_database_that_is_away_is_told_without_its_statements(
-    client: httpx.AsyncClient, office: Office, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, office: AdminContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(**_: object) -> None:
         raise sa.exc.OperationalError("SELECT secret", {}, Exception("connection refused"))
@@ -861,7 +863,7 @@ async def test_an_import_that_is_sent_twice_is_done_once(client: httpx.AsyncClie
 
 
 async def test_mounted_in_another_application_pages_and_api_lead_to_each_other(
-    office: Office, connection: Connection
+    office: AdminContext, connection: Connection
 ) -> None:
     await prepare(connection, 2)
     admin = Admin(office)

@@ -20,7 +20,7 @@ import pytest
 from admin_api import an_office, asking
 from dead_lettering import a_service, eventually, until_depth
 from redrive import App, Message, Retry
-from redrive.admin.office import Office
+from redrive.admin.context import AdminContext
 from redrive.admin.service import Service
 from redrive.client import Connection, Delivery, Properties
 from redrive.operations.operation import (
@@ -107,7 +107,7 @@ async def test_a_producer_writes_all_but_the_newest_death_before_rabbitmq_4(
 
 
 @pytest.fixture
-def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> Office:
+def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> AdminContext:
     return an_office(amqp_url, tmp_path, editing=True, management=management_url)
 
 
@@ -126,7 +126,7 @@ async def depths(connection: Connection) -> tuple[int, int]:
 @pytest.mark.parametrize("queue_type", TYPES)
 @pytest.mark.parametrize("forged", [FORGED, FORGED | FORGED_DEATHS, {**FORGED, "x-redrive-reason": "no reason"}])
 async def test_a_forged_origin_does_not_move_a_message_that_the_broker_dead_lettered(
-    connection: Connection, office: Office, queue_type: str, forged: Mapping[str, Any]
+    connection: Connection, office: AdminContext, queue_type: str, forged: Mapping[str, Any]
 ) -> None:
     await declare(connection, queue_type)
     await die(connection, forged)
@@ -142,7 +142,7 @@ async def test_a_forged_origin_does_not_move_a_message_that_the_broker_dead_lett
 @pytest.mark.parametrize("queue_type", TYPES)
 @pytest.mark.parametrize("forged", [FORGED, FORGED_DEATHS, FORGED | FORGED_DEATHS])
 async def test_a_message_that_was_published_to_the_dead_letter_queue_stays_there_and_the_reason_is_given(
-    connection: Connection, office: Office, queue_type: str, forged: Mapping[str, Any]
+    connection: Connection, office: AdminContext, queue_type: str, forged: Mapping[str, Any]
 ) -> None:
     await declare(connection, queue_type)
     await connection.publish("", DLQ, b"pay me", Properties(headers=dict(forged)))
@@ -161,7 +161,7 @@ async def test_a_message_that_was_published_to_the_dead_letter_queue_stays_there
 
 
 async def test_an_unrestricted_operator_does_not_send_it_by_accident_and_can_by_name(
-    connection: Connection, office: Office
+    connection: Connection, office: AdminContext
 ) -> None:
     await declare(connection)
     await connection.publish("", DLQ, b"pay me", Properties(headers=dict(FORGED)))
@@ -177,7 +177,7 @@ async def test_an_unrestricted_operator_does_not_send_it_by_accident_and_can_by_
 
 @pytest.mark.parametrize("to", ["retry", "original", TARGET, f"exchange:amq.direct:{TARGET}"])
 async def test_no_destination_leads_a_restricted_operator_out_of_its_queues(
-    connection: Connection, office: Office, to: str
+    connection: Connection, office: AdminContext, to: str
 ) -> None:
     await declare(connection)
     await connection.bind_queue(TARGET, "amq.direct", TARGET)
@@ -192,7 +192,7 @@ async def test_no_destination_leads_a_restricted_operator_out_of_its_queues(
 
 
 async def test_a_dead_letter_queue_that_two_queues_share_gives_each_its_own(
-    connection: Connection, office: Office
+    connection: Connection, office: AdminContext
 ) -> None:
     """Both feed it, so only the broker's record keeps them apart; and the operator may use one of them."""
     shared = "orders.shared"
@@ -216,7 +216,9 @@ async def test_a_dead_letter_queue_that_two_queues_share_gives_each_its_own(
     assert plan["eligible"] == 2
 
 
-async def test_an_edit_goes_where_the_message_belongs_and_nowhere_else(connection: Connection, office: Office) -> None:
+async def test_an_edit_goes_where_the_message_belongs_and_nowhere_else(
+    connection: Connection, office: AdminContext
+) -> None:
     await declare(connection)
     await die(connection, FORGED)
 
@@ -237,7 +239,7 @@ async def test_an_edit_goes_where_the_message_belongs_and_nowhere_else(connectio
 
 
 async def test_a_move_does_not_lead_a_restricted_operator_out_of_its_queues(
-    connection: Connection, office: Office
+    connection: Connection, office: AdminContext
 ) -> None:
     await declare(connection)
     await connection.declare_queue("payments.dlq")
@@ -256,7 +258,7 @@ async def test_a_move_does_not_lead_a_restricted_operator_out_of_its_queues(
 
 
 async def test_an_import_of_a_restricted_principal_says_where_it_is_and_not_what_the_file_says(
-    connection: Connection, office: Office
+    connection: Connection, office: AdminContext
 ) -> None:
     await declare(connection)
     await connection.publish(
@@ -286,7 +288,7 @@ async def test_an_import_of_a_restricted_principal_says_where_it_is_and_not_what
 
 
 async def test_an_import_of_an_unrestricted_principal_keeps_every_header(
-    connection: Connection, office: Office
+    connection: Connection, office: AdminContext
 ) -> None:
     await declare(connection)
     await connection.publish("", DLQ, b"pay me", Properties(headers=dict(FORGED)))
@@ -331,7 +333,7 @@ async def test_an_operation_that_another_server_resumes_keeps_to_the_queues_of_i
 @pytest.mark.parametrize(("to", "may"), [(TARGET, False), ("own", False), ("original", False), (WORK, True)])
 async def test_a_restricted_operator_does_not_resume_what_leads_out_of_its_queues(
     connection: Connection,
-    office: Office,
+    office: AdminContext,
     amqp_url: str,
     management_url: str | None,
     tmp_path: Path,
@@ -396,7 +398,7 @@ OURS = (
 
 @pytest.mark.parametrize("queue_type", TYPES)
 async def test_whatever_a_producer_writes_into_our_headers_the_message_goes_back_or_stays(
-    connection: Connection, office: Office, queue_type: str
+    connection: Connection, office: AdminContext, queue_type: str
 ) -> None:
     await declare(connection, queue_type)
     for value in JUNK:
@@ -479,7 +481,7 @@ async def test_over_plain_amqp_the_broker_is_believed_with_a_warning_unless_the_
 
 
 async def test_a_queue_that_dead_letters_by_a_policy_is_known(
-    request: pytest.FixtureRequest, connection: Connection, office: Office, amqp_url: str
+    request: pytest.FixtureRequest, connection: Connection, office: AdminContext, amqp_url: str
 ) -> None:
     node = only_on_rabbitmq(request)
     for name in (WORK, DLQ, TARGET):

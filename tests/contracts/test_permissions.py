@@ -15,8 +15,8 @@ from fastapi.routing import APIRoute
 
 from admin_api import an_office, asking, bearing
 from dead_lettering import DLQ, prepare
-from redrive.admin.access.roles import Act, Principal, Role
-from redrive.admin.office import Office
+from redrive.admin.access.roles import Permission, Principal, Role
+from redrive.admin.context import AdminContext
 from redrive.admin.web.application import make_api
 from redrive.admin.web.rest import ACTS
 from redrive.client import Connection
@@ -35,15 +35,15 @@ class Scope(Enum):
 
 
 class Need(NamedTuple):
-    act: Act
+    act: Permission
     scope: Scope
 
 
-OPEN = Need(Act.LOOK, Scope.OPEN)
+OPEN = Need(Permission.LOOK, Scope.OPEN)
 OTHERS: dict[str, Need] = {
     "GET /healthz": OPEN,
     "GET /readyz": OPEN,
-    "GET /metrics": Need(Act.LOOK, Scope.LIST),
+    "GET /metrics": Need(Permission.LOOK, Scope.LIST),
     "GET /admin/openapi.json": OPEN,
     "GET /static/{name}": OPEN,
     "GET /sign-in": OPEN,
@@ -52,35 +52,35 @@ OTHERS: dict[str, Need] = {
     "POST /sign-in/link/{token}": OPEN,
     "POST /sign-out": OPEN,
     "POST /theme": OPEN,
-    "GET /": Need(Act.LOOK, Scope.LIST),
-    "GET /operations": Need(Act.LOOK, Scope.LIST),
-    "GET /operations/{id}": Need(Act.LOOK, Scope.OPERATION),
-    "POST /operations/{id}/{wish}": Need(Act.STEER, Scope.OPERATION),
-    "GET /outbox": Need(Act.LOOK, Scope.ALL),
-    "POST /outbox/retry": Need(Act.RETRY_OUTBOX, Scope.ALL),
-    "POST /outbox/{id}/retry": Need(Act.RETRY_OUTBOX, Scope.ALL),
-    "GET /outbox/{id}/discard": Need(Act.LOOK, Scope.ALL),
-    "POST /outbox/{id}/discard": Need(Act.DISCARD_OUTBOX, Scope.ALL),
-    "GET /topology": Need(Act.LOOK, Scope.ALL),
-    "GET /topology.svg": Need(Act.LOOK, Scope.ALL),
-    "GET /doctor": Need(Act.LOOK, Scope.ALL),
-    "GET /audit": Need(Act.READ_AUDIT, Scope.LIST),
-    "GET /queues/{queue}": Need(Act.LOOK, Scope.QUEUE),
-    "POST /queues/{queue}": Need(Act.SPEND, Scope.QUEUE),
-    "GET /queues/{queue}/messages": Need(Act.LOOK, Scope.QUEUE),
-    "POST /queues/{queue}/messages": Need(Act.SPEND, Scope.QUEUE),
-    "GET /queues/{queue}/messages/{id}": Need(Act.LOOK, Scope.QUEUE),
-    "POST /queues/{queue}/messages/{id}": Need(Act.SPEND, Scope.QUEUE),
-    "GET /queues/{queue}/messages/{id}/edit": Need(Act.EDIT, Scope.QUEUE),
-    "POST /queues/{queue}/messages/{id}/edit": Need(Act.EDIT, Scope.QUEUE),
-    "GET /queues/{queue}/re-drive": Need(Act.PLAN, Scope.QUEUE),
-    "POST /queues/{queue}/re-drive": Need(Act.REDRIVE, Scope.QUEUE),
-    "GET /queues/{queue}/move": Need(Act.PLAN, Scope.QUEUE),
-    "POST /queues/{queue}/move": Need(Act.REDRIVE, Scope.QUEUE),
-    "GET /queues/{queue}/discard": Need(Act.DISCARD, Scope.QUEUE),
-    "POST /queues/{queue}/discard": Need(Act.DISCARD, Scope.QUEUE),
-    "GET /queues/{queue}/import": Need(Act.IMPORT, Scope.QUEUE),
-    "POST /queues/{queue}/import": Need(Act.IMPORT, Scope.QUEUE),
+    "GET /": Need(Permission.LOOK, Scope.LIST),
+    "GET /operations": Need(Permission.LOOK, Scope.LIST),
+    "GET /operations/{id}": Need(Permission.LOOK, Scope.OPERATION),
+    "POST /operations/{id}/{wish}": Need(Permission.STEER, Scope.OPERATION),
+    "GET /outbox": Need(Permission.LOOK, Scope.ALL),
+    "POST /outbox/retry": Need(Permission.RETRY_OUTBOX, Scope.ALL),
+    "POST /outbox/{id}/retry": Need(Permission.RETRY_OUTBOX, Scope.ALL),
+    "GET /outbox/{id}/discard": Need(Permission.LOOK, Scope.ALL),
+    "POST /outbox/{id}/discard": Need(Permission.DISCARD_OUTBOX, Scope.ALL),
+    "GET /topology": Need(Permission.LOOK, Scope.ALL),
+    "GET /topology.svg": Need(Permission.LOOK, Scope.ALL),
+    "GET /doctor": Need(Permission.LOOK, Scope.ALL),
+    "GET /audit": Need(Permission.READ_AUDIT, Scope.LIST),
+    "GET /queues/{queue}": Need(Permission.LOOK, Scope.QUEUE),
+    "POST /queues/{queue}": Need(Permission.SPEND, Scope.QUEUE),
+    "GET /queues/{queue}/messages": Need(Permission.LOOK, Scope.QUEUE),
+    "POST /queues/{queue}/messages": Need(Permission.SPEND, Scope.QUEUE),
+    "GET /queues/{queue}/messages/{id}": Need(Permission.LOOK, Scope.QUEUE),
+    "POST /queues/{queue}/messages/{id}": Need(Permission.SPEND, Scope.QUEUE),
+    "GET /queues/{queue}/messages/{id}/edit": Need(Permission.EDIT, Scope.QUEUE),
+    "POST /queues/{queue}/messages/{id}/edit": Need(Permission.EDIT, Scope.QUEUE),
+    "GET /queues/{queue}/re-drive": Need(Permission.PLAN, Scope.QUEUE),
+    "POST /queues/{queue}/re-drive": Need(Permission.REDRIVE, Scope.QUEUE),
+    "GET /queues/{queue}/move": Need(Permission.PLAN, Scope.QUEUE),
+    "POST /queues/{queue}/move": Need(Permission.REDRIVE, Scope.QUEUE),
+    "GET /queues/{queue}/discard": Need(Permission.DISCARD, Scope.QUEUE),
+    "POST /queues/{queue}/discard": Need(Permission.DISCARD, Scope.QUEUE),
+    "GET /queues/{queue}/import": Need(Permission.IMPORT, Scope.QUEUE),
+    "POST /queues/{queue}/import": Need(Permission.IMPORT, Scope.QUEUE),
 }
 BODIES: dict[str, Any] = {
     "discard": {"confirm": "another"},
@@ -107,19 +107,19 @@ def broker() -> Iterator[ThreadedBroker]:
 
 
 @pytest.fixture
-def office(broker: ThreadedBroker, tmp_path: Path) -> Office:
+def office(broker: ThreadedBroker, tmp_path: Path) -> AdminContext:
     return an_office(broker.url, tmp_path, editing=True)
 
 
 @pytest.fixture
-async def client(broker: ThreadedBroker, office: Office) -> AsyncIterator[httpx.AsyncClient]:
+async def client(broker: ThreadedBroker, office: AdminContext) -> AsyncIterator[httpx.AsyncClient]:
     async with Connection(broker.url) as connection, asking(office) as client:
         await connection.delete_queue(DLQ)
         await prepare(connection, 3)
         yield client
 
 
-def routes(office: Office) -> list[Route]:
+def routes(office: AdminContext) -> list[Route]:
     found = []
     for route in _each(make_api(office).routes):
         path = route.path.replace("{queue:path}", "{queue}")
@@ -183,7 +183,7 @@ def expected(who: Principal, need: Need) -> set[str]:
 
 
 async def test_every_route_is_for_those_who_have_its_role_and_see_its_queue(
-    client: httpx.AsyncClient, office: Office
+    client: httpx.AsyncClient, office: AdminContext
 ) -> None:
     begun = await client.post(f"/admin/dlq/queues/{DLQ}/re-drive", json={"limit": 1}, headers={"Prefer": "wait=20"})
     wrong = []
@@ -196,7 +196,7 @@ async def test_every_route_is_for_those_who_have_its_role_and_see_its_queue(
     assert wrong == [], wrong
 
 
-async def test_without_a_credential_only_open_routes_answer(client: httpx.AsyncClient, office: Office) -> None:
+async def test_without_a_credential_only_open_routes_answer(client: httpx.AsyncClient, office: AdminContext) -> None:
     wrong = []
     for route in routes(office):
         status = await ask(client, route, "op_1", {"Authorization": ""})
@@ -207,5 +207,5 @@ async def test_without_a_credential_only_open_routes_answer(client: httpx.AsyncC
     assert wrong == ["POST /sign-in", "POST /sign-in/link/{token}"]  # with a key and a link that are not valid
 
 
-def test_the_table_has_no_line_too_many(office: Office) -> None:
+def test_the_table_has_no_line_too_many(office: AdminContext) -> None:
     assert OTHERS.keys() - {route.name for route in routes(office)} == set()

@@ -15,7 +15,7 @@ from admin_api import HOST, an_office, asking, bearing
 from contracts.test_admin_api import DLQ, QUEUE, WAIT, problem
 from dead_lettering import SOURCE, dead_letter, prepare, until_depth
 from redrive.admin.access.roles import Role
-from redrive.admin.office import Office
+from redrive.admin.context import AdminContext
 from redrive.admin.web.application import Admin
 from redrive.client import Connection, Properties
 from redrive.operations.audit_entry import AuditEntry
@@ -28,7 +28,7 @@ PASSWORD, CARD = "hunter2", "4111111111111111"
 
 
 @pytest.fixture
-def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> Office:
+def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> AdminContext:
     return an_office(amqp_url, tmp_path, management=management_url, editing=True)
 
 
@@ -40,12 +40,12 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def client(office: Office, cleanliness: None) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
+async def client(office: AdminContext, cleanliness: None) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
     async with asking(office) as client:
         yield client
 
 
-def entries(office: Office, action: str) -> list[AuditEntry]:
+def entries(office: AdminContext, action: str) -> list[AuditEntry]:
     return [entry for _, entry in reversed(office.service.audit.listed(action=action))]
 
 
@@ -71,7 +71,7 @@ async def test_a_get_spends_no_delivery(client: httpx.AsyncClient, connection: C
 
 
 async def test_a_page_that_another_site_opens_spends_no_delivery(
-    client: httpx.AsyncClient, connection: Connection, office: Office
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext
 ) -> None:
     await prepare(connection, 1, "quorum", **{"x-delivery-limit": 5})
     if not costs(connection):
@@ -89,7 +89,7 @@ async def test_a_page_that_another_site_opens_spends_no_delivery(
 
 
 async def test_an_operator_spends_deliveries_by_a_post_and_never_the_last_one(
-    client: httpx.AsyncClient, connection: Connection, office: Office
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext
 ) -> None:
     await prepare(connection, 2, "quorum", **{"x-delivery-limit": 3})
     spend = {"spend_deliveries": True, "reason": "INC-7"}
@@ -144,7 +144,9 @@ async def delivery_count(connection: Connection) -> int:
     return found
 
 
-async def signed_in(client: httpx.AsyncClient, office: Office, role: Role, queues: tuple[str, ...] = ("*",)) -> Any:
+async def signed_in(
+    client: httpx.AsyncClient, office: AdminContext, role: Role, queues: tuple[str, ...] = ("*",)
+) -> Any:
     """The headers of a browser."""
     _, key = await asyncio.to_thread(office.gate.keys.create, f"browser-{role}", role, queues)
     answer = await client.post("/sign-in", data={"key": key}, headers=BROWSER | {"Origin": HOST})
@@ -196,7 +198,7 @@ async def test_nothing_of_a_queue_for_work_is_planned_or_discarded(
 
 
 async def test_an_operator_who_says_so_peeks_at_any_queue(
-    client: httpx.AsyncClient, connection: Connection, office: Office
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext
 ) -> None:
     await prepare(connection, 0)
     await connection.publish("", SOURCE, b"{}", Properties(message_id="w-1"))
@@ -285,7 +287,7 @@ async def test_a_search_without_secrets_finds_what_is_shown(client: httpx.AsyncC
 
 
 async def test_a_patch_that_does_not_fit_quotes_nothing(
-    client: httpx.AsyncClient, connection: Connection, office: Office
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext
 ) -> None:
     await park_a_secret(connection)
     path = f"{QUEUE}/messages/m-1/edit-and-re-drive"
@@ -340,7 +342,7 @@ async def test_metrics_count_only_operations_of_queues_that_are_seen(
 
 
 async def test_a_key_and_a_token_of_one_name_share_nothing(
-    client: httpx.AsyncClient, connection: Connection, office: Office
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext
 ) -> None:
     await prepare(connection, 4)
     _, key = await asyncio.to_thread(office.gate.keys.create, "ada", Role.ADMIN)
@@ -358,7 +360,7 @@ async def test_a_key_and_a_token_of_one_name_share_nothing(
 
 
 async def test_a_session_and_the_key_that_opened_it_share_their_plans(
-    client: httpx.AsyncClient, connection: Connection, office: Office
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext
 ) -> None:
     await prepare(connection, 1)
     cookie = await signed_in(client, office, Role.ADMIN)
@@ -371,7 +373,7 @@ async def test_a_session_and_the_key_that_opened_it_share_their_plans(
     assert again.json()["counts"]["moved"] == 1
 
 
-async def test_a_principal_of_the_host_application_is_not_believed(office: Office, cleanliness: None) -> None:  # noqa: ARG001
+async def test_a_principal_of_the_host_application_is_not_believed(office: AdminContext, cleanliness: None) -> None:  # noqa: ARG001
     admin = Admin(office)
     host = FastAPI()
 
@@ -396,7 +398,7 @@ async def test_a_principal_of_the_host_application_is_not_believed(office: Offic
 
 @pytest.mark.parametrize("how", ["key", "session"])
 async def test_events_end_with_the_key_that_opened_them(
-    client: httpx.AsyncClient, connection: Connection, office: Office, monkeypatch: pytest.MonkeyPatch, how: str
+    client: httpx.AsyncClient, connection: Connection, office: AdminContext, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr("redrive.admin.web.rest._BEAT", 0.01)
     monkeypatch.setattr("redrive.admin.web.rest._RECHECKED", 0.0)
@@ -455,7 +457,7 @@ class Stream:
 # The audit ----------------------------------------------------------------------------------------------
 
 
-async def test_peeks_are_in_the_audit(client: httpx.AsyncClient, connection: Connection, office: Office) -> None:
+async def test_peeks_are_in_the_audit(client: httpx.AsyncClient, connection: Connection, office: AdminContext) -> None:
     await prepare(connection, 2)
     for path in ("messages", "messages/m-0", "groups"):
         assert (await client.get(f"{QUEUE}/{path}", params={"q": "source:orders"}, headers=VIEWER)).status_code == 200

@@ -20,7 +20,7 @@ from dead_lettering import DLQ, prepare
 from e2e.serving import Server, serving
 from redrive.admin.access.settings import Network, networks
 from redrive.admin.access.throttle import FREE
-from redrive.admin.web import listening
+from redrive.admin.web import connection_limit
 from redrive.inspection import connect
 
 MB = 1024 * 1024
@@ -127,7 +127,7 @@ def test_hundreds_who_never_finish_a_request_keep_nobody_waiting(server: Server)
 
 
 def test_who_never_finishes_a_request_is_shown_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HEAD_WITHIN", 0.3)
+    monkeypatch.setattr(connection_limit, "HEAD_WITHIN", 0.3)
     with listener() as port:
         silent, half, again = (socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(3))
         half.sendall(b"GET / HTTP/1.1\r\nHost")
@@ -144,7 +144,7 @@ def test_who_never_finishes_a_request_is_shown_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_who_waits_for_a_long_answer_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HEAD_WITHIN", 0.3)
+    monkeypatch.setattr(connection_limit, "HEAD_WITHIN", 0.3)
     with listener() as port, socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert until_closed(socket.create_connection(("127.0.0.1", port), timeout=20)) == b""  # who came later is gone
@@ -157,7 +157,7 @@ def test_who_waits_for_a_long_answer_is_not(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_of_too_many_the_one_goes_that_has_been_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(connection_limit, "MOST_CONNECTIONS", 3)
     with listener() as port:
         first, second, third = (socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(3))
         for client in (first, second, third, first):  # who has not said anything may not even be known
@@ -172,7 +172,7 @@ def test_of_too_many_the_one_goes_that_has_been_silent_for_longest(monkeypatch: 
 
 
 def test_who_is_being_answered_never_goes_for_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(connection_limit, "MOST_CONNECTIONS", 3)
     asked, enough = threading.Semaphore(0), threading.Event()
 
     async def answer_slowly(scope: Any, receive: Any, send: Any) -> None:
@@ -204,7 +204,7 @@ async def answer_the_body(scope: Any, receive: Any, send: Any) -> None:
 def test_a_body_that_is_not_complete_goes_for_a_newcomer_however_often_it_sends_a_byte(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(connection_limit, "MOST_CONNECTIONS", 3)
     with listener(answer_the_body) as port:
         slow = [connected(port) for _ in range(3)]
         for client in slow:
@@ -224,7 +224,7 @@ def test_a_body_that_is_not_complete_goes_for_a_newcomer_however_often_it_sends_
 
 
 def test_an_answer_that_is_not_read_goes_for_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(connection_limit, "MOST_CONNECTIONS", 1)
     full = threading.Event()
 
     async def answer_at_length(scope: Any, _: Any, send: Any) -> None:
@@ -246,7 +246,7 @@ def test_an_answer_that_is_not_read_goes_for_a_newcomer(monkeypatch: pytest.Monk
 
 
 def test_one_address_cannot_take_the_connections_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "MOST_OF_AN_ADDRESS", 2)
+    monkeypatch.setattr(connection_limit, "MOST_OF_AN_ADDRESS", 2)
     with listener(answer_the_body) as port:
         idle = connected(port, "127.0.0.2")
         first, second, third = (connected(port, "127.0.0.3") for _ in range(3))
@@ -260,7 +260,7 @@ def test_one_address_cannot_take_the_connections_of_others(monkeypatch: pytest.M
 def test_connections_of_an_address_that_are_answered_are_not_closed_for_its_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_OF_AN_ADDRESS", 1)
+    monkeypatch.setattr(connection_limit, "MOST_OF_AN_ADDRESS", 1)
     asked, enough = threading.Semaphore(0), threading.Event()
 
     async def answer_slowly(scope: Any, receive: Any, send: Any) -> None:
@@ -279,7 +279,7 @@ def test_connections_of_an_address_that_are_answered_are_not_closed_for_its_next
 
 
 def test_the_users_of_a_trusted_proxy_are_not_counted_as_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "MOST_OF_AN_ADDRESS", 2)
+    monkeypatch.setattr(connection_limit, "MOST_OF_AN_ADDRESS", 2)
     with listener(answer_the_body, networks(["127.0.0.3"])) as port:
         clients = [connected(port, "127.0.0.3") for _ in range(10)]
         for client in clients:
@@ -288,7 +288,7 @@ def test_the_users_of_a_trusted_proxy_are_not_counted_as_one_address(monkeypatch
 
 
 def test_the_rest_of_a_huge_body_is_not_read_after_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "LINGER", 0.05)
+    monkeypatch.setattr(connection_limit, "LINGER", 0.05)
     with listener() as port, connected(port) as client:
         client.sendall(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {200 * MB}\r\n\r\n".encode())
         assert b"at last" in until(b"at last", client)
@@ -337,7 +337,7 @@ class listener:
 
     def __init__(self, application: Any = None, proxies: Sequence[Network] = ()) -> None:
         self._application = application or answer
-        self._protocol = listening.protocol_behind(proxies)
+        self._protocol = connection_limit.protocol_behind(proxies)
 
     def __enter__(self) -> int:
         self._socket = socket.create_server(("127.0.0.1", 0))

@@ -24,7 +24,7 @@ __all__ = ["router"]
 def router(app: App, **options: Any) -> Admin:
     """The admin API and the console of an application, to be mounted in another: `api.mount("/ops", router(app))`.
 
-    `options` are those of `Office`: `access` says who may come in, where the environment does not.
+    `options` are those of `AdminContext`: `access` says who may come in, where the environment does not.
     """
     try:
         from redrive.admin.web.application import Admin
@@ -34,6 +34,6 @@ def router(app: App, **options: Any) -> Admin:
         raise ConfigurationError(
             f"there is no module {error.name}: the admin server needs more. pip install 'redrive[admin]'"
         ) from None
-    from redrive.admin.office import Office
+    from redrive.admin.context import AdminContext
 
-    return Admin(Office.of(app, **options))
+    return Admin(AdminContext.of(app, **options))

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any, NoReturn, assert_never
 
-from redrive.admin.access.roles import Act, Principal
-from redrive.admin.office import Office
+from redrive.admin.access.roles import Permission, Principal
+from redrive.admin.context import AdminContext
 from redrive.errors import AuditUnavailable, NoOutbox, NotAllowed, QueueNotAccepted
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.operation import Destination, OperationKind, OperationRequest, Way
@@ -15,22 +15,22 @@ from redrive.operations.peek_allowance import Risk
 
 
 class Authorization:
-    def __init__(self, office: Office, who: Principal) -> None:
+    def __init__(self, office: AdminContext, who: Principal) -> None:
         self.office = office
         self.who = who
-        self.service = office.service.acting(who.name, reveals=who.role >= Act.REVEAL.needs)
+        self.service = office.service.acting(who.name, reveals=who.role >= Permission.REVEAL.needs)
 
-    def may(self, act: Act, queue: str | None = None) -> bool:
+    def may(self, act: Permission, queue: str | None = None) -> bool:
         return self.who.may(act, queue)
 
-    async def need(self, act: Act, queue: str | None = None) -> None:
+    async def need(self, act: Permission, queue: str | None = None) -> None:
         """Raise what is against it: a permission that is missing, or a queue that this server does not accept."""
         await self._need_permission(act, queue)
         if queue is not None and not self._accepts(queue):
             accepted = sorted(filter(self.sees, self.office.accepted or ()))
             raise QueueNotAccepted(queue, self.office.target.describe_queue(queue), self.office.name, accepted)
 
-    async def _need_permission(self, act: Act, queue: str | None) -> None:
+    async def _need_permission(self, act: Permission, queue: str | None) -> None:
         if not self.may(act, queue):
             await self._refuse(self.who.not_allowed(act, queue), queue or "")
 
@@ -51,13 +51,13 @@ class Authorization:
             raise refused from error
         raise refused
 
-    async def _need_all(self, act: Act) -> None:
+    async def _need_all(self, act: Permission) -> None:
         """What names everybody's queues is for those who see all of them."""
         await self.need(act)
         if not self.who.is_unrestricted:
             raise self.who.not_allowed(act, "*")
 
-    async def _restricted(self, act: Act, order: OperationRequest) -> OperationRequest:
+    async def _restricted(self, act: Permission, order: OperationRequest) -> OperationRequest:
         """Return the order with the queues that this principal may send to: where each message goes is decided later,
         perhaps by another server. A destination that is named is checked now, before the broker is asked, which would
         tell what is there. What goes to an exchange gets wherever that is bound to: only an unrestricted principal may.
@@ -73,14 +73,14 @@ class Authorization:
             case other:
                 assert_never(other)
         await self._need_risk(order.queue, Risk(order.spend_deliveries, order.any_queue))
-        hidden = not self.may(Act.REVEAL, order.queue)
+        hidden = not self.may(Permission.REVEAL, order.queue)
         return replace(order, allowed=self.who.queues, selection=replace(order.selection, redacted=hidden))
 
     async def _need_risk(self, queue: str, risk: Risk) -> None:
         if risk.spend:
-            await self.need(Act.SPEND, queue)
+            await self.need(Permission.SPEND, queue)
         if risk.any_queue:
-            await self.need(Act.ANY_QUEUE, queue)
+            await self.need(Permission.ANY_QUEUE, queue)
 
     async def _need_reach(self, order: OperationRequest) -> None:
         """To resume an operation is to send its messages: only where this principal may send them."""
@@ -91,9 +91,9 @@ class Authorization:
         ):
             return
         if order.to.way is Way.QUEUE:
-            await self._need_permission(Act.STEER, order.to.name)
+            await self._need_permission(Permission.STEER, order.to.name)
         else:
-            await self._refuse(self.who.not_allowed(Act.STEER, "*"), order.queue)
+            await self._refuse(self.who.not_allowed(Permission.STEER, "*"), order.queue)
 
     def redrive_to(self, queue: str) -> Destination:
         """Return where a re-drive of a dead-letter queue goes by default: as its topology says, or `own` if this

@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from redrive.admin.access.roles import Act
+from redrive.admin.access.roles import Permission
 from redrive.admin.authorization import Authorization
+from redrive.admin.cache import Cached
 from redrive.admin.queries import QueueView
-from redrive.admin.snapshots import Seen
 from redrive.database.application_tables import RowState
 from redrive.errors import NotDeadLetterQueue, OperationConflict, OperationNotFound, PeekUnsafe, RedriveError
 from redrive.operations.audit_entry import AuditEntry
@@ -65,7 +65,7 @@ class AuthorizedQueries(Authorization):
         """Those that this person sees. Depths are of now; since when is of a look not long ago, and for who asks `calm`
         nothing is looked at for it.
         """
-        await self.need(Act.LOOK)
+        await self.need(Permission.LOOK)
         service, snapshots = self.office.service, self.office.snapshots
         views = (await snapshots.get(_ALL, "depths", lambda: service.queues(oldest=False), kept=_DEPTHS)).value
         mine = [self._named(view) for view in views if self.sees(view.name)]
@@ -94,7 +94,7 @@ class AuthorizedQueries(Authorization):
         return replace(view, oldest=seen.value[0].oldest)
 
     async def queue(self, name: str) -> QueueView:
-        await self.need(Act.LOOK, name)
+        await self.need(Permission.LOOK, name)
         service = self.office.service
         seen = await self.office.snapshots.get(
             name, "queue", lambda: service.queues([name], oldest=False), kept=_DEPTHS
@@ -110,14 +110,14 @@ class AuthorizedQueries(Authorization):
         filter: str,
         fresh: bool = False,
         risk: Risk = NO_RISK,
-    ) -> Seen[T]:
+    ) -> Cached[T]:
         """Return what is seen, or was seen not long ago, and record that this principal sees it.
 
         What an operator saw at a risk (`risk`) is shown again without another look: deliveries that were spent, to
         everybody who may look; a queue that is not a dead-letter queue, to operators.
         """
         await self._need_risk(queue, risk)
-        at_any = what, Act.ANY_QUEUE
+        at_any = what, Permission.ANY_QUEUE
 
         async def unless_busy() -> T:
             await self._check_busy(queue)
@@ -135,11 +135,11 @@ class AuthorizedQueries(Authorization):
             known = self._seen_at_a_risk(queue, what if isinstance(error, PeekUnsafe) else at_any)
             if known is None or risk.spend or risk.any_queue:
                 raise
-            return Seen(known.value, known.at, str(error))
+            return Cached(known.value, known.at, str(error))
 
-    def _seen_at_a_risk(self, queue: str, what: Hashable) -> Seen[Any] | None:
-        is_any = isinstance(what, tuple) and what[-1] is Act.ANY_QUEUE
-        return self.office.snapshots.known(queue, what) if not is_any or self.may(Act.ANY_QUEUE, queue) else None
+    def _seen_at_a_risk(self, queue: str, what: Hashable) -> Cached[Any] | None:
+        is_any = isinstance(what, tuple) and what[-1] is Permission.ANY_QUEUE
+        return self.office.snapshots.known(queue, what) if not is_any or self.may(Permission.ANY_QUEUE, queue) else None
 
     async def _check_busy(self, queue: str) -> None:
         """Not while an operation has the queue: that is known without waiting for it."""
@@ -171,13 +171,13 @@ class AuthorizedQueries(Authorization):
         *,
         fresh: bool = False,
         risk: Risk = NO_RISK,
-    ) -> Seen[Grouping]:
-        await self.need(Act.LOOK, queue)
+    ) -> Cached[Grouping]:
+        await self.need(Permission.LOOK, queue)
         look = partial(self.service.groups, queue, by, query, risk=risk, recorded=True)
         what = "groups", by, query, self._searching(query)
         return await self._looked(queue, what, look, filter=query, fresh=fresh, risk=risk)
 
-    def groups_seen_before(self, queue: str) -> Seen[Grouping] | None:
+    def groups_seen_before(self, queue: str) -> Cached[Grouping] | None:
         return self.office.snapshots.known(queue, ("groups", GroupBy.FINGERPRINT, "", ""))
 
     async def messages(
@@ -189,27 +189,27 @@ class AuthorizedQueries(Authorization):
         start: int = 1,
         fresh: bool = False,
         risk: Risk = NO_RISK,
-    ) -> Seen[MessagePage]:
-        await self.need(Act.LOOK, queue)
+    ) -> Cached[MessagePage]:
+        await self.need(Permission.LOOK, queue)
         look = partial(self.service.peek, queue, query, limit=limit, start=start, risk=risk, recorded=True)
         what = "messages", query, limit, start, self._searching(query)
         return await self._looked(queue, what, look, filter=query, fresh=fresh, risk=risk)
 
     async def message(
         self, queue: str, id: str, *, reveal: bool = False, fresh: bool = False, risk: Risk = NO_RISK
-    ) -> Seen[MessageDetail]:
+    ) -> Cached[MessageDetail]:
         """Return one message. With `reveal` it has its secrets: nothing of it is kept, and each look is recorded."""
-        await self.need(Act.REVEAL if reveal else Act.LOOK, queue)
+        await self.need(Permission.REVEAL if reveal else Permission.LOOK, queue)
         if reveal:
             await self._need_risk(queue, risk)
             await self._check_busy(queue)
-            return Seen(await self.service.message(queue, id, reveal=True, risk=risk), self.office.clock.now())
+            return Cached(await self.service.message(queue, id, reveal=True, risk=risk), self.office.clock.now())
         look = partial(self.service.message, queue, id, risk=risk, recorded=True)
         return await self._looked(queue, ("message", id), look, filter=f"id:{id}", fresh=fresh, risk=risk)
 
     async def export(self, queue: str, query: str = "", *, reveal: bool = False) -> AsyncGenerator[bytes, None]:
         """Lines of JSON. Without secrets, unless somebody may see them; only those that have all can be imported."""
-        await self.need(Act.REVEAL if reveal else Act.EXPORT, queue)
+        await self.need(Permission.REVEAL if reveal else Permission.EXPORT, queue)
         lines = self.service.export(queue, query, reveal=reveal)
         async with aclosing(lines):
             async for line in lines:
@@ -226,14 +226,14 @@ class AuthorizedQueries(Authorization):
         before: str | None = None,
     ) -> Listed[Operation]:
         """The newest first, of the queues that this person sees."""
-        await self.need(Act.LOOK, queue)
+        await self.need(Permission.LOOK, queue)
         found = await asyncio.to_thread(self.service.store.listed, queue, states, limit + 1, before)
         page = found[:limit]
         mine = tuple(one for one in page if self.sees(one.order.queue))
         return Listed(mine, page[-1].id if len(found) > limit else None)
 
     async def operation(self, id: str) -> Operation:
-        await self.need(Act.LOOK)
+        await self.need(Permission.LOOK)
         found = await self.service.operation(id)
         if not self.sees(found.order.queue):
             raise OperationNotFound(id)
@@ -264,19 +264,19 @@ class AuthorizedQueries(Authorization):
     # All else -----------------------------------------------------------------------------------------
 
     async def outbox(self, limit: int = 50) -> OutboxView:
-        await self._need_all(Act.LOOK)
+        await self._need_all(Permission.LOOK)
         claims = self._claims()
         status = await asyncio.to_thread(claims.status)
         rows = await asyncio.to_thread(claims.listed, RowState.PARKED, limit)
         return OutboxView(status["pending"], status["oldest"], status["parked"], tuple(rows))
 
     async def topology(self) -> TopologyView:
-        await self._need_all(Act.LOOK)
+        await self._need_all(Permission.LOOK)
         async with self.office.cached_target.looking() as view:
             return TopologyView(view.snapshot, view.wanted, make_plan(view.wanted, view.snapshot))
 
     async def doctor(self) -> tuple[Finding, ...]:
-        await self._need_all(Act.LOOK)
+        await self._need_all(Permission.LOOK)
         return (await self.office.snapshots.get(_ALL, "doctor", self._examine, kept=_EXAMINED)).value
 
     async def _examine(self) -> tuple[Finding, ...]:
@@ -294,7 +294,7 @@ class AuthorizedQueries(Authorization):
         before: int | None = None,
     ) -> Listed[tuple[int, AuditEntry]]:
         """The newest first, each with its number. What is about no queue is for those who see all of them."""
-        await self._need_permission(Act.READ_AUDIT, queue)
+        await self._need_permission(Permission.READ_AUDIT, queue)
         found = await asyncio.to_thread(self.service.audit.listed, queue, by, action, limit + 1, before)
         page = found[:limit]
         mine = tuple((number, entry) for number, entry in page if self._sees_entry(entry))

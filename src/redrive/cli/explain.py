@@ -17,7 +17,7 @@ from itertools import groupby
 import click
 
 from redrive import errors
-from redrive.admin.web.kinds import KINDS, TYPE, ProblemKind
+from redrive.admin.web.problem_types import KINDS, TYPE, ProblemType
 from redrive.cli.exits import ERRORS_PAGE, EXITS, Exit, exit_code
 from redrive.cli.printing import as_json as print_json
 from redrive.errors import RedriveError, name_of
@@ -177,7 +177,7 @@ def of_finding(rule: Rule) -> Explanation:
     return Explanation(rule.id, "a finding of the doctor", rule.id, meaning, facts, f"{FINDINGS_PAGE}#{rule.id}")
 
 
-def of_problem(kind: ProblemKind) -> Explanation:
+def of_problem(kind: ProblemType) -> Explanation:
     status = " or ".join(map(str, kind.status))
     facts = (("HTTP status", status), ("What to do", kind.do))
     meaning = _sentence(kind.when)

@@ -24,7 +24,7 @@ from redrive.operations.peek_allowance import Risk
 from redrive.operations.repository import OperationRepository
 
 if TYPE_CHECKING:
-    from redrive.admin.office import Office
+    from redrive.admin.context import AdminContext
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,11 +42,11 @@ class CommandTarget:
         database = self.open_database()
         return Service(self._target(), OperationRepository(database), AuditLog(database), by=who())
 
-    def office(self, **options: Any) -> Office:
+    def office(self, **options: Any) -> AdminContext:
         """Return what an admin server needs."""
-        from redrive.admin.office import Office  # other commands work without the packages of the server
+        from redrive.admin.context import AdminContext  # other commands work without the packages of the server
 
-        return Office(self._target(), self.open_database(), app=self._app(), archives=self.archives, **options)
+        return AdminContext(self._target(), self.open_database(), app=self._app(), archives=self.archives, **options)
 
     def open_database(self) -> Database:
         """Return the database of operations, audit and keys: the one named here, that of the application, or SQLite in

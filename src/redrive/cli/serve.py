@@ -23,7 +23,7 @@ from redrive.errors import ConfigurationError
 if TYPE_CHECKING:
     import uvicorn
 
-    from redrive.admin.office import Office
+    from redrive.admin.context import AdminContext
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -86,7 +86,7 @@ def serve(
 
         from redrive.admin.access.settings import AccessSettings, networks
         from redrive.admin.web.application import Admin
-        from redrive.admin.web.listening import protocol_behind
+        from redrive.admin.web.connection_limit import protocol_behind
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"there is no module {error.name}: the admin server needs more. pip install 'redrive[admin]'"
@@ -152,7 +152,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
 
 
-def _tell(office: Office, address: str, host: str, *, dev: bool, tls: bool) -> None:
+def _tell(office: AdminContext, address: str, host: str, *, dev: bool, tls: bool) -> None:
     note(f"redrive: the console is at {address}/ and the API at {address}/admin")
     note(f"redrive: API keys are those of {office.database.location}")
     if dev:
@@ -165,5 +165,5 @@ def _tell(office: Office, address: str, host: str, *, dev: bool, tls: bool) -> N
         note("redrive: without TLS browsers keep no session here: say --tls-cert, or have a proxy that does it")
 
 
-async def _anybody(office: Office) -> bool:
+async def _anybody(office: AdminContext) -> bool:
     return await office.gate.can_anybody_sign_in()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from redrive.admin.access.roles import Principal, Role
-from redrive.admin.office import Office
+from redrive.admin.context import AdminContext
 from redrive.admin.web.application import Admin
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _FRESH = 540.0  # seconds: an invitation lasts for ten minutes
 
 class Website:
     def __init__(self, app: App, port: int) -> None:
-        self._office = Office.of(app, apart=False)
+        self._office = AdminContext.of(app, apart=False)
         self._listener = socket.create_server(("127.0.0.1", port))
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
         self._invited = -_FRESH

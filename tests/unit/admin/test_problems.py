@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from redrive.admin.web import problems
-from redrive.admin.web.kinds import KINDS
+from redrive.admin.web.problem_types import KINDS
 from redrive.admin.web.problems import problem_of
 from redrive.errors import ConnectionLost, NotFound, OperationConflict, PeekUnsafe, RedriveError
 

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from redrive.admin.access.roles import ALL_QUEUES, Principal, Role
-from redrive.admin.access.secret import digest_of, is_secret, new_secret
+from redrive.admin.access.secrets import digest_of, is_secret, new_secret
 from redrive.database.engine import Database
 from redrive.database.operator_tables import keys_table, sessions_table
 from redrive.errors import ConfigurationError, KeyNotFound, Refused

@@ -56,7 +56,7 @@ def _rank(other: str) -> int:
     return other.rank
 
 
-class Act(StrEnum):
+class Permission(StrEnum):
     """What somebody does."""
 
     LOOK = "look"  # at queues, groups, messages without their secrets, operations, outbox, topology, doctor
@@ -80,23 +80,23 @@ class Act(StrEnum):
 
 
 _NEEDS = {
-    Act.LOOK: Role.VIEWER,
-    Act.PLAN: Role.OPERATOR,
-    Act.REDRIVE: Role.OPERATOR,
-    Act.STEER: Role.OPERATOR,
-    Act.SPEND: Role.OPERATOR,
-    Act.ANY_QUEUE: Role.OPERATOR,
-    Act.RETRY_OUTBOX: Role.OPERATOR,
-    Act.READ_AUDIT: Role.OPERATOR,
-    Act.EXPORT: Role.OPERATOR,
-    Act.EDIT: Role.ADMIN,
-    Act.DISCARD: Role.ADMIN,
-    Act.IMPORT: Role.ADMIN,
-    Act.REVEAL: Role.ADMIN,
-    Act.DISCARD_OUTBOX: Role.ADMIN,
+    Permission.LOOK: Role.VIEWER,
+    Permission.PLAN: Role.OPERATOR,
+    Permission.REDRIVE: Role.OPERATOR,
+    Permission.STEER: Role.OPERATOR,
+    Permission.SPEND: Role.OPERATOR,
+    Permission.ANY_QUEUE: Role.OPERATOR,
+    Permission.RETRY_OUTBOX: Role.OPERATOR,
+    Permission.READ_AUDIT: Role.OPERATOR,
+    Permission.EXPORT: Role.OPERATOR,
+    Permission.EDIT: Role.ADMIN,
+    Permission.DISCARD: Role.ADMIN,
+    Permission.IMPORT: Role.ADMIN,
+    Permission.REVEAL: Role.ADMIN,
+    Permission.DISCARD_OUTBOX: Role.ADMIN,
 }
-_OF_LISTS = frozenset({Act.LOOK, Act.READ_AUDIT})
-_OF_THE_OUTBOX = frozenset({Act.RETRY_OUTBOX, Act.DISCARD_OUTBOX})
+_OF_LISTS = frozenset({Permission.LOOK, Permission.READ_AUDIT})
+_OF_THE_OUTBOX = frozenset({Permission.RETRY_OUTBOX, Permission.DISCARD_OUTBOX})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Principal:
     def sees(self, queue: str) -> bool:
         return any(fnmatchcase(queue, pattern) for pattern in self.queues)
 
-    def may(self, act: Act, queue: str | None = None) -> bool:
+    def may(self, act: Permission, queue: str | None = None) -> bool:
         if self.role < act.needs:
             return False
         if self.is_unrestricted:
@@ -139,7 +139,7 @@ class Principal:
             return False
         return act in _OF_LISTS if queue is None else self.sees(queue)
 
-    def not_allowed(self, act: Act, queue: str | None = None) -> NotAllowed:
+    def not_allowed(self, act: Permission, queue: str | None = None) -> NotAllowed:
         """Return the error that says why this principal may not do that."""
         if queue is not None and not self.sees(queue):
             return NotAllowed(act, f"{self.name} sees the queues {', '.join(self.queues)}, and nothing else")

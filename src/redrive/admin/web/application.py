@@ -25,12 +25,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from redrive import __version__
-from redrive.admin.office import Office
-from redrive.admin.web import console, monitoring, rest
-from redrive.admin.web.bounds import BodyBounds
-from redrive.admin.web.headers import SecurityHeaders
+from redrive.admin.context import AdminContext
+from redrive.admin.web import console, health, rest
+from redrive.admin.web.body_limit import BodyLimits
 from redrive.admin.web.problems import Problem, problem_of
 from redrive.admin.web.proxies import as_sent_by_the_client
+from redrive.admin.web.security_headers import SecurityHeaders
 from redrive.errors import RedriveError
 
 log = logging.getLogger("redrive.admin")
@@ -50,11 +50,11 @@ lists go on with `next_cursor`, and a POST with an `Idempotency-Key` is done onc
 class Admin:
     """An ASGI application."""
 
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: AdminContext) -> None:
         self.office = office
         self.api = make_api(office)
-        self._app = SecurityHeaders(BodyBounds(self.api))
-        self._opening: asyncio.Task[Office] | None = None
+        self._app = SecurityHeaders(BodyLimits(self.api))
+        self._opening: asyncio.Task[AdminContext] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -103,7 +103,7 @@ def path_as_sent(scope: Scope) -> str:
     return sent if sent.startswith(root) else quote(path, safe="/%:@!$&'()*+,;=~-._")
 
 
-def make_api(office: Office) -> FastAPI:
+def make_api(office: AdminContext) -> FastAPI:
     api = FastAPI(
         title="Redrive",
         version=__version__,
@@ -114,7 +114,7 @@ def make_api(office: Office) -> FastAPI:
     )
     api.state.office = office
     api.include_router(rest.router)
-    api.include_router(monitoring.router)
+    api.include_router(health.router)
     api.include_router(console.router)
     # What is expected is named: Starlette raises again, into the server's log, what only `Exception` covers.
     for error in (RedriveError, SQLAlchemyError, TimeoutError, RequestValidationError, HTTPException, Exception):

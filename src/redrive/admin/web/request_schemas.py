@@ -16,7 +16,7 @@ _MOST_IDS = 1000
 _LONG = 10_000
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """A request body. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
@@ -27,7 +27,7 @@ _SPEND: bool = Field(False, description="Look although that counts towards a del
 _ANY_QUEUE: bool = Field(False, description="Also a queue that is not a dead-letter queue, or that has consumers.")
 
 
-class RiskIn(Asked):
+class RiskIn(RequestModel):
     spend_deliveries: bool = _SPEND
     any_queue: bool = _ANY_QUEUE
     reason: str = Field("", max_length=1000, description="For the audit.")
@@ -47,7 +47,7 @@ class PeekGroupsIn(RiskIn):
     q: Query = ""
 
 
-class SelectionIn(Asked):
+class SelectionIn(RequestModel):
     limit: int | None = Field(None, ge=1, le=2**31 - 1, description="At most so many.")
     ids: list[Annotated[str, Field(min_length=1, max_length=300)]] = Field(
         default_factory=list, max_length=_MOST_IDS, description="These messages."
@@ -71,7 +71,7 @@ class SelectionIn(Asked):
         )
 
 
-class StopIf(Asked):
+class StopIf(RequestModel):
     returned_pct: float = Field(10.0, ge=0, lt=100, description="More than this many of a hundred come back.")
 
 
@@ -130,7 +130,7 @@ class DiscardIn(SelectionIn):
         return self._order(OperationKind.DISCARD, queue)
 
 
-class EditIn(Asked):
+class EditIn(RequestModel):
     body: str | None = Field(None, description="The new body, as text.")
     patch: list[dict[str, Any]] | None = Field(None, max_length=1000, description="A JSON Patch (RFC 6902).")
     set_headers: dict[str, str] = Field(default_factory=dict, max_length=100, description="Give it these headers.")
@@ -141,5 +141,5 @@ class EditIn(Asked):
     dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
 
 
-class SteerIn(Asked):
+class SteerIn(RequestModel):
     rate: float = Field(gt=0, le=1e6, description="Messages a second.")

@@ -19,14 +19,14 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import AfterValidator
 
-from redrive.admin.access.roles import Act
-from redrive.admin.desk import Desk
-from redrive.admin.snapshots import Seen
-from redrive.admin.web import models as m
+from redrive.admin.access.roles import Permission
+from redrive.admin.authorized_service import AuthorizedService
+from redrive.admin.cache import Cached
 from redrive.admin.web import request_schemas as r
+from redrive.admin.web import schemas as m
 from redrive.admin.web.cursors import read_cursor, write_cursor
-from redrive.admin.web.identity import At, is_valid_still
-from redrive.admin.web.once import OnceRoute
+from redrive.admin.web.dependencies import CurrentService, is_valid_still
+from redrive.admin.web.idempotency import IdempotentRoute
 from redrive.admin.web.problems import MEDIA_TYPE
 from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError, NotFound
@@ -73,24 +73,24 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 # For the document: `principal_of` reads what was sent.
 _BEARER = HTTPBearer(auto_error=False, description="A token (JWT), or an API key.")
 
-router = APIRouter(prefix="/admin", route_class=OnceRoute, responses=_PROBLEMS, dependencies=[Security(_BEARER)])
+router = APIRouter(prefix="/admin", route_class=IdempotentRoute, responses=_PROBLEMS, dependencies=[Security(_BEARER)])
 
-# What each operation is, and so which role it needs; the document says it (`x-role`). `Desk` is where it is enforced.
-ACTS: Mapping[str, Act] = {
-    **dict.fromkeys(("queues", "queue", "messages", "message", "groups"), Act.LOOK),
-    **dict.fromkeys(("operations", "operation", "items", "events"), Act.LOOK),
-    **dict.fromkeys(("outbox", "topology", "doctor", "me"), Act.LOOK),
-    **dict.fromkeys(("peek_messages", "peek_message", "peek_groups"), Act.SPEND),
-    "plan": Act.PLAN,
-    **dict.fromkeys(("redrive", "move"), Act.REDRIVE),
-    **dict.fromkeys(("pause", "resume", "cancel", "steer"), Act.STEER),
-    "retry_outbox": Act.RETRY_OUTBOX,
-    "audit": Act.READ_AUDIT,
-    "export": Act.EXPORT,
-    "edit": Act.EDIT,
-    "discard": Act.DISCARD,
-    "import": Act.IMPORT,
-    "discard_outbox": Act.DISCARD_OUTBOX,
+# What each operation is, and so which role it needs; the document says it (`x-role`). `AuthorizedService` is where it is enforced.
+ACTS: Mapping[str, Permission] = {
+    **dict.fromkeys(("queues", "queue", "messages", "message", "groups"), Permission.LOOK),
+    **dict.fromkeys(("operations", "operation", "items", "events"), Permission.LOOK),
+    **dict.fromkeys(("outbox", "topology", "doctor", "me"), Permission.LOOK),
+    **dict.fromkeys(("peek_messages", "peek_message", "peek_groups"), Permission.SPEND),
+    "plan": Permission.PLAN,
+    **dict.fromkeys(("redrive", "move"), Permission.REDRIVE),
+    **dict.fromkeys(("pause", "resume", "cancel", "steer"), Permission.STEER),
+    "retry_outbox": Permission.RETRY_OUTBOX,
+    "audit": Permission.READ_AUDIT,
+    "export": Permission.EXPORT,
+    "edit": Permission.EDIT,
+    "discard": Permission.DISCARD,
+    "import": Permission.IMPORT,
+    "discard_outbox": Permission.DISCARD_OUTBOX,
 }
 
 # Paths come as they were sent: a name's own / is not one of the path's.
@@ -108,7 +108,7 @@ Prefer = Annotated[str | None, Header(description="`wait=10`: answer when it is 
 def _key(
     idempotency_key: Annotated[str | None, Header(max_length=255, description="Sent again, it is done once.")] = None,
 ) -> None:
-    """For the document: `OnceRoute` reads it."""
+    """For the document: `IdempotentRoute` reads it."""
 
 
 _ONCE = [Depends(_key)]
@@ -120,7 +120,7 @@ _ONCE = [Depends(_key)]
 
 
 @router.get("/dlq/queues", summary="Dead-letter queues", operation_id="queues", tags=["dead letters"])
-async def queues(at: At) -> m.QueuesOut:
+async def queues(at: CurrentService) -> m.QueuesOut:
     return m.QueuesOut(items=[m.QueueOut.of(view) for view in await at.queues()])
 
 
@@ -131,7 +131,7 @@ async def queues(at: At) -> m.QueuesOut:
     tags=["dead letters"],
 )
 async def messages(
-    at: At,
+    at: CurrentService,
     queue: Named,
     limit: Limit = 20,
     cursor: Cursor = None,
@@ -148,8 +148,8 @@ async def messages(
     operation_id="peek_messages",
     tags=["dead letters"],
 )
-async def peek_messages(at: At, queue: Named, asked: r.PeekIn) -> m.LettersOut:
-    await at.need(Act.SPEND, queue)
+async def peek_messages(at: CurrentService, queue: Named, asked: r.PeekIn) -> m.LettersOut:
+    await at.need(Permission.SPEND, queue)
     start = _start(asked.cursor)
     return _letters(await at.messages(queue, asked.q, limit=asked.limit, start=start, fresh=True, risk=asked.risk()))
 
@@ -158,7 +158,7 @@ def _start(cursor: str | None) -> int:
     return int(read_cursor("messages", cursor)) if cursor is not None else 1
 
 
-def _letters(seen: Seen[MessagePage]) -> m.LettersOut:
+def _letters(seen: Cached[MessagePage]) -> m.LettersOut:
     page = seen.value
     return m.LettersOut(
         items=[m.LetterOut.mirror(letter) for letter in page.letters],
@@ -172,7 +172,9 @@ def _letters(seen: Seen[MessagePage]) -> m.LettersOut:
 @router.get(
     "/dlq/queues/{queue:path}/messages/{id}", summary="One message", operation_id="message", tags=["dead letters"]
 )
-async def message(at: At, queue: Named, id: Named, reveal: Reveal = False, fresh: Fresh = False) -> m.MessageOut:
+async def message(
+    at: CurrentService, queue: Named, id: Named, reveal: Reveal = False, fresh: Fresh = False
+) -> m.MessageOut:
     return m.MessageOut.whole(await at.message(queue, id, reveal=reveal, fresh=fresh))
 
 
@@ -183,8 +185,8 @@ async def message(at: At, queue: Named, id: Named, reveal: Reveal = False, fresh
     operation_id="peek_message",
     tags=["dead letters"],
 )
-async def peek_message(at: At, queue: Named, id: Named, asked: r.RiskIn) -> m.MessageOut:
-    await at.need(Act.SPEND, queue)
+async def peek_message(at: CurrentService, queue: Named, id: Named, asked: r.RiskIn) -> m.MessageOut:
+    await at.need(Permission.SPEND, queue)
     return m.MessageOut.whole(await at.message(queue, id, fresh=True, risk=asked.risk()))
 
 
@@ -195,7 +197,7 @@ async def peek_message(at: At, queue: Named, id: Named, asked: r.RiskIn) -> m.Me
     tags=["dead letters"],
 )
 async def groups(
-    at: At,
+    at: CurrentService,
     queue: Named,
     by: GroupedBy = GroupBy.FINGERPRINT,
     q: Words = "",
@@ -211,8 +213,8 @@ async def groups(
     operation_id="peek_groups",
     tags=["dead letters"],
 )
-async def peek_groups(at: At, queue: Named, asked: r.PeekGroupsIn) -> m.GroupsOut:
-    await at.need(Act.SPEND, queue)
+async def peek_groups(at: CurrentService, queue: Named, asked: r.PeekGroupsIn) -> m.GroupsOut:
+    await at.need(Permission.SPEND, queue)
     return m.GroupsOut.of(await at.groups(queue, asked.by, asked.q, fresh=True, risk=asked.risk()))
 
 
@@ -224,7 +226,7 @@ async def peek_groups(at: At, queue: Named, asked: r.PeekGroupsIn) -> m.GroupsOu
     response_class=StreamingResponse,
     responses={200: {"content": {"application/x-ndjson": {}}, "description": "A line for each message."}},
 )
-async def export(at: At, queue: Named, q: Words = "", reveal: Reveal = False) -> StreamingResponse:
+async def export(at: CurrentService, queue: Named, q: Words = "", reveal: Reveal = False) -> StreamingResponse:
     file = await _spooled(at.export(queue, q, reveal=reveal))
     name = quote(f"{queue}.ndjson", safe="")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
@@ -267,7 +269,7 @@ def _parts(file: IO[bytes]) -> Iterator[bytes]:
         }
     },
 )
-async def import_(at: At, request: Request, queue: Named) -> m.ImportedOut:
+async def import_(at: CurrentService, request: Request, queue: Named) -> m.ImportedOut:
     await at.need_importing(queue)
     with tempfile.TemporaryFile() as file:
         size = 0
@@ -307,7 +309,7 @@ def decoded(file: IO[bytes]) -> Iterator[tuple[int, Exported]]:
     operation_id="plan",
     tags=["dead letters"],
 )
-async def plan(at: At, queue: Named, asked: r.OrderIn) -> m.PlanOut:
+async def plan(at: CurrentService, queue: Named, asked: r.OrderIn) -> m.PlanOut:
     return m.PlanOut.of(await at.plan(asked.order(queue, at.redrive_to(queue))))
 
 
@@ -322,7 +324,7 @@ async def plan(at: At, queue: Named, asked: r.OrderIn) -> m.PlanOut:
     responses={200: {"model": m.OperationOut | m.PlanOut, "description": "It is over; or, for a dry run, the plan."}},
 )
 async def redrive(
-    at: At,
+    at: CurrentService,
     request: Request,
     queue: Named,
     asked: r.RedriveIn,
@@ -358,7 +360,7 @@ async def redrive(
     response_model=m.OperationOut,
     responses={200: {"model": m.OperationOut | m.PlanOut, "description": "It is over; or, for a dry run, the plan."}},
 )
-async def move(at: At, request: Request, queue: Named, asked: r.MoveIn, prefer: Prefer = None) -> Response:
+async def move(at: CurrentService, request: Request, queue: Named, asked: r.MoveIn, prefer: Prefer = None) -> Response:
     if asked.dry_run:
         return _json(m.PlanOut.of_plan((await at.plan(asked.order(queue))).plan))
     return await _accepted(at, request, await at.move(asked.order(queue)), prefer)
@@ -375,7 +377,7 @@ async def move(at: At, request: Request, queue: Named, asked: r.MoveIn, prefer: 
     responses={200: {"model": m.OperationOut, "description": "It is over."}},
 )
 async def discard(
-    at: At,
+    at: CurrentService,
     request: Request,
     queue: Named,
     asked: r.DiscardIn,
@@ -395,7 +397,7 @@ async def discard(
     responses={200: {"model": m.OperationOut | m.PreviewOut, "description": "It is over; or what would change."}},
 )
 async def edit(
-    at: At,
+    at: CurrentService,
     request: Request,
     queue: Named,
     id: Named,
@@ -431,7 +433,7 @@ def _transform(asked: r.EditIn) -> Transform:
     return ByHand(change)
 
 
-async def _accepted(at: Desk, request: Request, operation: Operation, prefer: str | None) -> Response:
+async def _accepted(at: AuthorizedService, request: Request, operation: Operation, prefer: str | None) -> Response:
     """Where it can be watched; or how it ended, for who prefers to wait."""
     wait = _wait_of(prefer)
     if wait:
@@ -453,7 +455,7 @@ def _wait_of(prefer: str | None) -> float:
     return 0.0
 
 
-async def _until_over(at: Desk, operation: Operation, wait: float) -> Operation:
+async def _until_over(at: AuthorizedService, operation: Operation, wait: float) -> Operation:
     """Or as it was last seen: it is under way, also if it cannot be looked at. Who hears less asks for it once more."""
     try:
         async with asyncio.timeout(wait):
@@ -467,16 +469,16 @@ async def _until_over(at: Desk, operation: Operation, wait: float) -> Operation:
     return operation
 
 
-def _told(at: Desk, operation: Operation) -> m.OperationOut:
+def _told(at: AuthorizedService, operation: Operation) -> m.OperationOut:
     return m.OperationOut.of(operation, interrupted=at.service.is_interrupted(operation))
 
 
-def _json(told: m.Told, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _json(told: m.ResponseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(told.model_dump_json(), status, headers, media_type="application/json")
 
 
 @router.get("/dlq/queues/{queue:path}", summary="One queue", operation_id="queue", tags=["dead letters"])
-async def queue_(at: At, queue: Named) -> m.QueueOut:
+async def queue_(at: CurrentService, queue: Named) -> m.QueueOut:
     return m.QueueOut.of(await at.queue(queue))
 
 
@@ -485,7 +487,7 @@ async def queue_(at: At, queue: Named) -> m.QueueOut:
 
 @router.get("/operations", summary="Operations, newest first", operation_id="operations", tags=["operations"])
 async def operations(
-    at: At,
+    at: CurrentService,
     queue: Annotated[str | None, Query(max_length=300, description="Only of this queue.")] = None,
     state: Annotated[list[OperationState] | None, Query(description="Only in one of these states.")] = None,
     limit: Limit = 50,
@@ -500,12 +502,14 @@ async def operations(
 
 
 @router.get("/operations/{id}", summary="One operation", operation_id="operation", tags=["operations"])
-async def operation(at: At, id: Named) -> m.OperationOut:
+async def operation(at: CurrentService, id: Named) -> m.OperationOut:
     return _told(at, await at.operation(id))
 
 
 @router.get("/operations/{id}/items", summary="What became of its messages", operation_id="items", tags=["operations"])
-async def items(at: At, id: Named, outcome: Became = None, limit: Limit = 100, cursor: Cursor = None) -> m.ItemsOut:
+async def items(
+    at: CurrentService, id: Named, outcome: Became = None, limit: Limit = 100, cursor: Cursor = None
+) -> m.ItemsOut:
     after = int(read_cursor("items", cursor)) if cursor is not None else None
     found = await at.items(id, outcome, limit=limit, after=after)
     return m.ItemsOut(
@@ -524,13 +528,13 @@ async def items(at: At, id: Named, outcome: Became = None, limit: Limit = 100, c
         200: {"content": {"text/event-stream": {}}, "description": "An event for each change, until it is over."}
     },
 )
-async def events(at: At, request: Request, id: Named) -> StreamingResponse:
+async def events(at: CurrentService, request: Request, id: Named) -> StreamingResponse:
     first = await at.operation(id)
     headers = {"X-Accel-Buffering": "no"}
     return StreamingResponse(_events(at, request, first), media_type="text/event-stream", headers=headers)
 
 
-async def _events(at: Desk, request: Request, operation: Operation) -> AsyncIterator[str]:
+async def _events(at: AuthorizedService, request: Request, operation: Operation) -> AsyncIterator[str]:
     last, checked = "", asyncio.get_running_loop().time()
     while True:
         told = _told(at, operation).model_dump_json()
@@ -553,14 +557,14 @@ async def _events(at: Desk, request: Request, operation: Operation) -> AsyncIter
 @router.post(
     "/operations/{id}/pause", dependencies=_ONCE, summary="Pause it", operation_id="pause", tags=["operations"]
 )
-async def pause(at: At, id: Named) -> m.OperationOut:
+async def pause(at: CurrentService, id: Named) -> m.OperationOut:
     return _told(at, await at.steer(id, ControlRequest(OperationState.PAUSED)))
 
 
 @router.post(
     "/operations/{id}/resume", dependencies=_ONCE, summary="Go on with it", operation_id="resume", tags=["operations"]
 )
-async def resume(at: At, id: Named) -> m.OperationOut:
+async def resume(at: CurrentService, id: Named) -> m.OperationOut:
     return _told(at, await at.steer(id, ControlRequest(OperationState.RUNNING)))
 
 
@@ -571,12 +575,12 @@ async def resume(at: At, id: Named) -> m.OperationOut:
     operation_id="cancel",
     tags=["operations"],
 )
-async def cancel(at: At, id: Named) -> m.OperationOut:
+async def cancel(at: CurrentService, id: Named) -> m.OperationOut:
     return _told(at, await at.steer(id, ControlRequest(OperationState.CANCELLING)))
 
 
 @router.patch("/operations/{id}", summary="Faster, or slower", operation_id="steer", tags=["operations"])
-async def steer(at: At, id: Named, asked: r.SteerIn) -> m.OperationOut:
+async def steer(at: CurrentService, id: Named, asked: r.SteerIn) -> m.OperationOut:
     return _told(at, await at.steer(id, ControlRequest(rate=asked.rate)))
 
 
@@ -584,7 +588,7 @@ async def steer(at: At, id: Named, asked: r.SteerIn) -> m.OperationOut:
 
 
 @router.get("/outbox", summary="What waits to be published", operation_id="outbox", tags=["outbox"])
-async def outbox(at: At, limit: Limit = 50) -> m.OutboxOut:
+async def outbox(at: CurrentService, limit: Limit = 50) -> m.OutboxOut:
     return m.OutboxOut.of(await at.outbox(limit))
 
 
@@ -598,7 +602,7 @@ RowId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The number of the r
     operation_id="retry_outbox",
     tags=["outbox"],
 )
-async def retry_outbox(at: At, id: RowId) -> m.RowsOut:
+async def retry_outbox(at: CurrentService, id: RowId) -> m.RowsOut:
     return _rows(id, await at.retry_outbox(id))
 
 
@@ -609,7 +613,7 @@ async def retry_outbox(at: At, id: RowId) -> m.RowsOut:
     operation_id="discard_outbox",
     tags=["outbox"],
 )
-async def discard_outbox(at: At, id: RowId) -> m.RowsOut:
+async def discard_outbox(at: CurrentService, id: RowId) -> m.RowsOut:
     return _rows(id, await at.discard_outbox(id))
 
 
@@ -620,18 +624,18 @@ def _rows(id: int, count: int) -> m.RowsOut:
 
 
 @router.get("/topology", summary="What the broker holds, and how it differs", operation_id="topology", tags=["broker"])
-async def topology(at: At) -> m.TopologyOut:
+async def topology(at: CurrentService) -> m.TopologyOut:
     return m.TopologyOut.of(await at.topology())
 
 
 @router.get("/doctor", summary="What is wrong with the broker", operation_id="doctor", tags=["broker"])
-async def doctor(at: At) -> m.DoctorOut:
+async def doctor(at: CurrentService) -> m.DoctorOut:
     return m.DoctorOut(items=[m.FindingOut.mirror(one) for one in await at.doctor()])
 
 
 @router.get("/audit", summary="Who did what, newest first", operation_id="audit", tags=["audit"])
 async def audit(
-    at: At,
+    at: CurrentService,
     queue: Annotated[str | None, Query(max_length=300, description="Only of this queue.")] = None,
     by: Annotated[str | None, Query(max_length=300, description="Only what this person did.")] = None,
     action: Annotated[str | None, Query(max_length=100, description="Only this: `re-drive`, `discard`.")] = None,
@@ -647,10 +651,13 @@ async def audit(
 
 
 @router.get("/me", summary="Who is asking", operation_id="me", tags=["audit"])
-async def me(at: At) -> m.MeOut:
+async def me(at: CurrentService) -> m.MeOut:
     who = at.who
     return m.MeOut(
-        name=who.name, role=who.role.value, queues=list(who.queues), acts=[str(act) for act in Act if who.may(act)]
+        name=who.name,
+        role=who.role.value,
+        queues=list(who.queues),
+        acts=[str(act) for act in Permission if who.may(act)],
     )
 
 

@@ -8,25 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.admin.access.roles import Act, Principal, Role
+from redrive.admin.access.roles import Permission, Principal, Role
 
-VIEWING = {Act.LOOK}
+VIEWING = {Permission.LOOK}
 OPERATING = VIEWING | {
-    Act.PLAN,
-    Act.REDRIVE,
-    Act.STEER,
-    Act.RETRY_OUTBOX,
-    Act.READ_AUDIT,
-    Act.EXPORT,
-    Act.SPEND,
-    Act.ANY_QUEUE,
+    Permission.PLAN,
+    Permission.REDRIVE,
+    Permission.STEER,
+    Permission.RETRY_OUTBOX,
+    Permission.READ_AUDIT,
+    Permission.EXPORT,
+    Permission.SPEND,
+    Permission.ANY_QUEUE,
 }
-ALLOWED = {Role.VIEWER: VIEWING, Role.OPERATOR: OPERATING, Role.ADMIN: set(Act)}
-ABOUT_A_QUEUE = set(Act) - {Act.RETRY_OUTBOX, Act.DISCARD_OUTBOX}
+ALLOWED = {Role.VIEWER: VIEWING, Role.OPERATOR: OPERATING, Role.ADMIN: set(Permission)}
+ABOUT_A_QUEUE = set(Permission) - {Permission.RETRY_OUTBOX, Permission.DISCARD_OUTBOX}
 
 
-@pytest.mark.parametrize(("role", "act"), list(product(Role, Act)))
-def test_each_role_may_do_what_is_its_own_and_nothing_else(role: Role, act: Act) -> None:
+@pytest.mark.parametrize(("role", "act"), list(product(Role, Permission)))
+def test_each_role_may_do_what_is_its_own_and_nothing_else(role: Role, act: Permission) -> None:
     assert Principal("ann", role).may(act) is (act in ALLOWED[role])
     assert Principal("ann", role).may(act, "orders.dlq") is (act in ALLOWED[role])
 
@@ -46,11 +46,11 @@ def test_a_role_is_not_compared_with_a_word() -> None:
 
 
 def test_every_act_needs_a_role() -> None:
-    assert {act.needs for act in Act} == set(Role)
+    assert {act.needs for act in Permission} == set(Role)
 
 
 @pytest.mark.parametrize("act", sorted(ABOUT_A_QUEUE))
-def test_an_admin_of_some_queues_is_none_of_the_others(act: Act) -> None:
+def test_an_admin_of_some_queues_is_none_of_the_others(act: Permission) -> None:
     ann = Principal("ann", Role.ADMIN, ("orders.*", "mail"))
     assert ann.may(act, "orders.dlq")
     assert ann.may(act, "mail")
@@ -59,12 +59,12 @@ def test_an_admin_of_some_queues_is_none_of_the_others(act: Act) -> None:
 
 def test_of_lists_one_gets_ones_part_and_for_all_else_the_queue_must_be_said() -> None:
     ann = Principal("ann", Role.ADMIN, ("orders.*",))
-    assert {act for act in Act if ann.may(act)} == {Act.LOOK, Act.READ_AUDIT}
+    assert {act for act in Permission if ann.may(act)} == {Permission.LOOK, Permission.READ_AUDIT}
 
 
 def test_the_outbox_is_for_who_is_unrestricted_whatever_queue_is_said() -> None:
     ann = Principal("ann", Role.ADMIN, ("orders.*",))
-    for act in (Act.RETRY_OUTBOX, Act.DISCARD_OUTBOX):
+    for act in (Permission.RETRY_OUTBOX, Permission.DISCARD_OUTBOX):
         assert not ann.may(act)
         assert not ann.may(act, "orders.dlq")
         assert Principal("bob", Role.ADMIN).may(act)
@@ -84,8 +84,8 @@ def test_without_patterns_nothing_is_seen_and_with_a_star_everything(patterns: l
     assert everything.sees(queue)
 
 
-@given(st.sampled_from(Role), st.sampled_from(Act), st.lists(st.text()), st.text())
-def test_nobody_acts_on_what_they_do_not_see(role: Role, act: Act, patterns: list[str], queue: str) -> None:
+@given(st.sampled_from(Role), st.sampled_from(Permission), st.lists(st.text()), st.text())
+def test_nobody_acts_on_what_they_do_not_see(role: Role, act: Permission, patterns: list[str], queue: str) -> None:
     ann = Principal("ann", role, tuple(patterns))
     assert not ann.may(act, queue) or ann.sees(queue)
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from redrive.admin.web.console.links import Links, address_asked_for, is_ours
+from redrive.admin.web.console.urls import Urls, address_asked_for, is_ours
 
 
 def test_a_link_is_made_of_parts_and_what_is_asked() -> None:
-    to = Links("")
+    to = Urls("")
     assert to() == "/"
     assert to("queues", "a/b %#ü", "messages", q="error:x y", spend=True, cursor=None, fresh=False) == (
         "/queues/a%2Fb%20%25%23%C3%BC/messages?q=error%3Ax+y&spend=1"
@@ -22,19 +22,19 @@ def test_a_link_is_made_of_parts_and_what_is_asked() -> None:
 
 
 def test_it_begins_where_the_console_is_mounted() -> None:
-    assert Links("/ops/redrive/")("audit") == "/ops/redrive/audit"
-    assert Links("/ö p")("audit") == "/%C3%B6%20p/audit"
+    assert Urls("/ops/redrive/")("audit") == "/ops/redrive/audit"
+    assert Urls("/ö p")("audit") == "/%C3%B6%20p/audit"
 
 
 @given(st.text(min_size=1).filter(lambda text: text.isprintable()))
 def test_a_name_is_one_part_of_the_path_and_comes_back_as_it_was(name: str) -> None:
-    path = Links("")("queues", name)
+    path = Urls("")("queues", name)
     assert path.count("/") == 2
     assert unquote(path.removeprefix("/queues/")) == name
 
 
 def test_half_a_surrogate_pair_makes_a_link_all_the_same() -> None:
-    assert Links("")("queues", "\udc80", q="\udc80") == "/queues/%3F?q=%3F"
+    assert Urls("")("queues", "\udc80", q="\udc80") == "/queues/%3F?q=%3F"
 
 
 def request(path: str, query: bytes = b"") -> Request:
@@ -48,9 +48,9 @@ def test_the_address_of_a_page_is_what_was_asked_for() -> None:
 
 @pytest.mark.parametrize("address", ["/", "/queues/a%2Fb?q=1#x", "/operations"])
 def test_our_pages_are_ours(address: str) -> None:
-    assert is_ours(Links(""), address)
-    assert is_ours(Links("/ops"), f"/ops{address}")
-    assert not is_ours(Links("/other"), f"/ops{address}")
+    assert is_ours(Urls(""), address)
+    assert is_ours(Urls("/ops"), f"/ops{address}")
+    assert not is_ours(Urls("/other"), f"/ops{address}")
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_our_pages_are_ours(address: str) -> None:
     ],
 )
 def test_what_is_not_plainly_ours_is_not(address: str) -> None:
-    assert not is_ours(Links("/ops"), address)
+    assert not is_ours(Urls("/ops"), address)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 
-from redrive.admin.web.console import pages
-from redrive.admin.web.console.editing import Form, text_in
+from redrive.admin.web.console import rendering
+from redrive.admin.web.console.edit import EditForm, text_in
 from redrive.admin.web.console.forms import form_of
 from redrive.errors import ConfigurationError
 
-TEMPLATES = Path(pages.__file__).parent / "templates"
+TEMPLATES = Path(rendering.__file__).parent / "templates"
 
 
 def shown(template: str, **what: Any) -> str:
-    return pages.environment().from_string(template).render(what)
+    return rendering.environment().from_string(template).render(what)
 
 
 def test_what_is_shown_is_escaped_and_visible() -> None:
@@ -38,11 +38,11 @@ def test_a_name_that_is_not_there_is_a_mistake_not_nothing() -> None:
 
 
 async def test_unknown_static_names_are_not_found_and_leave_nothing_behind() -> None:
-    assert (await pages.asset("console.css")).status_code == 200
+    assert (await rendering.asset("console.css")).status_code == 200
     tracemalloc.start()
     try:
         for number in range(2000):
-            answer = await pages.asset(f"{number}-{'x' * 200}.css")
+            answer = await rendering.asset(f"{number}-{'x' * 200}.css")
             assert answer.status_code == 404
             assert "cache-control" not in answer.headers  # so it is what every answer has: no-store
         kept, _ = tracemalloc.get_traced_memory()
@@ -115,7 +115,7 @@ def test_a_body_is_typed_over_only_if_a_text_field_gives_it_back(body: bytes, te
 
 def test_lines_end_as_they_did_before() -> None:
     def sent(typed: str, was: str) -> bytes | None:
-        made = Form(typed).transform(was)
+        made = EditForm(typed).transform(was)
         return made(None, None).body  # type: ignore[call-arg, union-attr, return-value, arg-type]
 
     assert sent("a\r\nc", "a\nb") == b"a\nc"

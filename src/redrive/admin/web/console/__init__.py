@@ -28,15 +28,15 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from redrive.admin.web.console import editing, entering, importing, operations, others, overview, queues, redriving
-from redrive.admin.web.console.pages import assets
-from redrive.admin.web.console.troubles import explain, is_page
+from redrive.admin.web.console import edit, import_, operations, others, overview, queues, redrive, sign_in
+from redrive.admin.web.console.error_pages import explain, is_page
+from redrive.admin.web.console.rendering import assets
 
 __all__ = ["explain", "is_page", "router"]
 
 router = APIRouter(include_in_schema=False)
 # Whose paths are longer come first: the name of a queue may hold anything.
-for part in (assets, entering.router, overview.router, operations.router, others.router, editing.router):
+for part in (assets, sign_in.router, overview.router, operations.router, others.router, edit.router):
     router.include_router(part)
-for part in (importing.router, redriving.router, queues.router):
+for part in (import_.router, redrive.router, queues.router):
     router.include_router(part)

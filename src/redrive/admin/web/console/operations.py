@@ -9,14 +9,14 @@ from fastapi import APIRouter, Query, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from redrive.admin.access.roles import Act
-from redrive.admin.desk import Desk
+from redrive.admin.access.roles import Permission
+from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.web import request_schemas as r
 from redrive.admin.web.console.forms import Mistakes, form_of, text_of
-from redrive.admin.web.console.links import links_of
-from redrive.admin.web.console.pages import page, seen
+from redrive.admin.web.console.rendering import page, seen
+from redrive.admin.web.console.urls import links_of
 from redrive.admin.web.cursors import read_cursor, write_cursor
-from redrive.admin.web.identity import At
+from redrive.admin.web.dependencies import CurrentService
 from redrive.admin.web.rest import Cursor, Named
 from redrive.errors import ConfigurationError
 from redrive.operations.operation import ControlRequest, ItemOutcome, OperationState
@@ -34,7 +34,7 @@ _WISHES = {
 @router.get("/operations")
 async def operations(
     request: Request,
-    at: At,
+    at: CurrentService,
     queue: Annotated[str, Query(max_length=300)] = "",
     state: Annotated[str, Query(max_length=40)] = "",
     cursor: Cursor = None,
@@ -59,14 +59,14 @@ async def operations(
 
 @router.get("/operations/{id}")
 async def operation(
-    request: Request, at: At, id: Named, outcome: ItemOutcome | None = None, cursor: Cursor = None
+    request: Request, at: CurrentService, id: Named, outcome: ItemOutcome | None = None, cursor: Cursor = None
 ) -> Response:
     return await _page(request, at, id, outcome, cursor)
 
 
 async def _page(
     request: Request,
-    at: Desk,
+    at: AuthorizedService,
     id: str,
     outcome: ItemOutcome | None = None,
     cursor: str | None = None,
@@ -97,7 +97,7 @@ async def _page(
         order=found.order,
         counts=counts,
         interrupted=at.service.is_interrupted(found),
-        may_steer=at.may(Act.STEER, found.order.queue) and not found.state.is_over,
+        may_steer=at.may(Permission.STEER, found.order.queue) and not found.state.is_over,
         outcome=chosen,
         many=many,
         items=items.items,
@@ -111,7 +111,7 @@ async def _page(
 
 
 @router.post("/operations/{id}/{wish}")
-async def steer(request: Request, at: At, id: Named, wish: str) -> Response:
+async def steer(request: Request, at: CurrentService, id: Named, wish: str) -> Response:
     """Whichever button is pressed, a rate that was changed is set, too."""
     typed, mistakes = await form_of(request), Mistakes()
     rate = text_of(typed, "rate")

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from redrive.admin.authorized_queries import TopologyView
-from redrive.admin.web.console.links import links_of
-from redrive.admin.web.console.pages import page, seen, theme_of
-from redrive.admin.web.console.words import counted
+from redrive.admin.web.console.formatting import counted
+from redrive.admin.web.console.rendering import page, seen, theme_of
+from redrive.admin.web.console.urls import links_of
 from redrive.admin.web.cursors import read_cursor, write_cursor
-from redrive.admin.web.identity import At
+from redrive.admin.web.dependencies import CurrentService
 from redrive.admin.web.rest import Cursor, RowId
 from redrive.topology.definitions import Definitions
 from redrive.topology.draw import FORMATS, Node, NodeKind, picture_of
@@ -36,25 +36,25 @@ _BY_CHOICE = {"auto": _BY_THE_SYSTEM, "light": "@media not all", "dark": "@media
 
 
 @router.get("/outbox")
-async def outbox(request: Request, at: At) -> Response:
+async def outbox(request: Request, at: CurrentService) -> Response:
     found = await at.outbox(_MOST_ROWS)
     return page(request, "outbox.html", at, here="outbox", outbox=found)
 
 
 @router.post("/outbox/retry")
-async def retry_all(request: Request, at: At) -> Response:
+async def retry_all(request: Request, at: CurrentService) -> Response:
     await at.retry_outbox(None)
     return seen(links_of(request)("outbox", said="all-retried"))
 
 
 @router.post("/outbox/{id}/retry")
-async def retry(request: Request, at: At, id: RowId) -> Response:
+async def retry(request: Request, at: CurrentService, id: RowId) -> Response:
     count = await at.retry_outbox(id)
     return seen(links_of(request)("outbox", said="retried" if count else "row-gone"))
 
 
 @router.get("/outbox/{id}/discard")
-async def discard_form(request: Request, at: At, id: RowId) -> Response:
+async def discard_form(request: Request, at: CurrentService, id: RowId) -> Response:
     rows = (await at.outbox(_MOST_ROWS)).rows
     row = next((row for row in rows if row["id"] == id), None)
     if row is None:
@@ -63,7 +63,7 @@ async def discard_form(request: Request, at: At, id: RowId) -> Response:
 
 
 @router.post("/outbox/{id}/discard")
-async def discard(request: Request, at: At, id: RowId) -> Response:
+async def discard(request: Request, at: CurrentService, id: RowId) -> Response:
     count = await at.discard_outbox(id)
     return seen(links_of(request)("outbox", said="row-discarded" if count else "row-gone"))
 
@@ -72,7 +72,7 @@ async def discard(request: Request, at: At, id: RowId) -> Response:
 
 
 @router.get("/topology")
-async def topology(request: Request, at: At) -> Response:
+async def topology(request: Request, at: CurrentService) -> Response:
     found = await at.topology()
     held, state = found.snapshot.definitions, found.snapshot.state
     return page(
@@ -91,7 +91,7 @@ async def topology(request: Request, at: At) -> Response:
 
 
 @router.get("/topology.svg")
-async def topology_picture(request: Request, at: At) -> Response:
+async def topology_picture(request: Request, at: CurrentService) -> Response:
     found = await at.topology()
     drawn = _drawn(found).replace(_BY_THE_SYSTEM, _BY_CHOICE[theme_of(request)])
     headers = {"Content-Security-Policy": _PICTURE_POLICY}
@@ -129,7 +129,7 @@ _EXCHANGES = frozenset((NodeKind.EXCHANGE, NodeKind.DELAYS, NodeKind.MISSING))
 
 
 @router.get("/doctor")
-async def doctor(request: Request, at: At) -> Response:
+async def doctor(request: Request, at: CurrentService) -> Response:
     findings = await at.doctor()
     return page(request, "doctor.html", at, here="doctor", findings=findings, counted=counted)
 
@@ -137,7 +137,7 @@ async def doctor(request: Request, at: At) -> Response:
 @router.get("/audit")
 async def audit(
     request: Request,
-    at: At,
+    at: CurrentService,
     queue: Annotated[str, Query(max_length=300)] = "",
     by: Annotated[str, Query(max_length=300)] = "",
     action: Annotated[str, Query(max_length=100)] = "",

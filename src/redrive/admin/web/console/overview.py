@@ -15,12 +15,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from redrive.admin.authorized_queries import OutboxView
-from redrive.admin.desk import Desk
+from redrive.admin.authorized_service import AuthorizedService
+from redrive.admin.cache import Cached
 from redrive.admin.service import QueueView
-from redrive.admin.snapshots import Seen
-from redrive.admin.web.console.drawing import Trend, trend_of
-from redrive.admin.web.console.pages import page
-from redrive.admin.web.identity import At
+from redrive.admin.web.console.rendering import page
+from redrive.admin.web.console.sparkline import Sparkline, trend_of
+from redrive.admin.web.dependencies import CurrentService
 from redrive.errors import RedriveError
 from redrive.operations.browse import FailureGroup, Grouping
 from redrive.operations.operation import OperationState
@@ -37,7 +37,7 @@ _LATELY = 5  # operations
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class QueueLine:
     """One queue."""
 
     view: QueueView
@@ -45,7 +45,7 @@ class Line:
     groups: int
     looked_at: int  # messages, when the error was found
     why_not: str  # there is no top error
-    trend: Trend | None
+    trend: Sparkline | None
 
     @property
     def dead(self) -> int:
@@ -60,7 +60,7 @@ class Totals:
 
 
 @router.get("/")
-async def overview(request: Request, at: At, calm: bool = False) -> Response:
+async def overview(request: Request, at: CurrentService, calm: bool = False) -> Response:
     views = await at.queues(calm=calm)
     dead = sorted(filter(_matters, views), key=lambda view: (-left_in(view), view.name))
     lines = await asyncio.gather(*(_line(at, view, calm or place >= _DEEPEST) for place, view in enumerate(dead)))
@@ -88,20 +88,20 @@ def _matters(view: QueueView) -> bool:
     return view.depth > 0 or view.operation is not None
 
 
-async def _line(at: Desk, view: QueueView, calm: bool) -> Line:
+async def _line(at: AuthorizedService, view: QueueView, calm: bool) -> QueueLine:
     seen, why_not = _seen_before(at, view), ""
     if not calm:
         seen, why_not = await _seen_now(at, view)
     groups = seen.value.groups if seen is not None else ()
     looked_at = seen.value.matched if seen is not None else 0
-    return Line(view, groups[0] if groups else None, len(groups), looked_at, why_not, _trend(at, view))
+    return QueueLine(view, groups[0] if groups else None, len(groups), looked_at, why_not, _trend(at, view))
 
 
-def _seen_before(at: Desk, view: QueueView) -> Seen[Grouping] | None:
+def _seen_before(at: AuthorizedService, view: QueueView) -> Cached[Grouping] | None:
     return at.groups_seen_before(view.name)
 
 
-async def _seen_now(at: Desk, view: QueueView) -> tuple[Seen[Grouping] | None, str]:
+async def _seen_now(at: AuthorizedService, view: QueueView) -> tuple[Cached[Grouping] | None, str]:
     if view.operation is not None:
         return _seen_before(at, view), "an operation works on it"
     if view.peek_safety is not PeekSafety.SAFE:
@@ -117,7 +117,7 @@ async def _seen_now(at: Desk, view: QueueView) -> tuple[Seen[Grouping] | None, s
         return _seen_before(at, view), str(error)
 
 
-def _trend(at: Desk, view: QueueView) -> Trend | None:
+def _trend(at: AuthorizedService, view: QueueView) -> Sparkline | None:
     trends = at.office.trends
     return trend_of((*trends.of(view.name), left_in(view)), at.office.sampled_every)
 
@@ -135,13 +135,13 @@ def left_in(view: QueueView) -> int:
     return max(view.depth, (running.scope or 0) - running.counts.moved)
 
 
-async def _outbox(at: Desk) -> OutboxView | None:
+async def _outbox(at: AuthorizedService) -> OutboxView | None:
     if at.office.outbox is None or not at.who.is_unrestricted:
         return None
     return await at.outbox(limit=1)
 
 
-async def _findings(at: Desk) -> tuple[Finding, ...]:
+async def _findings(at: AuthorizedService) -> tuple[Finding, ...]:
     if not at.who.is_unrestricted:
         return ()
     try:

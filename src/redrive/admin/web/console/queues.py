@@ -11,16 +11,16 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from redrive.admin.access.roles import Act
-from redrive.admin.desk import Desk
-from redrive.admin.snapshots import Seen
-from redrive.admin.web import models as m
+from redrive.admin.access.roles import Permission
+from redrive.admin.authorized_service import AuthorizedService
+from redrive.admin.cache import Cached
 from redrive.admin.web import request_schemas as r
+from redrive.admin.web import schemas as m
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
-from redrive.admin.web.console.links import links_of
-from redrive.admin.web.console.pages import page, seen
+from redrive.admin.web.console.rendering import page, seen
+from redrive.admin.web.console.urls import links_of
 from redrive.admin.web.cursors import read_cursor, write_cursor
-from redrive.admin.web.identity import At
+from redrive.admin.web.dependencies import CurrentService
 from redrive.admin.web.rest import Cursor, Fresh, Named, Reveal, Words
 from redrive.deadletters.query_syntax import Term
 from redrive.deadletters.timeline import explain
@@ -36,7 +36,7 @@ _MOST_SHOWN = 200  # groups
 
 
 @dataclass(frozen=True, slots=True)
-class NotLooked:
+class NotPeeked:
     """Why nothing of a queue is shown."""
 
     why: str
@@ -55,7 +55,7 @@ def _risk_of(typed: Typed) -> Risk:
 @router.get("/queues/{queue:path}/messages/{id}")
 async def message(
     request: Request,
-    at: At,
+    at: CurrentService,
     queue: Named,
     id: Named,
     reveal: Reveal = False,
@@ -86,7 +86,7 @@ async def message(
 
 
 async def _not_looked_page(
-    request: Request, at: Desk, queue: str, id: str, error: PeekUnsafe | NotDeadLetterQueue
+    request: Request, at: AuthorizedService, queue: str, id: str, error: PeekUnsafe | NotDeadLetterQueue
 ) -> Response:
     return page(
         request,
@@ -103,8 +103,8 @@ async def _not_looked_page(
 
 
 @router.post("/queues/{queue:path}/messages/{id}")
-async def message_at_a_risk(request: Request, at: At, queue: Named, id: Named) -> Response:
-    await at.need(Act.SPEND, queue)
+async def message_at_a_risk(request: Request, at: CurrentService, queue: Named, id: Named) -> Response:
+    await at.need(Permission.SPEND, queue)
     await at.message(queue, id, fresh=True, risk=_risk_of(await form_of(request)))
     return seen(links_of(request)("queues", queue, "messages", id, said="looked"))
 
@@ -151,7 +151,7 @@ def _curl(request: Request, queue: str, id: str) -> str:
 @router.get("/queues/{queue:path}/messages")
 async def messages(
     request: Request,
-    at: At,
+    at: CurrentService,
     queue: Named,
     q: Words = "",
     limit: Annotated[int, Query(ge=1, le=r.MOST)] = _PAGE,
@@ -187,26 +187,26 @@ async def messages(
 
 
 @router.post("/queues/{queue:path}/messages")
-async def messages_at_a_risk(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.SPEND, queue)
+async def messages_at_a_risk(request: Request, at: CurrentService, queue: Named) -> Response:
+    await at.need(Permission.SPEND, queue)
     typed = await form_of(request)
     q = text_of(typed, "q")
     await at.messages(queue, q, limit=_PAGE, fresh=True, risk=_risk_of(typed))
     return seen(links_of(request)("queues", queue, "messages", q=q, said="looked"))
 
 
-def _next(found: Seen[MessagePage] | None) -> str | None:
+def _next(found: Cached[MessagePage] | None) -> str | None:
     if found is None or found.value.next is None:
         return None
     return write_cursor("messages", found.value.next)
 
 
-def _why_not(error: PeekUnsafe | NotDeadLetterQueue | OperationConflict) -> NotLooked:
+def _why_not(error: PeekUnsafe | NotDeadLetterQueue | OperationConflict) -> NotPeeked:
     if isinstance(error, OperationConflict):
-        return NotLooked(str(error))
+        return NotPeeked(str(error))
     if isinstance(error, NotDeadLetterQueue):
-        return NotLooked(error.why, risk="any_queue")
-    return NotLooked(error.why, error.lasting_fix, "spend" if error.may_be_spent else "")
+        return NotPeeked(error.why, risk="any_queue")
+    return NotPeeked(error.why, error.lasting_fix, "spend" if error.may_be_spent else "")
 
 
 # A queue ------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _why_not(error: PeekUnsafe | NotDeadLetterQueue | OperationConflict) -> NotL
 @router.get("/queues/{queue:path}")
 async def queue_(
     request: Request,
-    at: At,
+    at: CurrentService,
     queue: Named,
     by: GroupBy = GroupBy.FINGERPRINT,
     fresh: Fresh = False,
@@ -247,8 +247,8 @@ async def queue_(
 
 
 @router.post("/queues/{queue:path}")
-async def queue_at_a_risk(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.SPEND, queue)
+async def queue_at_a_risk(request: Request, at: CurrentService, queue: Named) -> Response:
+    await at.need(Permission.SPEND, queue)
     await at.groups(queue, fresh=True, risk=_risk_of(await form_of(request)))
     return seen(links_of(request)("queues", queue, said="looked"))
 

@@ -15,9 +15,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 from sqlalchemy import text
 from starlette.responses import PlainTextResponse, Response
 
-from redrive.admin.desk import Desk
-from redrive.admin.office import Office
-from redrive.admin.web.identity import At, office_of
+from redrive.admin.authorized_service import AuthorizedService
+from redrive.admin.context import AdminContext
+from redrive.admin.web.dependencies import CurrentService, office_of
 from redrive.database.engine import Database
 
 router = APIRouter(include_in_schema=False)
@@ -55,7 +55,7 @@ async def readyz(request: Request) -> Response:
     return PlainTextResponse("ok\n")
 
 
-async def _missing(office: Office) -> list[str]:
+async def _missing(office: AdminContext) -> list[str]:
     async def broker() -> None:
         async with office.cached_target.looking():
             pass
@@ -79,11 +79,11 @@ def _ask(database: Database) -> None:
 
 
 @router.get("/metrics")
-async def metrics(at: At) -> Response:
+async def metrics(at: CurrentService) -> Response:
     return Response(await _told(at), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _told(at: Desk) -> bytes:
+async def _told(at: AuthorizedService) -> bytes:
     registry = CollectorRegistry()
 
     def gauge(name: str) -> Gauge:

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.admin.authorized_queries import OutboxView, TopologyView
-from redrive.admin.desk import Planned
+from redrive.admin.authorized_service import Planned
+from redrive.admin.cache import Cached
 from redrive.admin.service import QueueView
-from redrive.admin.snapshots import Seen
 from redrive.deadletters.body_preview import show as show_body
 from redrive.deadletters.redaction import REDACTION
 from redrive.deadletters.timeline import explain
@@ -28,7 +28,7 @@ from redrive.topology.plan import Action
 from redrive.wire.values import shown
 
 
-class Told(BaseModel):
+class ResponseModel(BaseModel):
     """A response body."""
 
     model_config = ConfigDict(frozen=True)
@@ -45,7 +45,7 @@ class Told(BaseModel):
         return _name(value) if name in cls.exact else _text(value)
 
 
-class ProblemOut(Told):
+class ProblemOut(ResponseModel):
     """RFC 9457."""
 
     type: str = Field(examples=["urn:redrive:problem:operation-in-progress"])
@@ -63,7 +63,7 @@ class ProblemOut(Told):
 # Queues and messages ------------------------------------------------------------------------------------
 
 
-class QueueOut(Told):
+class QueueOut(ResponseModel):
     name: str
     depth: int = Field(description="How many messages are ready in it.")
     oldest: datetime | None = Field(description="When the first in the queue died, if that is known.")
@@ -84,11 +84,11 @@ class QueueOut(Told):
         return cls.mirror(view, operation=view.operation.id if view.operation is not None else None)
 
 
-class QueuesOut(Told):
+class QueuesOut(ResponseModel):
     items: list[QueueOut]
 
 
-class LetterOut(Told):
+class LetterOut(ResponseModel):
     """A dead letter, in a line."""
 
     exact = frozenset(("id", "message_id", "source", "exchange", "routing_key", "queue"))
@@ -111,7 +111,7 @@ class LetterOut(Told):
     size: int
 
 
-class LettersOut(Told):
+class LettersOut(ResponseModel):
     items: list[LetterOut]
     next_cursor: str | None
     depth: int
@@ -119,7 +119,7 @@ class LettersOut(Told):
     seen_at: datetime = Field(description="Messages are not looked at again for half a minute, unless `fresh=true`.")
 
 
-class BodyOut(Told):
+class BodyOut(ResponseModel):
     kind: str
     text: str
     truncated: bool
@@ -140,7 +140,7 @@ class MessageOut(LetterOut):
     revealed: bool
 
     @classmethod
-    def whole(cls, seen: Seen[MessageDetail]) -> Self:
+    def whole(cls, seen: Cached[MessageDetail]) -> Self:
         found = seen.value
         letter = found.letter
         body = show_body(
@@ -160,7 +160,7 @@ class MessageOut(LetterOut):
         )
 
 
-class GroupOut(Told):
+class GroupOut(ResponseModel):
     key: str
     count: int
     error: str
@@ -172,7 +172,7 @@ class GroupOut(Told):
     sample: str
 
 
-class GroupsOut(Told):
+class GroupsOut(ResponseModel):
     items: list[GroupOut]
     matched: int
     scanned: int
@@ -180,14 +180,14 @@ class GroupsOut(Told):
     seen_at: datetime
 
     @classmethod
-    def of(cls, seen: Seen[Grouping]) -> Self:
+    def of(cls, seen: Cached[Grouping]) -> Self:
         return cls.mirror(seen.value, items=list(map(GroupOut.mirror, seen.value.groups)), seen_at=seen.at)
 
 
 # Plans and operations -----------------------------------------------------------------------------------
 
 
-class TargetOut(Told):
+class TargetOut(ResponseModel):
     exchange: str
     routing_key: str
     count: int
@@ -195,12 +195,12 @@ class TargetOut(Told):
     consumers: int | None
 
 
-class IneligibleOut(Told):
+class IneligibleOut(ResponseModel):
     reason: str
     count: int
 
 
-class PlanOut(Told):
+class PlanOut(ResponseModel):
     plan_token: str | None = Field(description="Say it with re-drive, within a quarter of an hour.")
     queue: str
     depth: int
@@ -231,16 +231,16 @@ class PlanOut(Told):
         )
 
 
-class DifferenceOut(Told):
+class DifferenceOut(ResponseModel):
     id: str
     difference: str
 
 
-class PreviewOut(Told):
+class PreviewOut(ResponseModel):
     items: list[DifferenceOut]
 
 
-class CountsOut(Told):
+class CountsOut(ResponseModel):
     planned: int | None
     moved: int
     skipped: int
@@ -252,7 +252,7 @@ class CountsOut(Told):
     )
 
 
-class OperationOut(Told):
+class OperationOut(ResponseModel):
     id: str
     kind: str
     queue: str
@@ -288,12 +288,12 @@ class OperationOut(Told):
         )
 
 
-class OperationsOut(Told):
+class OperationsOut(ResponseModel):
     items: list[OperationOut]
     next_cursor: str | None
 
 
-class ItemOut(Told):
+class ItemOut(ResponseModel):
     id: str
     outcome: str
     at: datetime
@@ -304,19 +304,19 @@ class ItemOut(Told):
     exact = frozenset(("id", "message_id"))
 
 
-class ItemsOut(Told):
+class ItemsOut(ResponseModel):
     items: list[ItemOut]
     next_cursor: str | None
 
 
-class ImportedOut(Told):
+class ImportedOut(ResponseModel):
     lines: int
 
 
 # All else -----------------------------------------------------------------------------------------------
 
 
-class OutboxRowOut(Told):
+class OutboxRowOut(ResponseModel):
     id: int
     message_id: str
     exchange: str
@@ -327,7 +327,7 @@ class OutboxRowOut(Told):
     last_error: str | None
 
 
-class OutboxOut(Told):
+class OutboxOut(ResponseModel):
     pending: int
     oldest: datetime | None
     parked: int
@@ -339,17 +339,17 @@ class OutboxOut(Told):
         return cls.mirror(view, rows=rows)
 
 
-class RowsOut(Told):
+class RowsOut(ResponseModel):
     rows: int
 
 
-class StepOut(Told):
+class StepOut(ResponseModel):
     action: str
     what: str
     differences: list[str]
 
 
-class TopologyOut(Told):
+class TopologyOut(ResponseModel):
     server: str
     complete: bool = Field(description="Is this everything that the broker holds?")
     exchanges: int
@@ -378,7 +378,7 @@ class TopologyOut(Told):
         )
 
 
-class FindingOut(Told):
+class FindingOut(ResponseModel):
     id: str
     severity: str
     title: str
@@ -387,11 +387,11 @@ class FindingOut(Told):
     fix: str
 
 
-class DoctorOut(Told):
+class DoctorOut(ResponseModel):
     items: list[FindingOut]
 
 
-class AuditOut(Told):
+class AuditOut(ResponseModel):
     number: int
     at: datetime
     by: str
@@ -409,12 +409,12 @@ class AuditOut(Told):
         return cls.mirror(entry, number=number, counts=dict(entry.counts))
 
 
-class AuditsOut(Told):
+class AuditsOut(ResponseModel):
     items: list[AuditOut]
     next_cursor: str | None
 
 
-class MeOut(Told):
+class MeOut(ResponseModel):
     name: str
     role: Literal["viewer", "operator", "admin"]
     queues: list[str]

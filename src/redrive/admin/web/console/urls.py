@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from starlette.requests import Request
 
 
-class Links:
+class Urls:
     """`to("queues", "a/b", "messages", q="error:Timeout")` is /ops/queues/a%2Fb/messages?q=error%3ATimeout"""
 
     def __init__(self, root: str) -> None:
@@ -27,8 +27,8 @@ def _said(value: object) -> object:
     return "1" if value is True else value
 
 
-def links_of(request: Request) -> Links:
-    return Links(request.scope.get("root_path", ""))
+def links_of(request: Request) -> Urls:
+    return Urls(request.scope.get("root_path", ""))
 
 
 def address_asked_for(request: Request) -> str:
@@ -37,7 +37,7 @@ def address_asked_for(request: Request) -> str:
     return quote(request.scope["path"], safe="/%:@!$&'()*+,;=~-._") + (f"?{query}" if query else "")
 
 
-def is_ours(links: Links, address: str) -> bool:
+def is_ours(links: Urls, address: str) -> bool:
     """May a browser be sent there, whoever wrote it? Only to a page of this console.
 
     Browsers read a backslash as a slash and leave out tabs and lines, so that more leads to another site than one would

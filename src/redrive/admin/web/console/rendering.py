@@ -24,11 +24,11 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from redrive import __version__
-from redrive.admin.access.roles import Act
-from redrive.admin.desk import Desk
-from redrive.admin.web.console import drawing, words
-from redrive.admin.web.console.links import address_asked_for, links_of
-from redrive.admin.web.identity import office_of
+from redrive.admin.access.roles import Permission
+from redrive.admin.authorized_service import AuthorizedService
+from redrive.admin.web.console import formatting, sparkline
+from redrive.admin.web.console.urls import address_asked_for, links_of
+from redrive.admin.web.dependencies import office_of
 from redrive.deadletters.redaction import redact_text
 from redrive.operations.operation import OperationKind, OperationState
 from redrive.text import one_line, printable
@@ -74,8 +74,8 @@ def _exactly(value: str) -> Markup:
 def _ago(context: Context, moment: datetime | None, otherwise: str = "–") -> Markup:
     if moment is None:
         return escape(otherwise)
-    said = words.age(moment, context["now"])
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(moment.isoformat(), words.stamp(moment), said)
+    said = formatting.age(moment, context["now"])
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(moment.isoformat(), formatting.stamp(moment), said)
 
 
 @cache
@@ -89,24 +89,33 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        ago=_ago, cut=one_line, exactly=_exactly, number=words.number, percent=words.percent, size=words.size
+        ago=_ago,
+        cut=one_line,
+        exactly=_exactly,
+        number=formatting.number,
+        percent=formatting.percent,
+        size=formatting.size,
     )
     made.filters["without_secrets"] = redact_text
     made.globals.update(
-        {name: getattr(words, name) for name in words.__dict__ if callable(getattr(words, name)) and name[0] != "_"}
+        {
+            name: getattr(formatting, name)
+            for name in formatting.__dict__
+            if callable(getattr(formatting, name)) and name[0] != "_"
+        }
     )
     made.globals.update(
-        Act=Act,
+        Permission=Permission,
         OperationKind=OperationKind,
         OperationState=OperationState,
         version=__version__,
-        trend_of=drawing.trend_of,
+        trend_of=sparkline.trend_of,
     )
     return made
 
 
 def page(
-    request: Request, template: str, at: Desk | None, *, status: int = 200, headers: Mapping[str, str] | None = None,
+    request: Request, template: str, at: AuthorizedService | None, *, status: int = 200, headers: Mapping[str, str] | None = None,
     notice: str = "", **what: Any,
 ) -> HTMLResponse:  # fmt: skip
     office = office_of(request)

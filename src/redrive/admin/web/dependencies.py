@@ -9,10 +9,10 @@ from typing import Annotated
 from fastapi import Depends, Request
 from starlette.responses import Response
 
-from redrive.admin.access.origin import is_cross_site
-from redrive.admin.access.roles import Act, Principal
-from redrive.admin.desk import Desk
-from redrive.admin.office import Office
+from redrive.admin.access.csrf import is_cross_site
+from redrive.admin.access.roles import Permission, Principal
+from redrive.admin.authorized_service import AuthorizedService
+from redrive.admin.context import AdminContext
 from redrive.errors import AuditUnavailable, CannotTell, CrossSite, NoRole, Refused
 from redrive.operations.audit_entry import AuditEntry
 
@@ -21,8 +21,8 @@ _FOUND = "redrive.principal"  # in the scope of a request
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def office_of(request: Request) -> Office:
-    office: Office = request.app.state.office
+def office_of(request: Request) -> AdminContext:
+    office: AdminContext = request.app.state.office
     return office
 
 
@@ -68,10 +68,10 @@ async def is_valid_still(request: Request, who: Principal, queue: str) -> bool:
         return True
     except (Refused, NoRole):
         return False
-    return found is not None and found.identity == who.identity and found.may(Act.LOOK, queue)
+    return found is not None and found.identity == who.identity and found.may(Permission.LOOK, queue)
 
 
-async def _record(office: Office, request: Request, refusal: NoRole) -> None:
+async def _record(office: AdminContext, request: Request, refusal: NoRole) -> None:
     """Somebody who is known, and has no business here. If it cannot be recorded they are refused all the same."""
     entry = AuditEntry(
         office.clock.now(),
@@ -85,11 +85,11 @@ async def _record(office: Office, request: Request, refusal: NoRole) -> None:
         await asyncio.to_thread(office.service.audit.write, entry)
 
 
-async def desk_of(request: Request) -> Desk:
-    return Desk(office_of(request), await principal_of(request))
+async def service_of(request: Request) -> AuthorizedService:
+    return AuthorizedService(office_of(request), await principal_of(request))
 
 
-At = Annotated[Desk, Depends(desk_of)]
+CurrentService = Annotated[AuthorizedService, Depends(service_of)]
 
 
 # The browser's cookie -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.admin.access.origin import is_cross_site
+from redrive.admin.access.csrf import is_cross_site
 
 HOST = "dlq.example:8443"
 

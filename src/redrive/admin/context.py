@@ -1,6 +1,6 @@
 """All that an admin server has, whoever asks: the service, what was seen, what runs, who may come in.
 
-An office opens for as long as a server runs. Everybody who comes in gets a desk (`redrive.admin.desk`).
+An office opens for as long as a server runs. Everybody who comes in gets a desk (`redrive.admin.authorized_service`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from redrive import environment
-from redrive.admin.access.gate import Gate
+from redrive.admin.access.authenticator import Authenticator
 from redrive.admin.access.roles import Role
 from redrive.admin.access.settings import AccessSettings
+from redrive.admin.cache import QueryCache
 from redrive.admin.cached_target import CachedTarget
 from redrive.admin.executor import OperationExecutor
 from redrive.admin.executor.local import LocalExecutor
 from redrive.admin.executor.recovery import OrphanRecovery, owner_name, server_mark
 from redrive.admin.executor.subprocess import SubprocessExecutor, WorkerConfig
 from redrive.admin.service import Service
-from redrive.admin.snapshots import Snapshots
 from redrive.admin.target import BrokerTarget
 from redrive.app import App
 from redrive.database.engine import Database
@@ -66,7 +66,7 @@ def _role(name: str) -> Role:
         raise ConfigurationError(f"least_role {name!r}: want one of {', '.join(Role)}") from None
 
 
-class Office:
+class AdminContext:
     def __init__(
         self,
         target: BrokerTarget,
@@ -98,7 +98,7 @@ class Office:
         self.app = app
         self.name = name or (app.name if app is not None else "redrive")
         self.archives = archives or (target.data or environment.data()) / "archive"
-        self.gate = Gate.of(database, self.settings, self.clock)
+        self.gate = Authenticator.of(database, self.settings, self.clock)
         self.cached_target = CachedTarget(target)
         self.service = Service(
             self.cached_target,
@@ -108,8 +108,8 @@ class Office:
             clock=self.clock,
             named=False,
         )
-        self.snapshots = Snapshots(self.clock)
-        self.peeks = Snapshots(self.clock)  # that are in the audit: who looks twice within half a minute is in it once
+        self.snapshots = QueryCache(self.clock)
+        self.peeks = QueryCache(self.clock)  # that are in the audit: who looks twice within half a minute is in it once
         mark = server_mark(target)
         self.service.owner = owner_name(mark)
         self.local = LocalExecutor(self.service, self._ended)

@@ -23,8 +23,8 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from redrive.admin.office import Office
-from redrive.admin.web.identity import desk_of, office_of, principal_of
+from redrive.admin.context import AdminContext
+from redrive.admin.web.dependencies import office_of, principal_of, service_of
 from redrive.admin.web.problems import Problem, problem_of
 from redrive.operations.idempotency_keys import KEEP_EVERY, KeyStanding, StoredAnswer
 
@@ -37,7 +37,7 @@ _LONGEST = 255
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class OnceRoute(APIRoute):
+class IdempotentRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
 
@@ -56,7 +56,7 @@ class OnceRoute(APIRoute):
 
     async def _admit(self, request: Request) -> None:
         """Raise what the handler would, if the client may not send this: FastAPI reads the body before it asks."""
-        at = await desk_of(request)
+        at = await service_of(request)
         match self.operation_id:
             case "edit":
                 await at.need_editing(unquote(request.path_params["queue"]))
@@ -64,7 +64,7 @@ class OnceRoute(APIRoute):
                 await at.need_importing(unquote(request.path_params["queue"]))
 
 
-async def _once(request: Request, handle: Handler, office: Office, who: str, key: str) -> Response:
+async def _once(request: Request, handle: Handler, office: AdminContext, who: str, key: str) -> Response:
     digest = hashlib.sha256(
         b"\0".join((request.method.encode(), str(request.url).encode(), await request.body()))
     ).hexdigest()
@@ -94,7 +94,7 @@ async def _once(request: Request, handle: Handler, office: Office, who: str, key
 
 
 @asynccontextmanager
-async def _kept(office: Office, who: str, key: str) -> AsyncIterator[None]:
+async def _kept(office: AdminContext, who: str, key: str) -> AsyncIterator[None]:
     """While it is being answered nobody else gets the key."""
     keeping = asyncio.create_task(_keep(office, who, key), name="redrive-request")
     try:
@@ -104,7 +104,7 @@ async def _kept(office: Office, who: str, key: str) -> AsyncIterator[None]:
         await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def _keep(office: Office, who: str, key: str) -> None:
+async def _keep(office: AdminContext, who: str, key: str) -> None:
     while True:
         await asyncio.sleep(KEEP_EVERY.total_seconds())
         try:

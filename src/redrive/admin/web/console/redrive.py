@@ -2,7 +2,7 @@
 
 Each has one form. Its first button asks for it (GET): it is planned, every time, so that a plan is an address. Its last
 button (POST) carries the token of the plan that is shown, and acts on that plan, if the fields still ask for the same
-messages (`Desk.carry_out_as_shown`). If they do not, nothing is done, and the page shows the new plan first. The rate,
+messages (`AuthorizedService.carry_out_as_shown`). If they do not, nothing is done, and the page shows the new plan first. The rate,
 the reason and the name that confirms a discard are taken as they are sent; the rest is the plan's.
 """
 
@@ -16,13 +16,13 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from redrive.admin.access.roles import Act
-from redrive.admin.desk import Desk, Planned
+from redrive.admin.access.roles import Permission
+from redrive.admin.authorized_service import AuthorizedService, Planned
 from redrive.admin.web import request_schemas as r
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, or_none, text_of
-from redrive.admin.web.console.links import links_of
-from redrive.admin.web.console.pages import NOTICES, page, seen
-from redrive.admin.web.identity import At
+from redrive.admin.web.console.rendering import NOTICES, page, seen
+from redrive.admin.web.console.urls import links_of
+from redrive.admin.web.dependencies import CurrentService
 from redrive.admin.web.rest import Named
 from redrive.errors import ConfigurationError, PeekUnsafe, PlanDiffers, PlanExpired, TargetUnroutable
 from redrive.operations.operation import Destination, OperationRequest
@@ -37,7 +37,7 @@ _NAMES = {"stop_if": "stop"}  # of the API, as they are called in the form
 
 
 @dataclass(slots=True)
-class Form:
+class RedriveForm:
     """As it was typed."""
 
     text: dict[str, str]
@@ -48,7 +48,7 @@ class Form:
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     @classmethod
-    def of(cls, typed: Typed | Mapping[str, str], ids: list[str], to: str = "") -> Form:
+    def of(cls, typed: Typed | Mapping[str, str], ids: list[str], to: str = "") -> RedriveForm:
         """Return the form with what was typed. `to`: the destination if none was."""
         first = "form" not in typed  # then a canary is what one should begin with
         text = {name: text_of(typed, name) for name in _FIELDS}
@@ -59,7 +59,7 @@ class Form:
         return cls(text, chosen, not chosen if first else "canary" in typed, first=first)
 
     @classmethod
-    def posted(cls, typed: Typed, to: str = "") -> Form:
+    def posted(cls, typed: Typed, to: str = "") -> RedriveForm:
         form = cls.of(typed, typed.getlist("ids"), to)
         form.spend = "spend" in typed
         return form
@@ -122,26 +122,34 @@ class Form:
 
 
 # The address of a page, and the function that shows it.
-Shown: TypeAlias = "tuple[str, Callable[[Request, Desk, str, Form, str], Awaitable[Response]]]"
+Shown: TypeAlias = "tuple[str, Callable[[Request, AuthorizedService, str, RedriveForm, str], Awaitable[Response]]]"
 
 
 # Re-drive -----------------------------------------------------------------------------------------------
 
 
 @router.get("/queues/{queue:path}/re-drive")
-async def plan(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.PLAN, queue)
-    form = Form.of(request.query_params, request.query_params.getlist("ids"), str(at.redrive_to(queue)))
+async def plan(request: Request, at: CurrentService, queue: Named) -> Response:
+    await at.need(Permission.PLAN, queue)
+    form = RedriveForm.of(request.query_params, request.query_params.getlist("ids"), str(at.redrive_to(queue)))
     return await _planned_page(request, at, queue, form)
 
 
-async def _planned_page(request: Request, at: Desk, queue: str, form: Form, notice: str = "") -> Response:
+async def _planned_page(
+    request: Request, at: AuthorizedService, queue: str, form: RedriveForm, notice: str = ""
+) -> Response:
     order = form.order(queue)
     return await _page(request, at, queue, form, "redrive.html", order if not form.mistakes else None, notice=notice)
 
 
 async def _page(
-    request: Request, at: Desk, queue: str, form: Form, template: str, order: OperationRequest | None, **what: Any
+    request: Request,
+    at: AuthorizedService,
+    queue: str,
+    form: RedriveForm,
+    template: str,
+    order: OperationRequest | None,
+    **what: Any,
 ) -> Response:
     """Return the page of a form, with the plan of its order if there is one."""
     planned = await _planned(at, order, form) if order is not None else None
@@ -161,7 +169,7 @@ async def _page(
     )
 
 
-async def _planned(at: Desk, order: OperationRequest, form: Form) -> Planned | None:
+async def _planned(at: AuthorizedService, order: OperationRequest, form: RedriveForm) -> Planned | None:
     try:
         return await at.plan(order)
     except ConfigurationError as error:
@@ -174,10 +182,10 @@ async def _planned(at: Desk, order: OperationRequest, form: Form) -> Planned | N
 
 
 @router.post("/queues/{queue:path}/re-drive")
-async def redrive(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.REDRIVE, queue)
+async def redrive(request: Request, at: CurrentService, queue: Named) -> Response:
+    await at.need(Permission.REDRIVE, queue)
     typed = await form_of(request)
-    form = Form.posted(typed, str(at.redrive_to(queue)))
+    form = RedriveForm.posted(typed, str(at.redrive_to(queue)))
     order = form.order(queue)
     if order is None:
         return await _planned_page(request, at, queue, form)
@@ -189,7 +197,7 @@ async def redrive(request: Request, at: At, queue: Named) -> Response:
 
 
 async def _carry_out(
-    request: Request, at: Desk, form: Form, order: OperationRequest, token: str, shown: Shown
+    request: Request, at: AuthorizedService, form: RedriveForm, order: OperationRequest, token: str, shown: Shown
 ) -> Response:
     """Carry out the plan that was shown, or show the plan of what the form asks for now, and say why."""
     to, (address, show) = links_of(request), shown
@@ -215,12 +223,16 @@ def why_not(error: PlanExpired) -> str:
 
 
 @router.get("/queues/{queue:path}/move")
-async def move_plan(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.PLAN, queue)
-    return await _move_page(request, at, queue, Form.of(request.query_params, request.query_params.getlist("ids")))
+async def move_plan(request: Request, at: CurrentService, queue: Named) -> Response:
+    await at.need(Permission.PLAN, queue)
+    return await _move_page(
+        request, at, queue, RedriveForm.of(request.query_params, request.query_params.getlist("ids"))
+    )
 
 
-async def _move_page(request: Request, at: Desk, queue: str, form: Form, notice: str = "") -> Response:
+async def _move_page(
+    request: Request, at: AuthorizedService, queue: str, form: RedriveForm, notice: str = ""
+) -> Response:
     shown = {
         "destination": form["to"],
         "others": [one.name for one in await at.queues(calm=True) if one.name != queue],
@@ -229,10 +241,10 @@ async def _move_page(request: Request, at: Desk, queue: str, form: Form, notice:
 
 
 @router.post("/queues/{queue:path}/move")
-async def move(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.REDRIVE, queue)
+async def move(request: Request, at: CurrentService, queue: Named) -> Response:
+    await at.need(Permission.REDRIVE, queue)
     typed = await form_of(request)
-    form = Form.posted(typed)
+    form = RedriveForm.posted(typed)
     order = form.moving(queue)
     if order is None:
         return await _move_page(request, at, queue, form)
@@ -247,24 +259,24 @@ async def move(request: Request, at: At, queue: Named) -> Response:
 
 
 @router.get("/queues/{queue:path}/discard")
-async def discard_plan(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.DISCARD, queue)
-    form = Form.of(request.query_params, request.query_params.getlist("ids"))
+async def discard_plan(request: Request, at: CurrentService, queue: Named) -> Response:
+    await at.need(Permission.DISCARD, queue)
+    form = RedriveForm.of(request.query_params, request.query_params.getlist("ids"))
     return await _discard_page(request, at, queue, form)
 
 
 async def _discard_page(
-    request: Request, at: Desk, queue: str, form: Form, notice: str = "", typed: str = ""
+    request: Request, at: AuthorizedService, queue: str, form: RedriveForm, notice: str = "", typed: str = ""
 ) -> Response:
     order = form.discarding(queue)
     return await _page(request, at, queue, form, "discard.html", order, notice=notice, typed=typed)
 
 
 @router.post("/queues/{queue:path}/discard")
-async def discard(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.DISCARD, queue)
+async def discard(request: Request, at: CurrentService, queue: Named) -> Response:
+    await at.need(Permission.DISCARD, queue)
     typed = await form_of(request)
-    form = Form.posted(typed)
+    form = RedriveForm.posted(typed)
     order, token, confirm = form.discarding(queue), text_of(typed, "token"), text_of(typed, "confirm")
     if order is not None and at.is_plan_of(order, token) and confirm != queue:
         form.mistakes.fields["confirm"] = f"Nothing was discarded. Type {queue} to say that you mean it."

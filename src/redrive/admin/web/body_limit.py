@@ -32,21 +32,21 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BodyLimit:
     most: int | None  # bytes; None: the route has a limit of its own
     within: float  # seconds
 
 
-def bound_of(method: str, path: str, *, once: bool) -> Bound:
+def bound_of(method: str, path: str, *, once: bool) -> BodyLimit:
     """Return what the body of a request may be. `once`: it has an Idempotency-Key."""
     if method == "POST" and path.endswith("/import"):
-        return Bound(MOST_IMPORTED_ONCE if once else None, IMPORT_WITHIN)
+        return BodyLimit(MOST_IMPORTED_ONCE if once else None, IMPORT_WITHIN)
     if method == "POST" and path.endswith(("/edit-and-re-drive", "/edit")):
-        return Bound(MOST_EDITED, IMPORT_WITHIN)
-    return Bound(MOST_BYTES, BODY_WITHIN)
+        return BodyLimit(MOST_EDITED, IMPORT_WITHIN)
+    return BodyLimit(MOST_BYTES, BODY_WITHIN)
 
 
-class BodyBounds:
+class BodyLimits:
     """Around an application: what it receives has an end."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -58,13 +58,13 @@ class BodyBounds:
             return
         headers = dict(scope["headers"])
         bound = bound_of(scope["method"], scope["path"], once=b"idempotency-key" in headers)
-        await self._app(scope, _Bounded(receive, bound, headers.get(b"content-length", b"")), send)
+        await self._app(scope, _LimitedReceive(receive, bound, headers.get(b"content-length", b"")), send)
 
 
-class _Bounded:
+class _LimitedReceive:
     """What an application receives of one request."""
 
-    def __init__(self, receive: Receive, bound: Bound, announced: bytes) -> None:
+    def __init__(self, receive: Receive, bound: BodyLimit, announced: bytes) -> None:
         self._receive = receive
         self._most = bound.most
         self._within = self._left = bound.within

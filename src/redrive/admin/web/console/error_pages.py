@@ -13,10 +13,10 @@ from urllib.parse import unquote
 from fastapi import Request
 from starlette.responses import Response
 
-from redrive.admin.desk import Desk
-from redrive.admin.web.console.links import Links, address_asked_for, links_of
-from redrive.admin.web.console.pages import page, seen
-from redrive.admin.web.identity import known_principal, office_of
+from redrive.admin.authorized_service import AuthorizedService
+from redrive.admin.web.console.rendering import page, seen
+from redrive.admin.web.console.urls import Urls, address_asked_for, links_of
+from redrive.admin.web.dependencies import known_principal, office_of
 from redrive.admin.web.problems import Problem
 
 _OTHERS = ("/admin", "/metrics", "/healthz", "/readyz", "/static")
@@ -73,7 +73,7 @@ def explain(request: Request, problem: Problem) -> Response:
     return page(
         request,
         "trouble.html",
-        Desk(office_of(request), known) if known is not None else None,
+        AuthorizedService(office_of(request), known) if known is not None else None,
         status=problem.status,
         headers={name: value for name, value in problem.headers.items() if name.lower() != "www-authenticate"},
         title=_TITLES.get(problem.type, problem.title),
@@ -84,7 +84,7 @@ def explain(request: Request, problem: Problem) -> Response:
     )
 
 
-def _actions(request: Request, to: Links, problem: Problem) -> Iterator[tuple[str, str]]:
+def _actions(request: Request, to: Urls, problem: Problem) -> Iterator[tuple[str, str]]:
     """Words and where they lead; the first is what one would press."""
     queue = _QUEUE.match(_path(request))
     if problem.status == 401:

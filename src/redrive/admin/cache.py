@@ -27,17 +27,17 @@ _MOST = 200  # that are kept at all
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
+class Cached(Generic[T]):
     value: T
     at: datetime
     why_old: str = ""  # why it could not be looked at again
 
 
-class Snapshots:
+class QueryCache:
     def __init__(self, clock: Clock, *, kept: float = KEPT) -> None:
         self._clock = clock
         self._kept = kept
-        self._seen: OrderedDict[Key, tuple[float, Seen[Any]]] = OrderedDict()
+        self._seen: OrderedDict[Key, tuple[float, Cached[Any]]] = OrderedDict()
         self._looks: dict[Key, asyncio.Task[Any]] = {}
 
     async def get(
@@ -48,7 +48,7 @@ class Snapshots:
         *,
         fresh: bool = False,
         kept: float | None = None,
-    ) -> Seen[T]:
+    ) -> Cached[T]:
         """What `look` finds, or found not long ago. `kept`: for how many seconds, instead of the usual."""
         key = queue, what
         known = self._seen.get(key)
@@ -60,19 +60,19 @@ class Snapshots:
             self._seen.move_to_end(key)
             return known[1]
         try:
-            seen: Seen[T] = await self._shared(key, look)
+            seen: Cached[T] = await self._shared(key, look)
         except OperationConflict as error:
             if known is None:
                 raise
-            return Seen(known[1].value, known[1].at, str(error))
+            return Cached(known[1].value, known[1].at, str(error))
         return seen
 
-    def known(self, queue: str, what: Hashable) -> Seen[Any] | None:
+    def known(self, queue: str, what: Hashable) -> Cached[Any] | None:
         """What was seen last, however long ago that is: for pages that ask again by themselves. Nobody looks."""
         known = self._seen.get((queue, what))
         return known[1] if known is not None else None
 
-    async def _shared(self, key: Key, look: Callable[[], Awaitable[T]]) -> Seen[T]:
+    async def _shared(self, key: Key, look: Callable[[], Awaitable[T]]) -> Cached[T]:
         """One look for all who ask at the same time. It goes on when the first of them leaves."""
         task = self._looks.get(key)
         if task is None:
@@ -80,9 +80,9 @@ class Snapshots:
             task.add_done_callback(_heard)
         return await asyncio.shield(task)
 
-    async def _look(self, key: Key, look: Callable[[], Awaitable[T]]) -> Seen[T]:
+    async def _look(self, key: Key, look: Callable[[], Awaitable[T]]) -> Cached[T]:
         try:
-            seen = Seen(await look(), self._clock.now())
+            seen = Cached(await look(), self._clock.now())
         finally:
             del self._looks[key]
         self._seen[key] = self._clock.monotonic(), seen

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from hand_clock import HandClock
-from redrive.admin.snapshots import Snapshots
+from redrive.admin.cache import QueryCache
 from redrive.errors import NotFound, OperationConflict
 
 QUEUE = "orders.dlq"
@@ -35,12 +35,12 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def snapshots(clock: HandClock) -> Snapshots:
-    return Snapshots(clock, kept=30)
+def snapshots(clock: HandClock) -> QueryCache:
+    return QueryCache(clock, kept=30)
 
 
 async def test_it_is_looked_at_again_when_it_is_old_or_somebody_wants_it(
-    snapshots: Snapshots, clock: HandClock
+    snapshots: QueryCache, clock: HandClock
 ) -> None:
     look = Looks()
     first = await snapshots.get(QUEUE, "groups", look)
@@ -53,7 +53,7 @@ async def test_it_is_looked_at_again_when_it_is_old_or_somebody_wants_it(
     assert again.at == first.at < old.at
 
 
-async def test_all_who_ask_meanwhile_share_a_look_which_outlives_the_first(snapshots: Snapshots) -> None:
+async def test_all_who_ask_meanwhile_share_a_look_which_outlives_the_first(snapshots: QueryCache) -> None:
     look = Looks()
     look.gate.clear()
     asking = [asyncio.create_task(snapshots.get(QUEUE, "groups", look)) for _ in range(10)]
@@ -66,7 +66,7 @@ async def test_all_who_ask_meanwhile_share_a_look_which_outlives_the_first(snaps
     assert [one.value for one in told[1:]] == [1] * 9  # type: ignore[union-attr]
 
 
-async def test_while_an_operation_has_the_queue_the_last_look_is_shown(snapshots: Snapshots, clock: HandClock) -> None:
+async def test_while_an_operation_has_the_queue_the_last_look_is_shown(snapshots: QueryCache, clock: HandClock) -> None:
     look = Looks()
     seen = await snapshots.get(QUEUE, "groups", look)
     clock.advance(timedelta(seconds=60))
@@ -78,7 +78,7 @@ async def test_while_an_operation_has_the_queue_the_last_look_is_shown(snapshots
         await snapshots.get("payments.dlq", "groups", look)
 
 
-async def test_an_error_is_told_and_not_kept(snapshots: Snapshots) -> None:
+async def test_an_error_is_told_and_not_kept(snapshots: QueryCache) -> None:
     look = Looks()
     look.error = NotFound(404, "no queue")
     with pytest.raises(NotFound):
@@ -87,7 +87,7 @@ async def test_an_error_is_told_and_not_kept(snapshots: Snapshots) -> None:
     assert (await snapshots.get(QUEUE, "groups", look)).value == 2
 
 
-async def test_a_queue_that_has_changed_is_looked_at_again(snapshots: Snapshots) -> None:
+async def test_a_queue_that_has_changed_is_looked_at_again(snapshots: QueryCache) -> None:
     look, other = Looks(), Looks()
     await snapshots.get(QUEUE, "groups", look)
     await snapshots.get("payments.dlq", "groups", other)
@@ -96,7 +96,7 @@ async def test_a_queue_that_has_changed_is_looked_at_again(snapshots: Snapshots)
     assert (await snapshots.get("payments.dlq", "groups", other)).value == 1
 
 
-async def test_what_is_kept_has_a_bound(snapshots: Snapshots) -> None:
+async def test_what_is_kept_has_a_bound(snapshots: QueryCache) -> None:
     look = Looks()
     for number in range(500):
         await snapshots.get(QUEUE, ("message", number), look)

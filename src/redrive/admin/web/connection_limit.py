@@ -35,7 +35,7 @@ MOST_DRAINED = 256 * 1024  # bytes
 LINGER = 1.0  # seconds, in which a client can read the answer before its connection is closed
 
 
-class Impatient(H11Protocol):
+class IdleTimeoutProtocol(H11Protocol):
     """uvicorn's protocol, which ends a connection whose next request does not begin, or is never finished saying."""
 
     proxies: Sequence[Network] = ()
@@ -53,7 +53,9 @@ class Impatient(H11Protocol):
         self._grow_prefetch()
 
     def _grow_prefetch(self) -> None:
-        others = [one for one in self.connections if isinstance(one, Impatient) and not one.transport.is_closing()]
+        others = [
+            one for one in self.connections if isinstance(one, IdleTimeoutProtocol) and not one.transport.is_closing()
+        ]
         neighbours = [one for one in others if one._place == self._place]
         if self._place is not None and len(neighbours) > MOST_OF_AN_ADDRESS:
             _close_one_of(neighbours)
@@ -128,12 +130,12 @@ class Impatient(H11Protocol):
             self.transport.close()
 
 
-def _close_one_of(connections: Sequence[Impatient]) -> None:
+def _close_one_of(connections: Sequence[IdleTimeoutProtocol]) -> None:
     """The newcomer is one of them, so there is always one that waits for its client."""
     waiting = (one for one in connections if one._waits_for_the_client)
     min(waiting, key=lambda one: one._waiting_since).transport.abort()
 
 
-def protocol_behind(proxies: Sequence[Network]) -> type[Impatient]:
+def protocol_behind(proxies: Sequence[Network]) -> type[IdleTimeoutProtocol]:
     """Return the protocol of a server that trusts these proxies."""
-    return type("ImpatientBehindProxies", (Impatient,), {"proxies": proxies})
+    return type("ImpatientBehindProxies", (IdleTimeoutProtocol,), {"proxies": proxies})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from redrive.admin.web import bounds
-from redrive.admin.web.bounds import MOST_BYTES, MOST_EDITED, MOST_IMPORTED_ONCE, BodyBounds, bound_of
+from redrive.admin.web import body_limit
+from redrive.admin.web.body_limit import MOST_BYTES, MOST_EDITED, MOST_IMPORTED_ONCE, BodyLimits, bound_of
 
 MB = 1024 * 1024
 
@@ -49,7 +49,7 @@ async def read(parts: Iterable[bytes], headers: dict[bytes, bytes] | None = None
     async def send(_: Any) -> None: ...
 
     scope = {"type": "http", "method": "POST", "path": path, "headers": list((headers or {}).items())}
-    await BodyBounds(application)(scope, messages.__anext__, send)
+    await BodyLimits(application)(scope, messages.__anext__, send)
     return got
 
 
@@ -86,7 +86,7 @@ async def test_an_import_has_a_limit_of_its_own() -> None:
 
 
 async def test_a_body_that_does_not_go_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "BODY_WITHIN", 0.01)
+    monkeypatch.setattr(body_limit, "BODY_WITHIN", 0.01)
 
     async def never(_: Any, receive: Any, __: Any) -> None:
         await receive()
@@ -97,12 +97,12 @@ async def test_a_body_that_does_not_go_on_is_not_waited_for(monkeypatch: pytest.
 
     scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
     with pytest.raises(HTTPException) as refused:
-        await BodyBounds(never)(scope, silence, silence)  # type: ignore[arg-type]
+        await BodyLimits(never)(scope, silence, silence)  # type: ignore[arg-type]
     assert refused.value.status_code == 408
 
 
 async def test_the_time_for_a_body_does_not_begin_again_with_each_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "BODY_WITHIN", 0.05)
+    monkeypatch.setattr(body_limit, "BODY_WITHIN", 0.05)
     sent = 0
 
     async def trickle() -> dict[str, Any]:
@@ -117,14 +117,14 @@ async def test_the_time_for_a_body_does_not_begin_again_with_each_byte(monkeypat
 
     scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
     with pytest.raises(HTTPException) as refused:
-        await BodyBounds(application)(scope, trickle, trickle)  # type: ignore[arg-type]
+        await BodyLimits(application)(scope, trickle, trickle)  # type: ignore[arg-type]
     assert refused.value.status_code == 408
     assert sent < 20
 
 
 async def test_who_waits_for_the_end_of_a_connection_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """As answers do that go on for long: the body is complete, and nothing is late."""
-    monkeypatch.setattr(bounds, "BODY_WITHIN", 0.01)
+    monkeypatch.setattr(body_limit, "BODY_WITHIN", 0.01)
     gone = asyncio.Event()
     told = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
@@ -143,4 +143,4 @@ async def test_who_waits_for_the_end_of_a_connection_may_wait(monkeypatch: pytes
         assert (await ending)["type"] == "http.disconnect"
 
     scope = {"type": "http", "method": "GET", "path": "/x", "headers": []}
-    await BodyBounds(application)(scope, receive, receive)  # type: ignore[arg-type]
+    await BodyLimits(application)(scope, receive, receive)  # type: ignore[arg-type]

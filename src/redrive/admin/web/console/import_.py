@@ -14,12 +14,12 @@ from fastapi import APIRouter, Request
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
-from redrive.admin.access.roles import Act
-from redrive.admin.desk import Desk
+from redrive.admin.access.roles import Permission
+from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.web.console.forms import Mistakes
-from redrive.admin.web.console.links import links_of
-from redrive.admin.web.console.pages import page, seen
-from redrive.admin.web.identity import At
+from redrive.admin.web.console.rendering import page, seen
+from redrive.admin.web.console.urls import links_of
+from redrive.admin.web.dependencies import CurrentService
 from redrive.admin.web.rest import Named, check_lines, decoded
 from redrive.errors import ConfigurationError
 from redrive.operations.idempotency_keys import KeyStanding, StoredAnswer
@@ -31,12 +31,12 @@ _LONGEST_KEY = 64
 
 
 @router.get("/queues/{queue:path}/import")
-async def import_form(request: Request, at: At, queue: Named) -> Response:
-    await at.need(Act.IMPORT, queue)
+async def import_form(request: Request, at: CurrentService, queue: Named) -> Response:
+    await at.need(Permission.IMPORT, queue)
     return await _page(request, at, queue, Mistakes())
 
 
-async def _page(request: Request, at: Desk, queue: str, mistakes: Mistakes) -> Response:
+async def _page(request: Request, at: AuthorizedService, queue: str, mistakes: Mistakes) -> Response:
     return page(
         request,
         "import.html",
@@ -51,7 +51,7 @@ async def _page(request: Request, at: Desk, queue: str, mistakes: Mistakes) -> R
 
 
 @router.post("/queues/{queue:path}/import")
-async def import_(request: Request, at: At, queue: Named) -> Response:
+async def import_(request: Request, at: CurrentService, queue: Named) -> Response:
     await at.need_importing(queue)
     try:
         _check_size(request)
@@ -71,7 +71,7 @@ async def import_(request: Request, at: At, queue: Named) -> Response:
 
 
 @asynccontextmanager
-async def _once(at: Desk, key: object) -> AsyncIterator[bool]:
+async def _once(at: AuthorizedService, key: object) -> AsyncIterator[bool]:
     """Yield whether the form with this key is sent for the first time. If it fails, it may be sent again."""
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
         yield True

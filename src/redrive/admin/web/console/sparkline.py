@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from redrive.admin.web.console.words import number
+from redrive.admin.web.console.formatting import number
 from redrive.recovery.durations import roughly
 
 WIDTH, HEIGHT = 120, 28
@@ -14,14 +14,14 @@ _MARGIN = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
+class Sparkline:
     line: str  # the points of a polyline
     end: tuple[float, float]
     change: int
     said: str
 
 
-def trend_of(depths: Sequence[int], every: timedelta) -> Trend | None:
+def trend_of(depths: Sequence[int], every: timedelta) -> Sparkline | None:
     """None: there is too little to draw."""
     if len(depths) < 2:
         return None
@@ -37,7 +37,7 @@ def trend_of(depths: Sequence[int], every: timedelta) -> Trend | None:
     ]
     change = depths[-1] - depths[0]
     line = " ".join(f"{x:g},{y:g}" for x, y in points)
-    return Trend(line, points[-1], change, _said(depths, change, every * (len(depths) - 1)))
+    return Sparkline(line, points[-1], change, _said(depths, change, every * (len(depths) - 1)))
 
 
 def _said(depths: Sequence[int], change: int, span: timedelta) -> str:

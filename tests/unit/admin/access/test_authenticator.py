@@ -16,10 +16,10 @@ import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from hand_clock import NOON, HandClock
-from redrive.admin.access.gate import Gate
+from redrive.admin.access.authenticator import Authenticator
 from redrive.admin.access.keys import Key
 from redrive.admin.access.roles import Principal, Role
-from redrive.admin.access.secret import new_secret
+from redrive.admin.access.secrets import new_secret
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.throttle import CEILING, FREE
 from redrive.admin.access.tokens import TokenPolicy
@@ -47,8 +47,8 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def gate(database: Database, clock: HandClock) -> Gate:
-    return Gate.of(database, WITH_TOKENS, clock)
+def gate(database: Database, clock: HandClock) -> Authenticator:
+    return Authenticator.of(database, WITH_TOKENS, clock)
 
 
 def token(**claims: Any) -> str:
@@ -60,11 +60,13 @@ def unknown_key() -> str:
     return f"Bearer rdk_{new_secret(12)}_{new_secret()}"
 
 
-async def admit(gate: Gate, authorization: str | None = None, cookie: str | None = None, address: str = HERE) -> Any:
+async def admit(
+    gate: Authenticator, authorization: str | None = None, cookie: str | None = None, address: str = HERE
+) -> Any:
     return await gate.admit(authorization=authorization, cookie=cookie, address=address)
 
 
-async def fail(gate: Gate, times: int, address: str = HERE) -> None:
+async def fail(gate: Authenticator, times: int, address: str = HERE) -> None:
     for _ in range(times):
         with pytest.raises(Refused):
             await admit(gate, unknown_key(), address=address)
@@ -75,26 +77,28 @@ async def fail(gate: Gate, times: int, address: str = HERE) -> None:
 
 @pytest.mark.parametrize("authorization", [None, "", " ", "Basic YTpi", "rdk_x", "Negotiate x"])
 @pytest.mark.parametrize("cookie", [None, "", "x", "0" * 43])
-async def test_who_shows_nothing_of_ours_is_nobody(authorization: str | None, cookie: str | None, gate: Gate) -> None:
+async def test_who_shows_nothing_of_ours_is_nobody(
+    authorization: str | None, cookie: str | None, gate: Authenticator
+) -> None:
     assert await admit(gate, authorization, cookie) is None
     assert len(gate.throttle) == 0
 
 
 @pytest.mark.parametrize("scheme", ["Bearer ", "bearer ", "BEARER   "])
-async def test_a_key_and_a_token_let_in(scheme: str, gate: Gate) -> None:
+async def test_a_key_and_a_token_let_in(scheme: str, gate: Authenticator) -> None:
     key, text = gate.keys.create("ci", Role.OPERATOR, ("orders.*",))
     assert await admit(gate, scheme + text) == Principal("ci", Role.OPERATOR, ("orders.*",), f"key {key.id}")
     assert await admit(gate, scheme + token().split()[1]) == Principal("ann", Role.VIEWER, ("*",), "token")
 
 
 @pytest.mark.parametrize("authorization", ["Bearer", "Bearer ", "Bearer x", "Bearer rdk_", "bearer ü", "Bearer \udcff"])
-async def test_what_is_shown_and_is_no_proof_is_refused(authorization: str, gate: Gate) -> None:
+async def test_what_is_shown_and_is_no_proof_is_refused(authorization: str, gate: Authenticator) -> None:
     with pytest.raises(Refused):
         await admit(gate, authorization)
     assert len(gate.throttle) == 1
 
 
-async def test_a_cookie_does_not_help_who_shows_a_wrong_key(gate: Gate) -> None:
+async def test_a_cookie_does_not_help_who_shows_a_wrong_key(gate: Authenticator) -> None:
     _, text = gate.keys.create("ci", Role.ADMIN)
     _, cookie = await gate.sign_in(text, HERE)
     with pytest.raises(Refused):
@@ -103,16 +107,16 @@ async def test_a_cookie_does_not_help_who_shows_a_wrong_key(gate: Gate) -> None:
     assert found.is_by_cookie
 
 
-async def test_who_is_known_and_has_no_role_is_told_so_and_has_not_guessed(gate: Gate) -> None:
+async def test_who_is_known_and_has_no_role_is_told_so_and_has_not_guessed(gate: Authenticator) -> None:
     for _ in range(FREE + 1):
         with pytest.raises(NoRole, match="ann has no role here"):
             await admit(gate, token(roles=["guest"]))
 
 
 async def test_who_has_less_than_the_least_role_is_told_so_and_has_not_guessed(
-    database: Database, clock: HandClock, gate: Gate
+    database: Database, clock: HandClock, gate: Authenticator
 ) -> None:
-    strict = Gate.of(database, replace(WITH_TOKENS, least_role=Role.ADMIN), clock)
+    strict = Authenticator.of(database, replace(WITH_TOKENS, least_role=Role.ADMIN), clock)
     key = strict.keys.create("bob", Role.OPERATOR)[1]
     _, cookie = await gate.sign_in(key, HERE)  # at another server of the same database
 
@@ -131,14 +135,14 @@ async def test_who_has_less_than_the_least_role_is_told_so_and_has_not_guessed(
 
 
 async def test_without_a_policy_tokens_are_not_accepted(database: Database, clock: HandClock) -> None:
-    gate = Gate.of(database, AccessSettings(), clock)
+    gate = Authenticator.of(database, AccessSettings(), clock)
     with pytest.raises(Refused, match="tokens are not accepted here"):
         await admit(gate, token())
 
 
 async def test_a_database_that_is_broken_refuses_nobody_and_counts_nothing(tmp_path: Path, clock: HandClock) -> None:
     database = Database.embedded(tmp_path / "empty")
-    gate = Gate.of(database, WITH_TOKENS, clock)
+    gate = Authenticator.of(database, WITH_TOKENS, clock)
     with pytest.raises(SQLAlchemyError):
         await admit(gate, unknown_key())
     with pytest.raises(SQLAlchemyError):
@@ -149,7 +153,7 @@ async def test_a_database_that_is_broken_refuses_nobody_and_counts_nothing(tmp_p
 
 async def test_an_owner_of_keys_who_is_away_makes_nobody_a_guesser(database: Database, clock: HandClock) -> None:
     policy = TokenPolicy(jwks=f"http://127.0.0.1:{free_port()}/keys", audience="x")
-    gate = Gate.of(database, AccessSettings(policy), clock)
+    gate = Authenticator.of(database, AccessSettings(policy), clock)
     header = "Bearer eyJhbGciOiJSUzI1NiJ9.e30.AAAA"  # {"alg":"RS256"}
     for _ in range(FREE + 1):
         with pytest.raises(CannotTell, match="cannot be checked at the moment") as caught:
@@ -161,7 +165,7 @@ async def test_an_owner_of_keys_who_is_away_makes_nobody_a_guesser(database: Dat
 # Signing in and out -------------------------------------------------------------------------------
 
 
-async def test_who_signs_in_with_a_key_has_a_session_until_they_sign_out(gate: Gate) -> None:
+async def test_who_signs_in_with_a_key_has_a_session_until_they_sign_out(gate: Authenticator) -> None:
     _, text = gate.keys.create("ann", Role.ADMIN, ("orders.*",))
     principal, cookie = await gate.sign_in(f" {text}\n", HERE)
     assert principal == Principal("ann", Role.ADMIN, ("orders.*",), "session")
@@ -170,7 +174,7 @@ async def test_who_signs_in_with_a_key_has_a_session_until_they_sign_out(gate: G
     assert await admit(gate, cookie=cookie) is None
 
 
-async def test_a_session_ends_with_the_key_it_was_opened_with(gate: Gate) -> None:
+async def test_a_session_ends_with_the_key_it_was_opened_with(gate: Authenticator) -> None:
     _, text = gate.keys.create("ann", Role.ADMIN)
     _, cookie = await gate.sign_in(text, HERE)
     gate.keys.revoke("ann")
@@ -179,7 +183,7 @@ async def test_a_session_ends_with_the_key_it_was_opened_with(gate: Gate) -> Non
         await gate.sign_in(text, HERE)
 
 
-async def test_one_does_not_sign_in_with_a_token_or_a_cookie(gate: Gate) -> None:
+async def test_one_does_not_sign_in_with_a_token_or_a_cookie(gate: Authenticator) -> None:
     _, text = gate.keys.create("ann", Role.ADMIN)
     _, cookie = await gate.sign_in(text, HERE)
     for shown in (token().split()[1], cookie, "", f"Bearer {text}"):
@@ -190,19 +194,21 @@ async def test_one_does_not_sign_in_with_a_token_or_a_cookie(gate: Gate) -> None
 async def test_nobody_comes_in_without_proof_and_it_is_known_whether_anybody_can(
     database: Database, clock: HandClock
 ) -> None:
-    gate = Gate.of(database, AccessSettings(), clock)
+    gate = Authenticator.of(database, AccessSettings(), clock)
     assert await admit(gate) is None
     assert not await gate.can_anybody_sign_in()
     gate.keys.create("ann", Role.ADMIN)
     assert await gate.can_anybody_sign_in()
     gate.keys.revoke("ann")
-    assert await Gate.of(database, WITH_TOKENS, clock).can_anybody_sign_in()
+    assert await Authenticator.of(database, WITH_TOKENS, clock).can_anybody_sign_in()
 
 
 # Guessing -----------------------------------------------------------------------------------------
 
 
-async def test_a_valid_key_works_however_many_attempts_of_its_address_failed(gate: Gate, clock: HandClock) -> None:
+async def test_a_valid_key_works_however_many_attempts_of_its_address_failed(
+    gate: Authenticator, clock: HandClock
+) -> None:
     _, text = gate.keys.create("ci", Role.VIEWER)
     await fail(gate, FREE)
     with pytest.raises(TooManyAttempts) as caught:
@@ -221,13 +227,13 @@ async def test_a_valid_key_works_however_many_attempts_of_its_address_failed(gat
     await fail(gate, 1)
 
 
-async def test_of_fifty_wrong_keys_at_once_five_are_answered_as_failures(gate: Gate) -> None:
+async def test_of_fifty_wrong_keys_at_once_five_are_answered_as_failures(gate: Authenticator) -> None:
     answers = await asyncio.gather(*(admit(gate, unknown_key()) for _ in range(50)), return_exceptions=True)
 
     assert Counter(map(type, answers)) == {Refused: FREE, TooManyAttempts: 50 - FREE}
 
 
-async def test_a_flood_of_wrong_keys_delays_nobody_at_another_address(gate: Gate) -> None:
+async def test_a_flood_of_wrong_keys_delays_nobody_at_another_address(gate: Authenticator) -> None:
     """Those of the flood wait for each other, not for the threads that others need."""
     _, text = gate.keys.create("ci", Role.VIEWER)
     await fail(gate, FREE)
@@ -249,7 +255,7 @@ async def test_a_flood_of_wrong_keys_delays_nobody_at_another_address(gate: Gate
     assert most <= 3
 
 
-async def test_failed_sign_ins_count_too(gate: Gate) -> None:
+async def test_failed_sign_ins_count_too(gate: Authenticator) -> None:
     for _ in range(FREE):
         with pytest.raises(Refused):
             await gate.sign_in("wrong", HERE)
@@ -257,14 +263,14 @@ async def test_failed_sign_ins_count_too(gate: Gate) -> None:
         await admit(gate, unknown_key())
 
 
-async def test_who_is_signed_in_does_not_wait_for_who_guesses_at_the_same_address(gate: Gate) -> None:
+async def test_who_is_signed_in_does_not_wait_for_who_guesses_at_the_same_address(gate: Authenticator) -> None:
     _, text = gate.keys.create("ci", Role.VIEWER)
     _, cookie = await gate.sign_in(text, HERE)
     await fail(gate, FREE)
     assert (await admit(gate, cookie=cookie)).name == "ci"
 
 
-async def test_an_expired_token_is_no_guess(gate: Gate, clock: HandClock) -> None:
+async def test_an_expired_token_is_no_guess(gate: Authenticator, clock: HandClock) -> None:
     shown = token()
     clock.advance(timedelta(hours=1))
     for _ in range(FREE + 1):
@@ -272,7 +278,7 @@ async def test_an_expired_token_is_no_guess(gate: Gate, clock: HandClock) -> Non
             await admit(gate, shown)
 
 
-async def test_a_crowd_of_guessers_does_not_lock_out_who_works_here(gate: Gate) -> None:
+async def test_a_crowd_of_guessers_does_not_lock_out_who_works_here(gate: Authenticator) -> None:
     _, text = gate.keys.create("ci", Role.VIEWER)
     for number in range(CEILING):
         with pytest.raises(Refused):
@@ -302,5 +308,5 @@ def test_a_refusal_survives_the_way_to_another_process(refusal: Exception) -> No
     assert str(again) == str(refusal)
 
 
-def test_nothing_in_a_repr_is_secret(gate: Gate) -> None:
+def test_nothing_in_a_repr_is_secret(gate: Authenticator) -> None:
     assert SECRET not in repr(gate)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from redrive.admin.desk import Desk
+from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
-from redrive.admin.web.console.links import links_of
-from redrive.admin.web.console.pages import NOTICES, page, seen
-from redrive.admin.web.console.redriving import why_not
-from redrive.admin.web.identity import At
+from redrive.admin.web.console.redrive import why_not
+from redrive.admin.web.console.rendering import NOTICES, page, seen
+from redrive.admin.web.console.urls import links_of
+from redrive.admin.web.dependencies import CurrentService
 from redrive.admin.web.rest import Named
 from redrive.deadletters.edits import Edit, EditPreview
 from redrive.errors import ConfigurationError, PlanExpired, TransformFailed
@@ -35,7 +35,7 @@ _MOST_TYPED = 512 * 1024  # bytes of a body that a browser's text field can be t
 
 
 @dataclass(slots=True)
-class Form:
+class EditForm:
     body: str
     patch: str = ""
     set_headers: str = ""
@@ -46,7 +46,7 @@ class Form:
     mistakes: Mistakes = field(default_factory=Mistakes)
 
     @classmethod
-    def of(cls, typed: Typed, destination: Destination) -> Form:
+    def of(cls, typed: Typed, destination: Destination) -> EditForm:
         """Return the form with what was typed. `destination`: where the message goes if no other is typed."""
         patch, set_headers, remove_headers, to, reason = (text_of(typed, name) for name in _TEXTS)
         body, force = typed.get("body", ""), "force" in typed
@@ -102,14 +102,14 @@ def text_in(body: bytes) -> str | None:
 
 
 @router.get("/queues/{queue:path}/messages/{id}/edit")
-async def edit_form(request: Request, at: At, queue: Named, id: Named) -> Response:
+async def edit_form(request: Request, at: CurrentService, queue: Named, id: Named) -> Response:
     await at.need_editing(queue)
     found = (await at.message(queue, id, reveal=True)).value
-    return _form_page(request, at, queue, found, Form(text_in(found.body) or "", to=str(at.redrive_to(queue))))
+    return _form_page(request, at, queue, found, EditForm(text_in(found.body) or "", to=str(at.redrive_to(queue))))
 
 
 def _form_page(
-    request: Request, at: Desk, queue: str, found: MessageDetail, form: Form, *, notice: str = "",
+    request: Request, at: AuthorizedService, queue: str, found: MessageDetail, form: EditForm, *, notice: str = "",
     difference: str | None = None, token: str = "",
 ) -> Response:  # fmt: skip
     return page(
@@ -130,13 +130,13 @@ def _form_page(
 
 
 @router.post("/queues/{queue:path}/messages/{id}/edit")
-async def edit(request: Request, at: At, queue: Named, id: Named) -> Response:
+async def edit(request: Request, at: CurrentService, queue: Named, id: Named) -> Response:
     await at.need_editing(queue)
     typed, to = await form_of(request), links_of(request)
     token = typed.get("token")
     if token is not None and (done := await at.carried_out(queue, token)):
         return seen(to("operations", done, said="once"))
-    form, found = Form.of(typed, at.redrive_to(queue)), (await at.message(queue, id, reveal=True)).value
+    form, found = EditForm.of(typed, at.redrive_to(queue)), (await at.message(queue, id, reveal=True)).value
     notice = ""
     try:
         order, transform = form.order(queue, found), form.transform(text_in(found.body))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from redrive.admin.access.roles import Act
+from redrive.admin.access.roles import Permission
 from redrive.admin.authorized_queries import AuthorizedQueries
 from redrive.admin.service import Change
 from redrive.deadletters.edits import EditPreview
@@ -29,11 +29,11 @@ class Planned:
     token: str
 
 
-class Desk(AuthorizedQueries):
+class AuthorizedService(AuthorizedQueries):
     # Planning and re-driving --------------------------------------------------------------------------
 
     async def plan(self, order: OperationRequest) -> Planned:
-        act = Act.DISCARD if order.kind is OperationKind.DISCARD else Act.PLAN
+        act = Permission.DISCARD if order.kind is OperationKind.DISCARD else Permission.PLAN
         await self.need(act, order.queue)
         plan = await self.service.plan(await self._restricted(act, order))
         if plan.also_receives:
@@ -47,8 +47,8 @@ class Desk(AuthorizedQueries):
 
     async def redrive(self, order: OperationRequest) -> Operation:
         """Without a plan of one's own. A canary gets one all the same: how long it waits depends on it."""
-        await self.need(Act.REDRIVE, order.queue)
-        order, planned = await self._restricted(Act.REDRIVE, order), None
+        await self.need(Permission.REDRIVE, order.queue)
+        order, planned = await self._restricted(Permission.REDRIVE, order), None
         if order.ramp is not None:
             plan = await self.service.plan(order)
             order, planned = plan.order, plan.eligible
@@ -58,18 +58,18 @@ class Desk(AuthorizedQueries):
         self, queue: str, token: str, *, changes: Callable[[OperationRequest], OperationRequest] = lambda one: one
     ) -> Operation:
         """A plan that was shown. `changes`: how fast, and why, may be said when saying yes."""
-        await self.need(Act.REDRIVE, queue)
+        await self.need(Permission.REDRIVE, queue)
         kept = await self._take(queue, token)
         if kept is None or kept.order.kind is not OperationKind.REDRIVE:
             raise PlanExpired
-        order = await self._restricted(Act.REDRIVE, changes(kept.order))  # its queues may have changed since
+        order = await self._restricted(Permission.REDRIVE, changes(kept.order))  # its queues may have changed since
         return await self._begin(order, kept.eligible)
 
     async def carry_out_as_shown(self, order: OperationRequest, token: str) -> Operation:
         """Carry out the plan that a form showed, if the form still asks for that: the same messages, no more of them
         than were shown, and nothing if another operation worked on the queue since. Rate and reason are the order's.
         """
-        act = Act.DISCARD if order.kind is OperationKind.DISCARD else Act.REDRIVE
+        act = Permission.DISCARD if order.kind is OperationKind.DISCARD else Permission.REDRIVE
         await self.need(act, order.queue)
         kept = await self._take_shown(order.queue, token, _asked(order))
         restricted = await self._restricted(act, kept.order)  # its queues may have changed since
@@ -128,15 +128,15 @@ class Desk(AuthorizedQueries):
 
     async def move(self, order: OperationRequest) -> Operation:
         """Move messages to another dead-letter queue, with their failure records."""
-        await self.need(Act.REDRIVE, order.queue)
-        plan = await self.service.plan(await self._restricted(Act.REDRIVE, order))
+        await self.need(Permission.REDRIVE, order.queue)
+        plan = await self.service.plan(await self._restricted(Permission.REDRIVE, order))
         return await self._begin(plan.order, plan.eligible)
 
     async def discard(self, queue: str, order: OperationRequest, confirm: str) -> Operation:
-        await self.need(Act.DISCARD, queue)
+        await self.need(Permission.DISCARD, queue)
         if confirm != queue:
             raise ConfigurationError(f"to discard messages of {queue}, say its name once more as `confirm`")
-        order = await self._restricted(Act.DISCARD, replace(order, kind=OperationKind.DISCARD))
+        order = await self._restricted(Permission.DISCARD, replace(order, kind=OperationKind.DISCARD))
         plan = await self.service.plan(order)
         operation = await self.service.begin_discard(plan, self.office.archives, confirm=confirm)
         return await self.office.executor.start(operation.id)
@@ -151,14 +151,14 @@ class Desk(AuthorizedQueries):
         if token is not None:
             kept = await self._take_shown(order.queue, token, _asked(order, transform, force))
             order = replace(order, selection=kept.order.selection)
-        plan = await self.service.plan(await self._restricted(Act.EDIT, order))
+        plan = await self.service.plan(await self._restricted(Permission.EDIT, order))
         operation = await self.service.begin_edit(plan, transform, self.office.archives)
         return await self.office.local.start(operation.id, Change(transform, force))
 
     async def preview(self, order: OperationRequest, transform: Transform, *, force: bool = False) -> list[EditPreview]:
         """What a change would do: ids with differences."""
         await self.need_editing(order.queue)
-        order = await self._restricted(Act.EDIT, order)
+        order = await self._restricted(Permission.EDIT, order)
         return await self.service.samples(order, transform, force=force)
 
     async def keep_edit(self, order: OperationRequest, transform: Transform, *, force: bool = False) -> str:
@@ -167,13 +167,13 @@ class Desk(AuthorizedQueries):
         return await self._keep(signed, 1, _asked(order, transform, force))
 
     async def need_editing(self, queue: str) -> None:
-        await self.need(Act.EDIT, queue)
+        await self.need(Permission.EDIT, queue)
         if not self.office.settings.editing:
             raise NotEditable
 
     async def need_importing(self, queue: str) -> None:
         """Raise what is against an import before its body is read: the permission, or that the queue does not exist."""
-        await self.need(Act.IMPORT, queue)
+        await self.need(Permission.IMPORT, queue)
         async with self.office.cached_target.looking(queue) as view:
             await view.definition(queue)
 
@@ -181,7 +181,7 @@ class Desk(AuthorizedQueries):
 
     async def restore(self, queue: str, lines: Iterable[tuple[int, Exported]], name: str) -> int:
         """Put exported messages into a queue. How many lines are in it now."""
-        await self.need(Act.IMPORT, queue)
+        await self.need(Permission.IMPORT, queue)
         upto = 0
         progress = self.service.restore(lines, queue, name, may_use=None if self.who.is_unrestricted else self.who.sees)
         async with aclosing(progress):
@@ -195,7 +195,7 @@ class Desk(AuthorizedQueries):
     async def steer(self, id: str, wish: ControlRequest) -> Operation:
         """Pause, go on, cancel, faster or slower. It is heard within a second."""
         found = await self.operation(id)
-        await self.need(Act.STEER, found.order.queue)
+        await self.need(Permission.STEER, found.order.queue)
         if wish.state is OperationState.RUNNING:
             await self._need_reach(found.order)
         if wish.state is OperationState.RUNNING and self.service.is_interrupted(found):
@@ -210,13 +210,13 @@ class Desk(AuthorizedQueries):
 
     async def retry_outbox(self, id: int | None) -> int:
         """Let a parked row be published again; all of them with None."""
-        await self.need(Act.RETRY_OUTBOX)
+        await self.need(Permission.RETRY_OUTBOX)
         claims = self._claims()
         await self.service.record("outbox retry", "", filter="all" if id is None else f"row {id}")
         return await asyncio.to_thread(claims.retry, None if id is None else [id])
 
     async def discard_outbox(self, id: int) -> int:
-        await self.need(Act.DISCARD_OUTBOX)
+        await self.need(Permission.DISCARD_OUTBOX)
         claims = self._claims()
         await self.service.record("outbox discard", "", filter=f"row {id}")
         return await asyncio.to_thread(claims.discard, [id])

@@ -36,7 +36,7 @@ _SCHEME = "bearer"
 _SUSPECTS = 2
 
 
-class Gate:
+class Authenticator:
     def __init__(
         self,
         keys: Keys,
@@ -56,7 +56,7 @@ class Gate:
         self._least_role = least_role
 
     @classmethod
-    def of(cls, database: Database, settings: AccessSettings, clock: Clock | None = None) -> Gate:
+    def of(cls, database: Database, settings: AccessSettings, clock: Clock | None = None) -> Authenticator:
         clock = clock or SystemClock()
         tokens = Tokens(settings.tokens, clock) if settings.tokens is not None else None
         return cls(Keys(database, clock), Sessions(database, clock), tokens, clock, least_role=settings.least_role)
