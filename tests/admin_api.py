@@ -11,9 +11,9 @@ import jwt
 
 from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.tokens import TokenPolicy
+from redrive.admin.api.application import Admin
 from redrive.admin.context import AdminContext
 from redrive.admin.target import BrokerTarget
-from redrive.admin.web.application import Admin
 from redrive.database.engine import Database
 from redrive.database.schema import Schema
 

@@ -27,8 +27,8 @@ from starlette.routing import Mount
 from redrive import App
 from redrive.admin.access.roles import Role
 from redrive.admin.access.settings import AccessSettings
+from redrive.admin.api.application import Admin
 from redrive.admin.context import AdminContext
-from redrive.admin.web.application import Admin
 from redrive.client import Connection, Delivery, Properties
 from redrive.client.publisher import Publish
 from redrive.database.application_tables import RowState

@@ -26,7 +26,7 @@ from mkdocs.structure.pages import Page
 from site_sources import HOMES, needed, page_of, relink
 
 ROOT = Path(__file__).parents[1]
-ICON = ROOT / "src/redrive/admin/web/console/static/icon.svg"
+ICON = ROOT / "src/redrive/admin/console/static/icon.svg"
 log = logging.getLogger("mkdocs.hooks.site")
 
 

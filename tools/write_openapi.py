@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 from redrive.admin.access.settings import AccessSettings
+from redrive.admin.api.application import make_api
 from redrive.admin.context import AdminContext
 from redrive.admin.target import BrokerTarget
-from redrive.admin.web.application import make_api
 from redrive.database.engine import Database
 
 TARGET = Path(__file__).parent.parent / "docs" / "openapi.json"

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 import click
 
 from redrive import environment
-from redrive.admin.web.health import GAUGES
-from redrive.admin.web.problem_types import KINDS
+from redrive.admin.api.health import GAUGES
+from redrive.admin.api.problem_types import KINDS
 from redrive.app import App
 from redrive.cli import TOUR, main
 from redrive.cli.exits import EXITS

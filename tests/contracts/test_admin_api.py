@@ -18,8 +18,8 @@ from sqlalchemy.exc import OperationalError
 from admin_api import an_office, asking, bearing
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
 from redrive.admin.access.roles import Role
+from redrive.admin.api.rest import ACTS, router
 from redrive.admin.context import AdminContext
-from redrive.admin.web.rest import ACTS, router
 from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable, ConfigurationError
@@ -677,7 +677,7 @@ async def test_a_request_that_takes_long_keeps_its_key(
 ) -> None:
     await prepare(connection, 30)
     kept: list[str] = []
-    monkeypatch.setattr("redrive.admin.web.idempotency.KEEP_EVERY", timedelta(milliseconds=1))
+    monkeypatch.setattr("redrive.admin.api.idempotency.KEEP_EVERY", timedelta(milliseconds=1))
     monkeypatch.setattr(office.requests, "keep", lambda who, key, _: kept.append(f"{who}: {key}"))
 
     order = client.post(f"{QUEUE}/re-drive", json={"rate": 100}, headers={"Idempotency-Key": "k-3", **WAIT})
@@ -888,7 +888,7 @@ async def test_an_import_is_decoded_in_threads(
         threads.append(threading.current_thread())
         return decode_letter(line, number)
 
-    monkeypatch.setattr("redrive.admin.web.rest.decode_letter", decode)
+    monkeypatch.setattr("redrive.admin.api.rest.decode_letter", decode)
     done = await client.post("/admin/dlq/queues/copy/import", content=exported * 200)
 
     assert done.json() == {"lines": 600}
@@ -901,7 +901,7 @@ async def test_a_line_of_an_import_has_a_longest_length(
     client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await connection.declare_queue("copy")
-    monkeypatch.setattr("redrive.admin.web.rest._LONGEST_LINE", 1000)
+    monkeypatch.setattr("redrive.admin.api.rest._LONGEST_LINE", 1000)
 
     answer = await client.post("/admin/dlq/queues/copy/import", content=b"\n" + b"x" * 5000 + b"\n")
 

@@ -27,8 +27,8 @@ from dead_lettering import DLQ, SOURCE, an_operation, bodies, dead_letter, opera
 from redrive import App
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.settings import AccessSettings
+from redrive.admin.api.application import Admin
 from redrive.admin.context import AdminContext
-from redrive.admin.web.application import Admin
 from redrive.broker.dialect import DIALECTS
 from redrive.client import Connection, Properties
 from redrive.client.publisher import Publish

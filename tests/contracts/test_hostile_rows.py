@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from redrive import App
+from redrive.admin.api.schemas import OutboxOut
 from redrive.admin.authorized_queries import OutboxView
-from redrive.admin.web.schemas import OutboxOut
 from redrive.client import Connection
 from redrive.database.application_tables import RowState
 from redrive.outbox.outbox import OutboxPolicy

@@ -16,9 +16,9 @@ from fastapi.routing import APIRoute
 from admin_api import an_office, asking, bearing
 from dead_lettering import DLQ, prepare
 from redrive.admin.access.roles import Permission, Principal, Role
+from redrive.admin.api.application import make_api
+from redrive.admin.api.rest import ACTS
 from redrive.admin.context import AdminContext
-from redrive.admin.web.application import make_api
-from redrive.admin.web.rest import ACTS
 from redrive.client import Connection
 from redrive.testing.broker import ThreadedBroker
 

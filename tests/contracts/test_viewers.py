@@ -15,8 +15,8 @@ from admin_api import HOST, an_office, asking, bearing
 from contracts.test_admin_api import DLQ, QUEUE, WAIT, problem
 from dead_lettering import SOURCE, dead_letter, prepare, until_depth
 from redrive.admin.access.roles import Role
+from redrive.admin.api.application import Admin
 from redrive.admin.context import AdminContext
-from redrive.admin.web.application import Admin
 from redrive.client import Connection, Properties
 from redrive.operations.audit_entry import AuditEntry
 from redrive.protocol.messages import Delivery
@@ -400,8 +400,8 @@ async def test_a_principal_of_the_host_application_is_not_believed(office: Admin
 async def test_events_end_with_the_key_that_opened_them(
     client: httpx.AsyncClient, connection: Connection, office: AdminContext, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("redrive.admin.web.rest._BEAT", 0.01)
-    monkeypatch.setattr("redrive.admin.web.rest._RECHECKED", 0.0)
+    monkeypatch.setattr("redrive.admin.api.rest._BEAT", 0.01)
+    monkeypatch.setattr("redrive.admin.api.rest._RECHECKED", 0.0)
     await prepare(connection, 30)
     running = (await client.post(f"{QUEUE}/re-drive", json={"rate": 0.1})).json()
     cookie = await signed_in(client, office, Role.VIEWER)

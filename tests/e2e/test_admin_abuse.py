@@ -20,7 +20,7 @@ from dead_lettering import DLQ, prepare
 from e2e.serving import Server, serving
 from redrive.admin.access.settings import Network, networks
 from redrive.admin.access.throttle import FREE
-from redrive.admin.web import connection_limit
+from redrive.admin.api import connection_limit
 from redrive.inspection import connect
 
 MB = 1024 * 1024

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi import checks
 from admin_api import an_office, bearing
 from dead_lettering import prepare
 from e2e.serving import ROOT, Server, serving
-from redrive.admin.web.application import make_api
+from redrive.admin.api.application import make_api
 from redrive.inspection import connect
 
 DOCUMENT = ROOT / "docs" / "openapi.json"

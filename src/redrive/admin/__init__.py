@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redrive.admin.web.application import Admin
+    from redrive.admin.api.application import Admin
     from redrive.app import App
 
 __all__ = ["router"]
@@ -27,7 +27,7 @@ def router(app: App, **options: Any) -> Admin:
     `options` are those of `AdminContext`: `access` says who may come in, where the environment does not.
     """
     try:
-        from redrive.admin.web.application import Admin
+        from redrive.admin.api.application import Admin
     except ModuleNotFoundError as error:
         from redrive.errors import ConfigurationError
 

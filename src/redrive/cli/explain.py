@@ -17,7 +17,7 @@ from itertools import groupby
 import click
 
 from redrive import errors
-from redrive.admin.web.problem_types import KINDS, TYPE, ProblemType
+from redrive.admin.api.problem_types import KINDS, TYPE, ProblemType
 from redrive.cli.exits import ERRORS_PAGE, EXITS, Exit, exit_code
 from redrive.cli.printing import as_json as print_json
 from redrive.errors import RedriveError, name_of

@@ -85,8 +85,8 @@ def serve(
         import uvicorn
 
         from redrive.admin.access.settings import AccessSettings, networks
-        from redrive.admin.web.application import Admin
-        from redrive.admin.web.connection_limit import protocol_behind
+        from redrive.admin.api.application import Admin
+        from redrive.admin.api.connection_limit import protocol_behind
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"there is no module {error.name}: the admin server needs more. pip install 'redrive[admin]'"

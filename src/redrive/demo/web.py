@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from redrive.admin.access.roles import Principal, Role
+from redrive.admin.api.application import Admin
 from redrive.admin.context import AdminContext
-from redrive.admin.web.application import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.admin.web.cursors import read_cursor, write_cursor
+from redrive.admin.api.cursors import read_cursor, write_cursor
 from redrive.errors import ConfigurationError
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from redrive.admin.web import problems
-from redrive.admin.web.problem_types import KINDS
-from redrive.admin.web.problems import problem_of
+from redrive.admin.api import problems
+from redrive.admin.api.problem_types import KINDS
+from redrive.admin.api.problems import problem_of
 from redrive.errors import ConnectionLost, NotFound, OperationConflict, PeekUnsafe, RedriveError
 
 WEB = Path(problems.__file__).parent

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from redrive.admin.web.console.urls import Urls, address_asked_for, is_ours
+from redrive.admin.console.urls import Urls, address_asked_for, is_ours
 
 
 def test_a_link_is_made_of_parts_and_what_is_asked() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 
-from redrive.admin.web.console import rendering
-from redrive.admin.web.console.edit import EditForm, text_in
-from redrive.admin.web.console.forms import form_of
+from redrive.admin.console import rendering
+from redrive.admin.console.edit import EditForm, text_in
+from redrive.admin.console.forms import form_of
 from redrive.errors import ConfigurationError
 
 TEMPLATES = Path(rendering.__file__).parent / "templates"

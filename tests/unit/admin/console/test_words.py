@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.admin.web.console import formatting
-from redrive.admin.web.console.sparkline import trend_of
+from redrive.admin.console import formatting
+from redrive.admin.console.sparkline import trend_of
 from redrive.operations.operation import (
     CanarySchedule,
     Counts,

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from redrive.admin.api.dependencies import CurrentService
+from redrive.admin.api.rest import Named
 from redrive.admin.authorized_service import AuthorizedService
-from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
-from redrive.admin.web.console.redrive import why_not
-from redrive.admin.web.console.rendering import NOTICES, page, seen
-from redrive.admin.web.console.urls import links_of
-from redrive.admin.web.dependencies import CurrentService
-from redrive.admin.web.rest import Named
+from redrive.admin.console.forms import Mistakes, Typed, form_of, text_of
+from redrive.admin.console.redrive import why_not
+from redrive.admin.console.rendering import NOTICES, page, seen
+from redrive.admin.console.urls import links_of
 from redrive.deadletters.edits import Edit, EditPreview
 from redrive.errors import ConfigurationError, PlanExpired, TransformFailed
 from redrive.operations.browse import MessageDetail

@@ -10,14 +10,14 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from redrive.admin.access.roles import Permission
+from redrive.admin.api import request_schemas as r
+from redrive.admin.api.cursors import read_cursor, write_cursor
+from redrive.admin.api.dependencies import CurrentService
+from redrive.admin.api.rest import Cursor, Named
 from redrive.admin.authorized_service import AuthorizedService
-from redrive.admin.web import request_schemas as r
-from redrive.admin.web.console.forms import Mistakes, form_of, text_of
-from redrive.admin.web.console.rendering import page, seen
-from redrive.admin.web.console.urls import links_of
-from redrive.admin.web.cursors import read_cursor, write_cursor
-from redrive.admin.web.dependencies import CurrentService
-from redrive.admin.web.rest import Cursor, Named
+from redrive.admin.console.forms import Mistakes, form_of, text_of
+from redrive.admin.console.rendering import page, seen
+from redrive.admin.console.urls import links_of
 from redrive.errors import ConfigurationError
 from redrive.operations.operation import ControlRequest, ItemOutcome, OperationState
 

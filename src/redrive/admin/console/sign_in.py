@@ -12,11 +12,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from redrive.admin.access.csrf import is_cross_site
-from redrive.admin.web.console.forms import MOST_OF_STRANGERS, form_of, text_of
-from redrive.admin.web.console.rendering import THEME, THEMES, page, seen
-from redrive.admin.web.console.urls import is_ours, links_of
-from redrive.admin.web.dependencies import COOKIE, address_of, forget, is_secure, office_of, remember
-from redrive.admin.web.rest import Named
+from redrive.admin.api.dependencies import COOKIE, address_of, forget, is_secure, office_of, remember
+from redrive.admin.api.rest import Named
+from redrive.admin.console.forms import MOST_OF_STRANGERS, form_of, text_of
+from redrive.admin.console.rendering import THEME, THEMES, page, seen
+from redrive.admin.console.urls import is_ours, links_of
 from redrive.errors import CrossSite, NoRole, Refused, TooManyAttempts
 from redrive.operations.audit_entry import AuditEntry
 

@@ -26,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from redrive.admin.access.settings import Network
 from redrive.admin.access.throttle import place_of
-from redrive.admin.web.proxies import is_trusted
+from redrive.admin.api.proxies import is_trusted
 
 HEAD_WITHIN = 30.0  # seconds, for the first line and the headers of a request
 MOST_CONNECTIONS = 500  # half of the files that a process may have where nobody said otherwise

@@ -23,9 +23,9 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
+from redrive.admin.api.dependencies import office_of, principal_of, service_of
+from redrive.admin.api.problems import Problem, problem_of
 from redrive.admin.context import AdminContext
-from redrive.admin.web.dependencies import office_of, principal_of, service_of
-from redrive.admin.web.problems import Problem, problem_of
 from redrive.operations.idempotency_keys import KEEP_EVERY, KeyStanding, StoredAnswer
 
 log = logging.getLogger("redrive.admin")

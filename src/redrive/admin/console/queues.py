@@ -12,16 +12,16 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from redrive.admin.access.roles import Permission
+from redrive.admin.api import request_schemas as r
+from redrive.admin.api import schemas as m
+from redrive.admin.api.cursors import read_cursor, write_cursor
+from redrive.admin.api.dependencies import CurrentService
+from redrive.admin.api.rest import Cursor, Fresh, Named, Reveal, Words
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.cache import Cached
-from redrive.admin.web import request_schemas as r
-from redrive.admin.web import schemas as m
-from redrive.admin.web.console.forms import Mistakes, Typed, form_of, text_of
-from redrive.admin.web.console.rendering import page, seen
-from redrive.admin.web.console.urls import links_of
-from redrive.admin.web.cursors import read_cursor, write_cursor
-from redrive.admin.web.dependencies import CurrentService
-from redrive.admin.web.rest import Cursor, Fresh, Named, Reveal, Words
+from redrive.admin.console.forms import Mistakes, Typed, form_of, text_of
+from redrive.admin.console.rendering import page, seen
+from redrive.admin.console.urls import links_of
 from redrive.deadletters.query_syntax import Term
 from redrive.deadletters.timeline import explain
 from redrive.errors import NotDeadLetterQueue, OperationConflict, PeekUnsafe, SearchError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.admin.access.settings import networks
-from redrive.admin.web.proxies import as_sent_by_the_client
+from redrive.admin.api.proxies import as_sent_by_the_client
 
 PROXIES = networks(["10.0.0.0/8", "2001:db8:1::/48"])
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from redrive.admin.web.problem_types import TYPE
+from redrive.admin.api.problem_types import TYPE
 from redrive.database.connection_errors import problem as database_problem
 from redrive.errors import (
     AuditUnavailable,

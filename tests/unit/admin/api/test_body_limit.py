@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from redrive.admin.web import body_limit
-from redrive.admin.web.body_limit import MOST_BYTES, MOST_EDITED, MOST_IMPORTED_ONCE, BodyLimits, bound_of
+from redrive.admin.api import body_limit
+from redrive.admin.api.body_limit import MOST_BYTES, MOST_EDITED, MOST_IMPORTED_ONCE, BodyLimits, bound_of
 
 MB = 1024 * 1024
 

@@ -1,6 +1,6 @@
 """What somebody typed into a form, what it means, and what is wrong with it.
 
-The rules are those of the API (`redrive.admin.web.request_schemas`): a form makes what a program would have sent.
+The rules are those of the API (`redrive.admin.api.request_schemas`): a form makes what a program would have sent.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from redrive import __version__
 from redrive.admin.access.roles import Permission
+from redrive.admin.api.dependencies import office_of
 from redrive.admin.authorized_service import AuthorizedService
-from redrive.admin.web.console import formatting, sparkline
-from redrive.admin.web.console.urls import address_asked_for, links_of
-from redrive.admin.web.dependencies import office_of
+from redrive.admin.console import formatting, sparkline
+from redrive.admin.console.urls import address_asked_for, links_of
 from redrive.deadletters.redaction import redact_text
 from redrive.operations.operation import OperationKind, OperationState
 from redrive.text import one_line, printable

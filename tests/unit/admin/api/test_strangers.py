@@ -10,9 +10,10 @@ import pytest
 from fastapi.routing import APIRoute
 
 from admin_api import an_office, bearing
-from redrive.admin.web import console, rest
-from redrive.admin.web.application import Admin
-from redrive.admin.web.console.forms import MOST_OF_STRANGERS
+from redrive.admin import console
+from redrive.admin.api import rest
+from redrive.admin.api.application import Admin
+from redrive.admin.console.forms import MOST_OF_STRANGERS
 from redrive.testing import free_port
 
 MB = 1024 * 1024

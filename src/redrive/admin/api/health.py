@@ -15,9 +15,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 from sqlalchemy import text
 from starlette.responses import PlainTextResponse, Response
 
+from redrive.admin.api.dependencies import CurrentService, office_of
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.context import AdminContext
-from redrive.admin.web.dependencies import CurrentService, office_of
 from redrive.database.engine import Database
 
 router = APIRouter(include_in_schema=False)

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from redrive.admin.web.console import edit, import_, operations, others, overview, queues, redrive, sign_in
-from redrive.admin.web.console.error_pages import explain, is_page
-from redrive.admin.web.console.rendering import assets
+from redrive.admin.console import edit, import_, operations, others, overview, queues, redrive, sign_in
+from redrive.admin.console.error_pages import explain, is_page
+from redrive.admin.console.rendering import assets
 
 __all__ = ["explain", "is_page", "router"]
 

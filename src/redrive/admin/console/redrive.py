@@ -17,13 +17,13 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from redrive.admin.access.roles import Permission
+from redrive.admin.api import request_schemas as r
+from redrive.admin.api.dependencies import CurrentService
+from redrive.admin.api.rest import Named
 from redrive.admin.authorized_service import AuthorizedService, Planned
-from redrive.admin.web import request_schemas as r
-from redrive.admin.web.console.forms import Mistakes, Typed, form_of, or_none, text_of
-from redrive.admin.web.console.rendering import NOTICES, page, seen
-from redrive.admin.web.console.urls import links_of
-from redrive.admin.web.dependencies import CurrentService
-from redrive.admin.web.rest import Named
+from redrive.admin.console.forms import Mistakes, Typed, form_of, or_none, text_of
+from redrive.admin.console.rendering import NOTICES, page, seen
+from redrive.admin.console.urls import links_of
 from redrive.errors import ConfigurationError, PeekUnsafe, PlanDiffers, PlanExpired, TargetUnroutable
 from redrive.operations.operation import Destination, OperationRequest
 

@@ -9,13 +9,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from redrive.admin.api.cursors import read_cursor, write_cursor
+from redrive.admin.api.dependencies import CurrentService
+from redrive.admin.api.rest import Cursor, RowId
 from redrive.admin.authorized_queries import TopologyView
-from redrive.admin.web.console.formatting import counted
-from redrive.admin.web.console.rendering import page, seen, theme_of
-from redrive.admin.web.console.urls import links_of
-from redrive.admin.web.cursors import read_cursor, write_cursor
-from redrive.admin.web.dependencies import CurrentService
-from redrive.admin.web.rest import Cursor, RowId
+from redrive.admin.console.formatting import counted
+from redrive.admin.console.rendering import page, seen, theme_of
+from redrive.admin.console.urls import links_of
 from redrive.topology.definitions import Definitions
 from redrive.topology.draw import FORMATS, Node, NodeKind, picture_of
 from redrive.topology.plan import Action

@@ -25,12 +25,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from redrive import __version__
+from redrive.admin import console
+from redrive.admin.api import health, rest
+from redrive.admin.api.body_limit import BodyLimits
+from redrive.admin.api.problems import Problem, problem_of
+from redrive.admin.api.proxies import as_sent_by_the_client
+from redrive.admin.api.security_headers import SecurityHeaders
 from redrive.admin.context import AdminContext
-from redrive.admin.web import console, health, rest
-from redrive.admin.web.body_limit import BodyLimits
-from redrive.admin.web.problems import Problem, problem_of
-from redrive.admin.web.proxies import as_sent_by_the_client
-from redrive.admin.web.security_headers import SecurityHeaders
 from redrive.errors import RedriveError
 
 log = logging.getLogger("redrive.admin")

@@ -13,11 +13,11 @@ from urllib.parse import unquote
 from fastapi import Request
 from starlette.responses import Response
 
+from redrive.admin.api.dependencies import known_principal, office_of
+from redrive.admin.api.problems import Problem
 from redrive.admin.authorized_service import AuthorizedService
-from redrive.admin.web.console.rendering import page, seen
-from redrive.admin.web.console.urls import Urls, address_asked_for, links_of
-from redrive.admin.web.dependencies import known_principal, office_of
-from redrive.admin.web.problems import Problem
+from redrive.admin.console.rendering import page, seen
+from redrive.admin.console.urls import Urls, address_asked_for, links_of
 
 _OTHERS = ("/admin", "/metrics", "/healthz", "/readyz", "/static")
 _OPERATION = re.compile(r"\bop_[0-9a-z]+")

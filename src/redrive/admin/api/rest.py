@@ -20,14 +20,14 @@ from fastapi.security import HTTPBearer
 from pydantic import AfterValidator
 
 from redrive.admin.access.roles import Permission
+from redrive.admin.api import request_schemas as r
+from redrive.admin.api import schemas as m
+from redrive.admin.api.cursors import read_cursor, write_cursor
+from redrive.admin.api.dependencies import CurrentService, is_valid_still
+from redrive.admin.api.idempotency import IdempotentRoute
+from redrive.admin.api.problems import MEDIA_TYPE
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.cache import Cached
-from redrive.admin.web import request_schemas as r
-from redrive.admin.web import schemas as m
-from redrive.admin.web.cursors import read_cursor, write_cursor
-from redrive.admin.web.dependencies import CurrentService, is_valid_still
-from redrive.admin.web.idempotency import IdempotentRoute
-from redrive.admin.web.problems import MEDIA_TYPE
 from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError, NotFound
 from redrive.operations.archive import lines_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from redrive.admin.web.console.formatting import number
+from redrive.admin.console.formatting import number
 from redrive.recovery.durations import roughly
 
 WIDTH, HEIGHT = 120, 28

@@ -15,12 +15,12 @@ from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
 from redrive.admin.access.roles import Permission
+from redrive.admin.api.dependencies import CurrentService
+from redrive.admin.api.rest import Named, check_lines, decoded
 from redrive.admin.authorized_service import AuthorizedService
-from redrive.admin.web.console.forms import Mistakes
-from redrive.admin.web.console.rendering import page, seen
-from redrive.admin.web.console.urls import links_of
-from redrive.admin.web.dependencies import CurrentService
-from redrive.admin.web.rest import Named, check_lines, decoded
+from redrive.admin.console.forms import Mistakes
+from redrive.admin.console.rendering import page, seen
+from redrive.admin.console.urls import links_of
 from redrive.errors import ConfigurationError
 from redrive.operations.idempotency_keys import KeyStanding, StoredAnswer
 

@@ -14,13 +14,13 @@ from datetime import datetime
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from redrive.admin.api.dependencies import CurrentService
 from redrive.admin.authorized_queries import OutboxView
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.cache import Cached
+from redrive.admin.console.rendering import page
+from redrive.admin.console.sparkline import Sparkline, trend_of
 from redrive.admin.service import QueueView
-from redrive.admin.web.console.rendering import page
-from redrive.admin.web.console.sparkline import Sparkline, trend_of
-from redrive.admin.web.dependencies import CurrentService
 from redrive.errors import RedriveError
 from redrive.operations.browse import FailureGroup, Grouping
 from redrive.operations.operation import OperationState
