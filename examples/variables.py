@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
-from redrive.cli.sources import explain_uncaught_errors
+from redrive.cli.loading import explain_uncaught_errors
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
 

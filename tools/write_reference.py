@@ -29,7 +29,7 @@ from redrive.admin.api.health import GAUGES
 from redrive.admin.api.problem_types import KINDS
 from redrive.app import App
 from redrive.cli import TOUR, main
-from redrive.cli.exits import EXITS
+from redrive.cli.exit_codes import EXITS
 from redrive.cli.explain import Explanation, kinds_of_errors, of_error, of_finding, of_problem
 from redrive.client.url import PARAMETERS
 from redrive.database.application_tables import InboxNames, OutboxNames

@@ -34,7 +34,7 @@ def main(context: click.Context) -> None:
 
 def work() -> None:
     from examples.errorfilter.app import app
-    from redrive.cli.exits import stop_on_signals
+    from redrive.cli.exit_codes import stop_on_signals
 
     configure_logging(logger="")
     app.observers.append(LogObserver(app.name))

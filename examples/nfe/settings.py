@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from redrive.cli.sources import explain_uncaught_errors
+from redrive.cli.loading import explain_uncaught_errors
 from redrive.errors import ConfigurationError
 from redrive.outbox.mode import OutboxMode
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from examples.variables import seconds
 from redrive import environment
-from redrive.cli.sources import explains_errors
+from redrive.cli.loading import explains_errors
 from redrive.client import BrokerURL
 from redrive.database.engine import Database
 from redrive.errors import ConfigurationError

@@ -19,7 +19,7 @@ from dead_lettering import a_service, operating, until_depth
 from redrive import App
 from redrive.admin.target import BrokerTarget
 from redrive.cli.dlq import dlq
-from redrive.cli.exits import FOUND
+from redrive.cli.exit_codes import FOUND
 from redrive.integrations.monitoring import Monitoring
 from redrive.operations.operation import CanarySchedule, OperationKind, OperationRequest, OperationState, Selection
 from redrive.recovery.retry import Retry, RetryRoute

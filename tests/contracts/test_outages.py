@@ -25,7 +25,7 @@ from redrive.client import Connection
 from redrive.database.connection_errors import is_outage
 from redrive.database.engine import Database
 from redrive.integrations.fastapi import Transaction, explain_errors, lifespan
-from redrive.integrations.http import HealthServer
+from redrive.integrations.health_server import HealthServer
 from redrive.integrations.monitoring import Monitoring
 from redrive.testing import Endpoint
 from redrive.testing.broker import ThreadedBroker

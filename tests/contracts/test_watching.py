@@ -11,7 +11,7 @@ import pytest
 from dead_lettering import DLQ, a_service, dead_letter, prepare
 from redrive.admin.notifications import Kind, Notice, Notifier
 from redrive.admin.service import Service
-from redrive.cli.dlq.telling import look
+from redrive.cli.dlq.watch import look
 from redrive.client import Connection
 from redrive.inspection.embedded import EmbeddedMonitor
 from redrive.inspection.management import Management, ManagementMonitor

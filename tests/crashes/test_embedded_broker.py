@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 from interop.embedded import EmbeddedBroker, run
-from redrive.cli.exits import CONFLICT
+from redrive.cli.exit_codes import CONFLICT
 from redrive.client import Connection, Consumer, ConsumerState, Delivery, Properties
 from redrive.errors import NotFound, NotPublished, PublishUnknown
 from redrive.recovery.backoff import Backoff

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from redrive.cli.exits import GUARDED
+from redrive.cli.exit_codes import GUARDED
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 COMMAND = [sys.executable, "-m", "redrive", "demo"]

@@ -13,7 +13,7 @@ import pytest
 
 from interop.embedded import run
 from interop.raw import RawClient
-from redrive.cli.exits import CONFLICT
+from redrive.cli.exit_codes import CONFLICT
 from redrive.testing import free_port
 from redrive.wire.methods.basic import BasicGet, BasicPublish
 from redrive.wire.methods.queue import QueueDeclare

@@ -74,7 +74,7 @@ def test_the_broker_refuses_an_empty_password_file(tmp_path: Path) -> None:
 def test_an_error_that_is_not_caught_is_explained_where_that_is_wanted(raised: str, code: int, told: str) -> None:
     program = (
         "import redrive.errors, sqlalchemy.exc\n"
-        "from redrive.cli.sources import explain_uncaught_errors\n"
+        "from redrive.cli.loading import explain_uncaught_errors\n"
         f"explain_uncaught_errors()\nraise {raised}"
     )
 

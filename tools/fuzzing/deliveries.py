@@ -42,7 +42,7 @@ from fuzzing.targets import Broken, Target
 from redrive import App, Batch, Message, Retry
 from redrive.admin.service import Change, Service
 from redrive.cli import main
-from redrive.cli.exits import NOT_FOUND
+from redrive.cli.exit_codes import NOT_FOUND
 from redrive.client import Connection, Properties
 from redrive.deadletters.body_preview import show
 from redrive.deadletters.dead_letter import DeadLetter, read_dead_letter, read_summary

@@ -86,7 +86,7 @@ class _Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            from redrive.cli.sources import exit_if_expected  # loads SQLAlchemy
+            from redrive.cli.loading import exit_if_expected  # loads SQLAlchemy
 
             exit_if_expected(error)
             raise

@@ -9,8 +9,8 @@ import click
 
 from redrive.admin.access.keys import Keys
 from redrive.admin.access.roles import ALL_QUEUES, Role
-from redrive.cli.places import CommandTarget, database_options, json_option, who
-from redrive.cli.printing import ago, as_json, note, table
+from redrive.cli.options import CommandTarget, database_options, json_option, who
+from redrive.cli.output import ago, as_json, note, table
 from redrive.recovery.durations import duration
 from redrive.text import one_line
 from redrive.worker.clock import SystemClock

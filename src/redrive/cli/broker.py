@@ -21,8 +21,8 @@ from redrive.broker.server import BrokerServer
 from redrive.broker.storage.journal import Journal
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.storage.sqlite import SQLiteJournal
-from redrive.cli.exits import CONFLICT, DEFECT, fail
-from redrive.cli.printing import note
+from redrive.cli.exit_codes import CONFLICT, DEFECT, fail
+from redrive.cli.output import note
 from redrive.errors import ConfigurationError, DirectoryInUse, StorageError
 
 
@@ -77,7 +77,7 @@ def broker(
         raise click.UsageError("--user and --password-file go together")
     users = {user: _password(password_file)} if user is not None and password_file is not None else GUEST
     tcp = unix is None or _was_given(context, "host") or _was_given(context, "port")
-    door = _Door(host if tcp else None, port, unix)
+    door = _ListenOptions(host if tcp else None, port, unix)
     try:
         chosen = DIALECTS[dialect] if dialect is not None else LATEST
         make = partial(Broker, users=users, dialect=chosen, product=product)
@@ -98,7 +98,7 @@ def _password(file: Path) -> str:
     return password
 
 
-class _Door(NamedTuple):
+class _ListenOptions(NamedTuple):
     """Where clients come in."""
 
     host: str | None
@@ -110,7 +110,7 @@ def _was_given(context: click.Context, option: str) -> bool:
     return context.get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
-async def _run(data: Path | None, door: _Door, make: Callable[..., Broker]) -> None:
+async def _run(data: Path | None, door: _ListenOptions, make: Callable[..., Broker]) -> None:
     """Serve until interrupted. `make` builds the broker once there is an event loop and a journal."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[StorageError | None] = loop.create_future()

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from redrive import environment
-from redrive.cli.exits import PARTIAL
+from redrive.cli.exit_codes import PARTIAL
 from redrive.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import click
 from rich.text import Text
 
 from redrive.admin.target import BrokerTarget
-from redrive.cli.exits import FOUND
-from redrive.cli.printing import as_json, note, out
-from redrive.cli.sources import broker_options, load_target, run
+from redrive.cli.exit_codes import FOUND
+from redrive.cli.loading import broker_options, load_target, run
+from redrive.cli.output import as_json, note, out
 from redrive.client import BrokerURL
 from redrive.inspection.management import Management
 from redrive.topology.doctor import Finding, Severity, examine

@@ -18,8 +18,8 @@ import click
 
 from redrive import errors
 from redrive.admin.api.problem_types import KINDS, TYPE, ProblemType
-from redrive.cli.exits import ERRORS_PAGE, EXITS, Exit, exit_code
-from redrive.cli.printing import as_json as print_json
+from redrive.cli.exit_codes import ERRORS_PAGE, EXITS, Exit, exit_code
+from redrive.cli.output import as_json as print_json
 from redrive.errors import RedriveError, name_of
 from redrive.text import did_you_mean
 from redrive.topology.doctor import RULES, Rule

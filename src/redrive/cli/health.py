@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from redrive.cli.exits import UNREACHABLE
+from redrive.cli.exit_codes import UNREACHABLE
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import duration
 

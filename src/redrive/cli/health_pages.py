@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from redrive.integrations.http import HealthServer
+from redrive.integrations.health_server import HealthServer
 
 
 def health_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,14 +9,14 @@ from typing import Any, NoReturn
 import click
 
 from redrive.admin.target import BrokerTarget, ConnectedTarget
-from redrive.cli.exits import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACHABLE, USAGE, fail
-from redrive.cli.places import json_option
-from redrive.cli.printing import as_json, note
-from redrive.cli.sources import (
+from redrive.cli.exit_codes import CONFLICT, INTERRUPTED, NOT_FOUND, PARTIAL, UNREACHABLE, USAGE, fail
+from redrive.cli.loading import (
     broker_options,
     load_target,
     run,
 )
+from redrive.cli.options import json_option
+from redrive.cli.output import as_json, note
 from redrive.errors import (
     ConfigurationError,
     ConnectionClosed,

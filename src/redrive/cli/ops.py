@@ -8,10 +8,10 @@ from dataclasses import asdict
 import click
 
 from redrive.admin.service import Service
-from redrive.cli.dlq.redriving import finish, operation_row, watched
-from redrive.cli.places import CommandTarget, json_option, limit_option, target_options
-from redrive.cli.printing import Progress, ago, as_json, counted, label, note, number, table
-from redrive.cli.sources import run
+from redrive.cli.dlq.redrive import finish, operation_row, watched
+from redrive.cli.loading import run
+from redrive.cli.options import CommandTarget, json_option, limit_option, target_options
+from redrive.cli.output import Progress, ago, as_json, counted, label, note, number, table
 from redrive.operations.operation import ControlRequest, ItemOutcome, Operation, OperationState
 from redrive.text import one_line
 

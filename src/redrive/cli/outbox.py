@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry
 
 from redrive import environment
 from redrive.app import App
-from redrive.cli.exits import NOT_FOUND, USAGE, stop_on_signals
+from redrive.cli.exit_codes import NOT_FOUND, USAGE, stop_on_signals
 from redrive.cli.health_pages import health_options, serving_health
-from redrive.cli.places import json_option, limit_option, yes_option
-from redrive.cli.printing import as_json, note
-from redrive.cli.sources import load_app
+from redrive.cli.loading import load_app
+from redrive.cli.options import json_option, limit_option, yes_option
+from redrive.cli.output import as_json, note
 from redrive.database.application_tables import RowState
 from redrive.database.engine import Database
 from redrive.database.schema import Schema

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from redrive.cli.exits import UNREACHABLE, fail
+from redrive.cli.exit_codes import UNREACHABLE, fail
 from redrive.client import Connection
 from redrive.errors import ConfigurationError, RedriveError
 

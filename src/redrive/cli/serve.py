@@ -15,8 +15,8 @@ import click
 
 from redrive import environment
 from redrive.admin.access.roles import Principal, Role
-from redrive.cli.places import CommandTarget, target_options
-from redrive.cli.printing import note
+from redrive.cli.options import CommandTarget, target_options
+from redrive.cli.output import note
 from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError
 

@@ -10,16 +10,16 @@ from typing import Any
 import click
 
 from redrive.admin.target import BrokerTarget
-from redrive.cli.exits import CONFLICT, FOUND
-from redrive.cli.migrate import migrate
-from redrive.cli.places import json_option
-from redrive.cli.printing import as_json, note
-from redrive.cli.sources import (
+from redrive.cli.exit_codes import CONFLICT, FOUND
+from redrive.cli.loading import (
     broker_options,
     load_target,
     load_topology,
     run,
 )
+from redrive.cli.migrate import migrate
+from redrive.cli.options import json_option
+from redrive.cli.output import as_json, note
 from redrive.errors import ConfigurationError
 from redrive.inspection.management import Management
 from redrive.recovery.retry import Retry

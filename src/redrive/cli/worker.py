@@ -18,12 +18,12 @@ from typing import NoReturn
 import click
 
 from redrive.app import App
-from redrive.cli.exits import PARTIAL, stop_on_signals
+from redrive.cli.exit_codes import PARTIAL, stop_on_signals
 from redrive.cli.health_pages import health_options, serving_health
-from redrive.cli.sources import load_app
+from redrive.cli.loading import load_app
 from redrive.connected_app import ConnectedApp
 from redrive.errors import ConfigurationError
-from redrive.integrations.logs import Form, LogObserver, configure_logging
+from redrive.integrations.logs import LogFormat, LogObserver, configure_logging
 from redrive.integrations.monitoring import Monitoring
 from redrive.integrations.tracing import Tracing, instrument
 from redrive.recovery.backoff import Backoff
@@ -49,7 +49,7 @@ _RESTARTS = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds
 @health_options
 @click.option(
     "--log-format",
-    type=click.Choice([str(form) for form in Form]),
+    type=click.Choice([str(form) for form in LogFormat]),
     default="auto",
     show_default=True,
     help="JSON for machines, text for people; auto looks whether stderr is a terminal.",
@@ -88,7 +88,7 @@ def worker(
     if processes > 1 or reload:
         if health_port and processes > 1:
             raise ConfigurationError("--health-port with several processes: give 0, and each picks one")
-        sys.exit(_Family(processes, reload).run())
+        sys.exit(_ProcessSupervisor(processes, reload).run())
     configure_logging(log_format, log_level, logger="")
     names = tuple(name for given in queues for name in given.split(",") if name)
     work = _Work(load_app(app), names, duration(drain), relay)
@@ -133,7 +133,7 @@ class _Work:
         return self._monitoring.problems() if self._started else ["not started yet"]
 
 
-class _Family:
+class _ProcessSupervisor:
     """Several worker processes, or one that is started again when the code changes."""
 
     def __init__(self, processes: int, reload: bool) -> None:

@@ -43,7 +43,7 @@ from redrive.errors import (
     RedriveError,
     Unroutable,
 )
-from redrive.integrations.http import PROMETHEUS, Page, health
+from redrive.integrations.health_server import PROMETHEUS, HealthPage, health
 from redrive.integrations.logs import LogObserver
 from redrive.integrations.monitoring import Monitoring
 from redrive.outbox.mode import OutboxMode
@@ -164,7 +164,7 @@ def monitor(api: FastAPI, app: App) -> None:
         return _answer(health(monitoring.problems()))
 
 
-def _answer(page: Page) -> Response:
+def _answer(page: HealthPage) -> Response:
     return Response(page.body, page.status, media_type=page.type)
 
 

@@ -86,7 +86,7 @@ _LEVELS: Mapping[DeliveryOutcome, int] = {
 }
 
 
-class Form(StrEnum):
+class LogFormat(StrEnum):
     JSON = "json"
     TEXT = "text"
     AUTO = "auto"  # text on a terminal, else JSON
@@ -113,14 +113,14 @@ class LogObserver(Observer):
         """As `Logger.log` does, but that looks for the line of code that logs: at some cost, and it would find this."""
         logger = self._logger
         if logger.isEnabledFor(level):
-            told_event = ToldEvent(event, self._app)
+            told_event = EventRecord(event, self._app)
             logger.handle(logger.makeRecord(logger.name, level, __name__, 0, told_event, (), None))
 
     def __repr__(self) -> str:
         return f"<LogObserver {self._app} to {self._logger.name}>"
 
 
-class ToldEvent:
+class EventRecord:
     """The message of a record: its fields for those who know it, its sentence for everybody else."""
 
     __slots__ = ("_event", "fields")
@@ -243,7 +243,7 @@ def _ascii_json(fields: Mapping[str, object]) -> str:
 
 def record_fields(record: logging.LogRecord) -> dict[str, object]:
     fields: dict[str, object] = {"time": _utc(record.created), "level": record.levelname.lower()}
-    if isinstance(record.msg, ToldEvent):
+    if isinstance(record.msg, EventRecord):
         fields.update(record.msg.fields)
         return fields
     fields["logger"] = record.name
@@ -263,7 +263,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
-        if not isinstance(record.msg, ToldEvent):
+        if not isinstance(record.msg, EventRecord):
             text = f"{record.name}: {loggable(text)}"
         lines = [escape_line(text), *(f"    {escape_line(line)}" for line in stack_of(record).splitlines())]
         said = "\n".join(lines)
@@ -315,7 +315,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
 
 def configure_logging(
-    form: Form | str = Form.AUTO,
+    form: LogFormat | str = LogFormat.AUTO,
     level: int | str = logging.INFO,
     stream: TextIO | None = None,
     *,
@@ -337,24 +337,24 @@ def configure_logging(
     return handler
 
 
-def formatter_for(form: Form | str, stream: TextIO) -> logging.Formatter:
+def formatter_for(form: LogFormat | str, stream: TextIO) -> logging.Formatter:
     ascii_only = not _carries_unicode(stream)
     match _form(form):
-        case Form.JSON:
+        case LogFormat.JSON:
             return JsonFormatter(ascii_only=ascii_only)
-        case Form.TEXT:
+        case LogFormat.TEXT:
             return TextFormatter(colours=_shows_colours(stream), ascii_only=ascii_only)
-        case Form.AUTO:
-            return formatter_for(Form.TEXT if stream.isatty() else Form.JSON, stream)
+        case LogFormat.AUTO:
+            return formatter_for(LogFormat.TEXT if stream.isatty() else LogFormat.JSON, stream)
         case _ as never:
             assert_never(never)
 
 
-def _form(value: str) -> Form:
+def _form(value: str) -> LogFormat:
     try:
-        return Form(value)
+        return LogFormat(value)
     except ValueError:
-        raise ConfigurationError(f"log form {value!r}: want one of {', '.join(Form)}") from None
+        raise ConfigurationError(f"log form {value!r}: want one of {', '.join(LogFormat)}") from None
 
 
 def _level(value: int | str) -> int:

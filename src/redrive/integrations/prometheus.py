@@ -158,7 +158,7 @@ class Reconnects:
         self.last = count
 
 
-class Names:
+class MetricNames:
     """The first `most` names are themselves, and all others, or what is no name, are "other"."""
 
     __slots__ = ("_known", "_most", "_pattern")
@@ -200,9 +200,11 @@ class PrometheusObserver(Observer, Collector):
         self._published: dict[str, Distribution] = {}
         self._breakers: dict[tuple[str, str], BreakerState] = {}
         self._connections: dict[str, Reconnects] = {}
-        self._errors = Names(MOST_ERRORS, r"[A-Za-z_][\w.<>]{0,199}")
-        self._reasons = Names(MOST_REASONS, r"[a-z][a-z0-9_-]{0,49}")  # a word, not what somebody wrote into `Park`
-        self._exchanges = Names(MOST_EXCHANGES, r"[^\ud800-\udfff]{1,255}")
+        self._errors = MetricNames(MOST_ERRORS, r"[A-Za-z_][\w.<>]{0,199}")
+        self._reasons = MetricNames(
+            MOST_REASONS, r"[a-z][a-z0-9_-]{0,49}"
+        )  # a word, not what somebody wrote into `Park`
+        self._exchanges = MetricNames(MOST_EXCHANGES, r"[^\ud800-\udfff]{1,255}")
         self._sources = sources or {}
         registry.register(self)
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import redrive
-from redrive.cli import exits, main
-from redrive.cli.exits import EXITS, exit_code, pointer
+from redrive.cli import exit_codes, main
+from redrive.cli.exit_codes import EXITS, exit_code, pointer
 from redrive.cli.explain import everything, explained, kinds_of_errors, of_error
 from redrive.errors import (
     ConnectionLost,
@@ -79,7 +79,7 @@ def test_every_finding_of_the_doctor_is_known() -> None:
 
 
 def test_every_exit_code_that_a_command_can_name_is_in_the_table() -> None:
-    named = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    named = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
     assert named == {known.code for known in EXITS}
 
 

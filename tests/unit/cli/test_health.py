@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import redrive
 from redrive.cli import main
-from redrive.integrations.http import HealthServer
+from redrive.integrations.health_server import HealthServer
 from redrive.testing import free_port
 
 

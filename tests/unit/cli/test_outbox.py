@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from redrive.app import App
 from redrive.cli import main
-from redrive.cli.sources import load_app
+from redrive.cli.loading import load_app
 from redrive.outbox.repository import OutboxRepository, RefusedRow
 
 PROGRAM = """

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from redrive.cli.worker import _Family
+from redrive.cli.worker import _ProcessSupervisor
 
 DIES = "raise SystemExit(3)"
 WAITS = "import signal; signal.pause()"
 
 
-class Family(_Family):
+class Family(_ProcessSupervisor):
     def __init__(self, program: str) -> None:
         super().__init__(2, reload=False)
         self._command = [sys.executable, "-c", program]

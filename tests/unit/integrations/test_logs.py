@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
 from redrive.integrations import logs
-from redrive.integrations.logs import Form, JsonFormatter, LogObserver, TextFormatter, configure_logging
+from redrive.integrations.logs import JsonFormatter, LogFormat, LogObserver, TextFormatter, configure_logging
 from redrive.text import escape_line
 from redrive.worker.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
 
@@ -396,7 +396,7 @@ def test_everybodys_records_can_be_written_too() -> None:
 
 
 def test_without_a_stream_it_is_the_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging(Form.JSON, logging.INFO)
+    configure_logging(LogFormat.JSON, logging.INFO)
     logging.getLogger("redrive").info("hello")
 
     assert json.loads(capsys.readouterr().err)["message"] == "hello"

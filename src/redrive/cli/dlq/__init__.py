@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import click
 
+from redrive.cli.dlq.inspect import check, groups, list_, peek, query, show
 from redrive.cli.dlq.letters import discard, edit, export, import_, transform
-from redrive.cli.dlq.looking import check, groups, list_, peek, query, show
-from redrive.cli.dlq.redriving import move, plan, redrive
-from redrive.cli.dlq.telling import watch
+from redrive.cli.dlq.redrive import move, plan, redrive
+from redrive.cli.dlq.watch import watch
 
 
 @click.group()

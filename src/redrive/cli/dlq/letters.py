@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from redrive.admin.service import Change, Service
-from redrive.cli.dlq.redriving import (
+from redrive.cli.dlq.redrive import (
     carry_out,
     confirm,
     finish,
@@ -26,7 +26,8 @@ from redrive.cli.dlq.redriving import (
     selection_options,
     with_risk,
 )
-from redrive.cli.places import (
+from redrive.cli.loading import import_object, run
+from redrive.cli.options import (
     CommandTarget,
     json_option,
     no_input_option,
@@ -36,8 +37,7 @@ from redrive.cli.places import (
     target_options,
     yes_option,
 )
-from redrive.cli.printing import as_json, counted, note, number
-from redrive.cli.sources import import_object, run
+from redrive.cli.output import as_json, counted, note, number
 from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError
 from redrive.operations.archive import lines_of, read_archive
@@ -92,7 +92,7 @@ def discard(
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class RunOptions:
     """How messages are changed."""
 
     dry_run: bool
@@ -105,7 +105,7 @@ class Manner:
 def _with_manner(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(dry_run: bool, force: bool, yes: bool, no_input: bool, json: bool, **others: Any) -> Any:
-        return command(manner=Manner(dry_run, force, yes, no_input, json), **others)
+        return command(manner=RunOptions(dry_run, force, yes, no_input, json), **others)
 
     return wrapped
 
@@ -134,7 +134,7 @@ manner_options = options(
 @target_options
 def edit(
     target: CommandTarget,
-    manner: Manner,
+    manner: RunOptions,
     queue: str,
     id: str,
     body: Any,
@@ -186,7 +186,7 @@ def _in_editor(body: bytes) -> bytes | None:
 @manner_options
 @target_options
 def transform(
-    target: CommandTarget, manner: Manner, queue: str, patch: str | None, function: str | None, **said: Any
+    target: CommandTarget, manner: RunOptions, queue: str, patch: str | None, function: str | None, **said: Any
 ) -> None:
     """Change many messages in the same way and send them back to work. The originals are archived first.
 
@@ -210,7 +210,9 @@ def _text(patch: str) -> str:
         raise ConfigurationError(f"cannot read {patch[1:]}: {error.strerror}") from None
 
 
-def _changed(target: CommandTarget, service: Service, order: OperationRequest, how: Transform, manner: Manner) -> None:
+def _changed(
+    target: CommandTarget, service: Service, order: OperationRequest, how: Transform, manner: RunOptions
+) -> None:
     made = planned(service, order, "no message is meant by this")
     for preview in run(service.samples, made.order, how, force=manner.force):
         click.echo(f"{one_line(preview.id)}\n{preview.text}", err=not manner.dry_run)

@@ -39,7 +39,7 @@ except ModuleNotFoundError as missing:
         f"there is no module {missing.name}: redrive.integrations.celery wants it. pip install 'redrive[celery]'"
     ) from None
 
-from redrive.integrations.celery.equipping import equip
+from redrive.integrations.celery.setup import equip
 from redrive.integrations.celery.tasks import Task
 
 __all__ = ["Task", "equip"]

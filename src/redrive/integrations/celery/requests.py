@@ -33,10 +33,10 @@ from celery.worker import state
 from celery.worker.request import Request as CeleryRequest
 from msgspec.structs import replace
 
-from redrive.integrations.celery.deciding import CrashedTooOften, Fate, fate_of, reason_of
+from redrive.integrations.celery.decisions import CrashedTooOften, Fate, fate_of, reason_of
 from redrive.integrations.celery.messages import body_of, properties_of
-from redrive.integrations.celery.places import Place, equipment_of, find_place
-from redrive.integrations.celery.sending import budget_of, hand_over
+from redrive.integrations.celery.producer import budget_of, hand_over
+from redrive.integrations.celery.queues import CeleryQueue, equipment_of, find_place
 from redrive.recovery.admission import Arrival, admit
 from redrive.recovery.failure import MOST_STACK, Failure, describe
 from redrive.recovery.failure_headers import ParkReason, parking, retrying
@@ -81,11 +81,11 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
             case _:
                 return False
 
-    def _arrival(self, place: Place) -> Arrival:
+    def _arrival(self, place: CeleryQueue) -> Arrival:
         deliveries = read_count(self._headers.get("x-delivery-count")) if place.counts_deliveries else None
         return Arrival(bool(self.delivery_info.get("redelivered")), deliveries)
 
-    def _replaced(self, place: Place, verdict: RetryVerdict | RequeueVerdict) -> bool:
+    def _replaced(self, place: CeleryQueue, verdict: RetryVerdict | RequeueVerdict) -> bool:
         """Publish a copy that waits on, or has one more crash counted, and acknowledge the original. Returns whether
         that was possible.
         """
@@ -187,7 +187,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
     def _reason(self) -> ParkReason:
         return reason_of(_unwrapped(self._told), self._retries, self.task.max_retries)
 
-    def _with_story(self, place: Place, failure: Failure, reason: ParkReason) -> bytes:
+    def _with_story(self, place: CeleryQueue, failure: Failure, reason: ParkReason) -> bytes:
         return parking(
             properties_of(self._message).encode(),
             self._history,
@@ -214,7 +214,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
         return self._message.headers or {}
 
     @cached_property
-    def _place(self) -> Place | None:
+    def _place(self) -> CeleryQueue | None:
         return find_place(self._app, self.delivery_info, self._headers)
 
     @cached_property

@@ -27,9 +27,9 @@ import celery
 from celery.exceptions import Reject, Retry
 
 from redrive.errors import PublishError
-from redrive.integrations.celery.deciding import next_wait
-from redrive.integrations.celery.places import Place, find_place
-from redrive.integrations.celery.sending import Rewrite, budget_of, confirmed
+from redrive.integrations.celery.decisions import next_wait
+from redrive.integrations.celery.producer import Rewrite, budget_of, confirmed
+from redrive.integrations.celery.queues import CeleryQueue, find_place
 from redrive.recovery.failure import describe
 from redrive.recovery.failure_headers import Origin, retrying
 from redrive.recovery.history import read_history
@@ -120,7 +120,7 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
 class _Detour:
     """One retry: where it waits, and what it tells."""
 
-    place: Place
+    place: CeleryQueue
     verdict: RetryVerdict
     attempt: int
     error: BaseException

@@ -26,7 +26,7 @@ Parking = Literal["publish", "reject"]
 _ATTRIBUTE = "redrive"  # of a Celery application that is equipped
 
 
-class Place:
+class CeleryQueue:
     """One queue with its parts."""
 
     def __init__(self, names: Expanded, parking: Parking = "publish", crash_limit: int | None = None) -> None:
@@ -69,16 +69,16 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Equipment:
+class CelerySettings:
     """What an application was equipped with."""
 
     topology: Topology
-    places: Mapping[str, Place]
-    default: Place
+    places: Mapping[str, CeleryQueue]
+    default: CeleryQueue
     definitions: Definitions
 
     @classmethod
-    def of(cls, topology: Topology, queue: str | None, parking: Parking, crash_limit: int | None) -> Equipment:
+    def of(cls, topology: Topology, queue: str | None, parking: Parking, crash_limit: int | None) -> CelerySettings:
         if parking not in ("publish", "reject"):
             raise ConfigurationError(f"equip: park {parking!r}: want 'publish' or 'reject'")
         if crash_limit is not None and crash_limit < 1:
@@ -86,11 +86,13 @@ class Equipment:
         for one in topology.queues:
             _check(one)
         server = Server()  # of what depends on the version nothing is needed here
-        places = {one.name: Place(Expanded(topology, one, server), parking, crash_limit) for one in topology.queues}
+        places = {
+            one.name: CeleryQueue(Expanded(topology, one, server), parking, crash_limit) for one in topology.queues
+        }
         default = _default(places, queue)
         return cls(topology, places, default, expand(topology, server))
 
-    def place_of(self, exchange: str | None, routing_key: str | None, headers: Mapping[str, Any]) -> Place | None:
+    def place_of(self, exchange: str | None, routing_key: str | None, headers: Mapping[str, Any]) -> CeleryQueue | None:
         """The queue of a delivery; None if it is not one of the topology's."""
         reached = self._reached(exchange or "", routing_key or "")
         if len(reached) > 1:
@@ -99,7 +101,7 @@ class Equipment:
         return reached[0] if reached else None
 
     @lru_cache(256)  # noqa: B019 - it lives as long as the application
-    def _reached(self, exchange: str, routing_key: str) -> tuple[Place, ...]:
+    def _reached(self, exchange: str, routing_key: str) -> tuple[CeleryQueue, ...]:
         names = targets(self.definitions, exchange, routing_key)
         return tuple(place for place in self.places.values() if place.name in names)
 
@@ -112,7 +114,7 @@ def _check(queue: Queue) -> None:
         )
 
 
-def _default(places: Mapping[str, Place], queue: str | None) -> Place:
+def _default(places: Mapping[str, CeleryQueue], queue: str | None) -> CeleryQueue:
     if queue is not None and queue in places:
         return places[queue]
     if queue is None and len(places) == 1:
@@ -123,16 +125,16 @@ def _default(places: Mapping[str, Place], queue: str | None) -> Place:
     raise ConfigurationError(f"equip: the topology has no queue {queue}; there are {known}")
 
 
-def equipment_of(app: Any) -> Equipment | None:
+def equipment_of(app: Any) -> CelerySettings | None:
     found = getattr(app, _ATTRIBUTE, None)
-    return found if isinstance(found, Equipment) else None
+    return found if isinstance(found, CelerySettings) else None
 
 
-def find_place(app: Any, delivery_info: Mapping[str, Any] | None, headers: Mapping[str, Any]) -> Place | None:
+def find_place(app: Any, delivery_info: Mapping[str, Any] | None, headers: Mapping[str, Any]) -> CeleryQueue | None:
     """Return the queue of a delivery; None if the application is not equipped, or the queue is not in its topology."""
     equipment, came = equipment_of(app), delivery_info or {}
     return equipment.place_of(came.get("exchange"), came.get("routing_key"), headers) if equipment is not None else None
 
 
-def give_equipment(app: Any, equipment: Equipment) -> None:
+def give_equipment(app: Any, equipment: CelerySettings) -> None:
     setattr(app, _ATTRIBUTE, equipment)

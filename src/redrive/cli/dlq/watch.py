@@ -13,10 +13,10 @@ import click
 from redrive import environment
 from redrive.admin.notifications import Command, Notifier, Send, Webhook, deliver
 from redrive.admin.service import Service
-from redrive.cli.exits import stop_on_signals
-from redrive.cli.places import CommandTarget, target_options
-from redrive.cli.printing import note
-from redrive.cli.sources import run
+from redrive.cli.exit_codes import stop_on_signals
+from redrive.cli.loading import run
+from redrive.cli.options import CommandTarget, target_options
+from redrive.cli.output import note
 from redrive.errors import RedriveError
 from redrive.recovery.durations import duration
 from redrive.text import one_line

@@ -47,19 +47,19 @@ _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/(\d)\.
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HealthPage:
     status: HTTPStatus
     body: bytes = b""
     type: str = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HealthRequest:
     method: str
     path: str
 
 
-def read_request(head: bytes) -> Request | Page:
+def read_request(head: bytes) -> HealthRequest | HealthPage:
     """The request in the head of a message, or the page that refuses it. Fields mean nothing here and are not read."""
     line, _, _ = head.partition(b"\r\n")
     match = _REQUEST_LINE.fullmatch(line)
@@ -70,22 +70,22 @@ def read_request(head: bytes) -> Request | Page:
         return refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
     if method not in ("GET", "HEAD"):
         return refusal(HTTPStatus.METHOD_NOT_ALLOWED)
-    return Request(method, target.partition("?")[0])
+    return HealthRequest(method, target.partition("?")[0])
 
 
-def refusal(status: HTTPStatus) -> Page:
-    return Page(status, f"{status.phrase}\n".encode())
+def refusal(status: HTTPStatus) -> HealthPage:
+    return HealthPage(status, f"{status.phrase}\n".encode())
 
 
-def health(problems: Iterable[str]) -> Page:
+def health(problems: Iterable[str]) -> HealthPage:
     """What is wrong, without the passwords that may be quoted in it."""
     known = [loggable(problem) for problem in problems]
     status = HTTPStatus.SERVICE_UNAVAILABLE if known else HTTPStatus.OK
     body = {"status": "failing" if known else "ok", "problems": known}
-    return Page(status, json.dumps(body).encode() + b"\n", JSON)
+    return HealthPage(status, json.dumps(body).encode() + b"\n", JSON)
 
 
-def response(page: Page, *, with_body: bool = True) -> bytes:
+def response(page: HealthPage, *, with_body: bool = True) -> bytes:
     fields = {
         "Content-Type": page.type,
         "Content-Length": str(len(page.body)),
@@ -178,14 +178,14 @@ class HealthServer:
             request = read_request(await reader.readuntil(_END))
         except asyncio.LimitOverrunError:
             request = refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        if isinstance(request, Page):
+        if isinstance(request, HealthPage):
             return response(request)
         return response(await self._page(request.path), with_body=request.method == "GET")
 
-    async def _page(self, path: str) -> Page:
+    async def _page(self, path: str) -> HealthPage:
         try:
             if path == "/metrics" and self._metrics is not None:
-                return Page(HTTPStatus.OK, await _now(self._metrics()), PROMETHEUS)
+                return HealthPage(HTTPStatus.OK, await _now(self._metrics()), PROMETHEUS)
             if path in ("/healthz", "/readyz"):
                 return health(await _now((self._alive if path == "/healthz" else self._ready)()))
             return refusal(HTTPStatus.NOT_FOUND)

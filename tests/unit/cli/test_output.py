@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from redrive.cli.printing import Progress, as_json
+from redrive.cli.output import Progress, as_json
 from redrive.operations.operation import Counts, Operation, OperationKind, OperationRequest, OperationState, Selection
 
 

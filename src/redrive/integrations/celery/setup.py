@@ -13,10 +13,10 @@ from celery.utils.imports import symbol_by_name
 from kombu import Exchange, Queue, binding
 
 from redrive.errors import ConfigurationError
-from redrive.integrations.celery.places import Equipment, Parking, Place, equipment_of, give_equipment
+from redrive.integrations.celery.bootsteps import Provision
+from redrive.integrations.celery.queues import CeleryQueue, CelerySettings, Parking, equipment_of, give_equipment
 from redrive.integrations.celery.requests import remember_failure
 from redrive.integrations.celery.tasks import Task
-from redrive.integrations.celery.workers import Provision
 from redrive.topology import Bind, Definitions, Topology
 from redrive.topology.definitions import DEFAULT_EXCHANGE
 from redrive.topology.files import parse_toml, parse_yaml
@@ -25,7 +25,7 @@ log = logging.getLogger("redrive.integrations.celery")
 
 _PARSERS: Mapping[str, Callable[[str], Topology]] = {".toml": parse_toml, ".yaml": parse_yaml, ".yml": parse_yaml}
 _CONSUMER = "celery.worker.consumer:Consumer"
-_OWN_CONSUMER = "redrive.integrations.celery.workers:Consumer"
+_OWN_CONSUMER = "redrive.integrations.celery.bootsteps:Consumer"
 
 
 def equip(
@@ -45,7 +45,7 @@ def equip(
     ended it is parked; None: no guard. `declare`: workers make what is missing of the topology when they connect.
     """
     _check_tasks(app)
-    equipment = Equipment.of(_read(topology), queue, park, crash_limit)
+    equipment = CelerySettings.of(_read(topology), queue, park, crash_limit)
     give_equipment(app, equipment)
     _align(app.conf, equipment)
     _give_class(app, equipment.default)
@@ -73,7 +73,7 @@ def _read(topology: Any) -> Topology:
 # Settings -----------------------------------------------------------------------------------------
 
 
-def _align(conf: Any, equipment: Equipment) -> None:
+def _align(conf: Any, equipment: CelerySettings) -> None:
     ours = [task_queue(place, equipment.definitions) for place in equipment.places.values()]
     others = [one for one in conf.task_queues or () if _called(one) not in equipment.places]
     default = _way(equipment.default)
@@ -105,12 +105,12 @@ def _routes(said: Any) -> list[Any]:
     return list(said) if isinstance(said, list | tuple) else [said]
 
 
-def _way(place: Place) -> Bind:
+def _way(place: CeleryQueue) -> Bind:
     """By which tasks come to it: its first binding, or its name."""
     return place.names.queue.bind[0] if place.names.queue.bind else Bind(DEFAULT_EXCHANGE, place.name)
 
 
-def _by_its_exchange(equipment: Equipment) -> Callable[..., dict[str, Any] | None]:
+def _by_its_exchange(equipment: CelerySettings) -> Callable[..., dict[str, Any] | None]:
     """A route for Celery: to an equipped queue by its own exchange and key, where the caller does not say otherwise.
     Without, Celery goes past direct exchanges, straight into the queue.
     """
@@ -128,7 +128,7 @@ def _by_its_exchange(equipment: Equipment) -> Callable[..., dict[str, Any] | Non
     return route
 
 
-def task_queue(place: Place, definitions: Definitions) -> Queue:
+def task_queue(place: CeleryQueue, definitions: Definitions) -> Queue:
     """As Celery declares it: with exactly the arguments that the topology gives it."""
     found = definitions.queue(place.name)
     assert found is not None
@@ -157,7 +157,7 @@ def _exchange(name: str, definitions: Definitions) -> Exchange:
 # Classes ------------------------------------------------------------------------------------------
 
 
-def _give_class(app: Any, default: Place) -> None:
+def _give_class(app: Any, default: CeleryQueue) -> None:
     """Tasks are made of `app.Task`. Those that do not say how often they are retried have the ladder's number."""
     base = symbol_by_name(app.task_cls)
     bases = (base,) if issubclass(base, Task) else (Task, base)

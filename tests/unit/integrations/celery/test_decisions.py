@@ -10,7 +10,7 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Terminate
 from celery.exceptions import Retry as Retried
 
 from redrive.errors import Unroutable
-from redrive.integrations.celery.deciding import CrashedTooOften, Fate, fate_of, next_wait, reason_of
+from redrive.integrations.celery.decisions import CrashedTooOften, Fate, fate_of, next_wait, reason_of
 from redrive.recovery.failure_headers import ParkReason
 from redrive.recovery.retry import Exponential, Retry
 from redrive.recovery.verdict import RetryVerdict

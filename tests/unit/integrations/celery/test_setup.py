@@ -17,7 +17,7 @@ from celery import Celery
 from redrive import App, Exchange, Queue, Retry, Topology
 from redrive.errors import ConfigurationError, TopologyError
 from redrive.integrations.celery import Task, equip
-from redrive.integrations.celery.places import Equipment, equipment_of
+from redrive.integrations.celery.queues import CelerySettings, equipment_of
 
 work = Exchange("work", "topic")
 LADDER = Retry(steps=["30s", "60s"])
@@ -49,7 +49,7 @@ def test_the_settings_are_those_that_lose_nothing(app: Celery) -> None:
     conf = app.conf
     assert (conf.task_acks_late, conf.task_reject_on_worker_lost, conf.worker_prefetch_multiplier) == (True, True, 1)
     assert conf.broker_transport_options == {"client_properties": {"a": "b"}, "confirm_publish": True}
-    assert conf.worker_consumer == "redrive.integrations.celery.workers:Consumer"
+    assert conf.worker_consumer == "redrive.integrations.celery.bootsteps:Consumer"
 
 
 def test_queues_are_declared_as_the_topology_has_them(app: Celery) -> None:
@@ -176,7 +176,7 @@ def test_an_app_or_a_file_is_a_topology_too(app: Celery, tmp_path: Path) -> None
 
 def place(exchange: str, key: str, headers: dict[str, Any] | None = None) -> str | None:
     both = Topology([work], [Queue("one", work.on("film.*")), Queue("two", work.on("film.#")), Queue("three")])
-    found = Equipment.of(both, "one", "publish", 5).place_of(exchange, key, headers or {})
+    found = CelerySettings.of(both, "one", "publish", 5).place_of(exchange, key, headers or {})
     return found.name if found is not None else None
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from redrive import environment
 from redrive.app import App
-from redrive.cli.exits import UNREACHABLE, exit_code, fail
+from redrive.cli.exit_codes import UNREACHABLE, exit_code, fail
 from redrive.database.connection_errors import explanation, is_outage, problem
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.topology import Topology

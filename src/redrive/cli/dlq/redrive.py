@@ -11,8 +11,9 @@ from typing import Any, TypeVar, cast
 import click
 
 from redrive.admin.service import Change, Service
-from redrive.cli.exits import GUARDED, NOT_FOUND, PARTIAL, USAGE, stop_on_signals
-from redrive.cli.places import (
+from redrive.cli.exit_codes import GUARDED, NOT_FOUND, PARTIAL, USAGE, stop_on_signals
+from redrive.cli.loading import run
+from redrive.cli.options import (
     CommandTarget,
     json_option,
     no_input_option,
@@ -22,8 +23,7 @@ from redrive.cli.places import (
     target_options,
     yes_option,
 )
-from redrive.cli.printing import Progress, as_json, counted, note, number
-from redrive.cli.sources import run
+from redrive.cli.output import Progress, as_json, counted, note, number
 from redrive.deadletters.redaction import redact
 from redrive.errors import ConfigurationError
 from redrive.operations.control import Changed, OperationControl

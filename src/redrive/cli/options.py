@@ -16,7 +16,7 @@ from redrive import environment
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.app import App
-from redrive.cli.sources import load, load_target, management_option
+from redrive.cli.loading import load, load_target, management_option
 from redrive.database.engine import Database
 from redrive.database.schema import Schema
 from redrive.operations.audit_log import AuditLog

@@ -5,17 +5,17 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from http import HTTPStatus
-from http.client import HTTPResponse
 from io import BytesIO
 from typing import Any, cast
 
 import pytest
+from health_server import HTTPStatus
+from health_server.client import HTTPResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.integrations import http
-from redrive.integrations.http import HealthServer, Page, Request, health, read_request, response
+from redrive.integrations import health_server
+from redrive.integrations.health_server import HealthPage, HealthRequest, HealthServer, health, read_request, response
 
 SOON = timedelta(milliseconds=50)
 
@@ -176,7 +176,7 @@ async def test_a_conversation_ends_after_one_answer() -> None:
 
 async def test_a_head_that_is_too_large_is_refused() -> None:
     async with HealthServer() as server, talking_to(server) as (reader, writer):
-        writer.write(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * http.LARGEST_HEAD)
+        writer.write(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * health_server.LARGEST_HEAD)
         assert (await reader.readline()).startswith(b"HTTP/1.1 431 ")
 
 
@@ -216,7 +216,7 @@ async def test_a_stranger_who_leaves_in_the_middle_is_forgotten(caplog: pytest.L
 
 
 async def test_there_are_only_so_many_conversations_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MOST_CONVERSATIONS", 2)
+    monkeypatch.setattr(health_server, "MOST_CONVERSATIONS", 2)
     async with HealthServer() as server, talking_to(server), talking_to(server):
         await until(lambda: len(server._conversations) == 2)
         assert await answered(server) is False
@@ -232,9 +232,9 @@ async def answered(server: HealthServer) -> bool:
 @given(st.binary(max_size=200))
 def test_no_bytes_are_too_strange_to_be_answered(head: bytes) -> None:
     match read_request(head):
-        case Page() as page:
+        case HealthPage() as page:
             assert response(page).startswith(f"HTTP/1.1 {page.status.value} ".encode())
-        case Request() as request:
+        case HealthRequest() as request:
             assert request.method in ("GET", "HEAD")
 
 

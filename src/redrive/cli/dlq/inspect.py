@@ -10,10 +10,10 @@ import click
 from msgspec import structs
 
 from redrive.admin.service import QueueView
-from redrive.cli.exits import FOUND
-from redrive.cli.places import CommandTarget, json_option, limit_option, query_option, risk_options, target_options
-from redrive.cli.printing import ago, as_json, counted, note, number, out, table
-from redrive.cli.sources import run
+from redrive.cli.exit_codes import FOUND
+from redrive.cli.loading import run
+from redrive.cli.options import CommandTarget, json_option, limit_option, query_option, risk_options, target_options
+from redrive.cli.output import ago, as_json, counted, note, number, out, table
 from redrive.deadletters import search
 from redrive.deadletters.body_preview import show as show_body
 from redrive.deadletters.dead_letter import Summary

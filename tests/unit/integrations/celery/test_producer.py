@@ -9,7 +9,7 @@ from celery import Celery
 from kombu import Connection
 
 from redrive.errors import ConfigurationError
-from redrive.integrations.celery.sending import ConfirmedProducer, budget_of
+from redrive.integrations.celery.producer import ConfirmedProducer, budget_of
 from redrive.recovery.failure_headers import BUDGET
 from redrive.wire.raw_properties import patch_properties, raw_text
 

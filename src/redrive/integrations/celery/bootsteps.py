@@ -19,8 +19,8 @@ from celery.worker.consumer import Consumer as CeleryConsumer
 
 from redrive.errors import TopologyError
 from redrive.integrations.celery.messages import body_of, properties_of, restore_nulls
-from redrive.integrations.celery.places import equipment_of, find_place
-from redrive.integrations.celery.sending import budget_of, hand_over
+from redrive.integrations.celery.producer import budget_of, hand_over
+from redrive.integrations.celery.queues import equipment_of, find_place
 from redrive.recovery.failure import describe
 from redrive.recovery.failure_headers import ParkReason, parking
 from redrive.recovery.history import read_history
