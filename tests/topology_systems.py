@@ -4,7 +4,7 @@ from pathlib import Path
 
 from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import Exchange, Queue, QueueType, Server, Topology
-from redrive.topology.files import parse_toml
+from redrive.topology.serialization import parse_toml
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SYSTEMS = ("uploads", "video", "errorfilter", "nfe", "raffle")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from redrive.topology import Server, expand
 from redrive.topology.draw import draw
-from redrive.topology.files import parse_toml
+from redrive.topology.serialization import parse_toml
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVER = Server.of("4.3")

@@ -13,7 +13,7 @@ from redrive.client import Connection, LinkState
 from redrive.errors import NotFound
 from redrive.outbox.transactions import SESSION_TYPES, StoreTransactions
 from redrive.topology import Server
-from redrive.topology.expansion import Expanded
+from redrive.topology.expansion import QueueLayout
 from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.events import ConnectionChanged, Observers
 from redrive.worker.publisher import Publisher
@@ -104,7 +104,7 @@ class ConnectedApp:
         for spec in specs:
             if spec.for_dead_letters:
                 continue  # that queue is counted with its main queue
-            names = Expanded(self.app.topology, spec.queue, self.server)
+            names = QueueLayout(self.app.topology, spec.queue, self.server)
             roles = {spec.queue.name: "main"} | dict.fromkeys(names.waiting_queues, "retry")
             roles |= dict.fromkeys(names.dead_letter_queues, "dlq")
             for queue, role in roles.items():

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
 from redrive.text import did_you_mean
-from redrive.topology.declared import Bind, Exchange, Queue
 from redrive.topology.definitions import BindingDefinition
+from redrive.topology.model import Bind, Exchange, Queue
 from redrive.worker.consumer_spec import BatchSpec, ConsumerSpec, Middleware
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -47,17 +47,17 @@ from redrive.operations.control import OperationControl
 from redrive.operations.operation import (
     ControlRequest,
     Destination,
+    DestinationKind,
     ItemOutcome,
     Operation,
     OperationRequest,
     OperationState,
     Selection,
-    Way,
 )
 from redrive.operations.pipeline import UNDER_WAY
 from redrive.recovery.retry import Retry
 from redrive.topology import Queue, Server, Topology, expand
-from redrive.topology.peeking import PeekSafety
+from redrive.topology.peek_safety import PeekSafety
 from redrive.worker.clock import SystemClock
 
 
@@ -135,7 +135,7 @@ async def test_an_application_knows_its_queues(connection: Connection, amqp_url:
     views = await service.queues()
     assert [(view.name, view.source) for view in views] == [(DLQ, SOURCE), ("payments.dlq", "payments")]
 
-    made = await service.plan(an_order(to=Destination(Way.RETRY)))
+    made = await service.plan(an_order(to=Destination(DestinationKind.RETRY)))
     assert (made.eligible, made.targets[0].exists) == (1, True)
     over = await service.run(await service.begin(made.order))
     assert over.counts.moved == 1
@@ -221,7 +221,7 @@ async def test_a_message_that_came_from_no_name_at_all_is_planned_with_the_other
     await connection.publish_many([dead_letter(7, **forged)])
     await until_depth(connection, DLQ, 2)
 
-    made = await service.plan(an_order(to=Destination(Way.ORIGINAL)))
+    made = await service.plan(an_order(to=Destination(DestinationKind.ORIGINAL)))
 
     assert [(target.count, target.exists) for target in made.targets] == [(1, False), (1, False)]
 

@@ -34,10 +34,10 @@ from dead_lettering import (
 )
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import PeekUnsafe, PreconditionFailed, PublishError
-from redrive.operations.operation import CanarySchedule, Destination, ItemOutcome, OperationState, Way
+from redrive.operations.operation import CanarySchedule, Destination, DestinationKind, ItemOutcome, OperationState
 from redrive.operations.peek_allowance import Risk
 from redrive.topology import Queue, QueueType, Topology, expand
-from redrive.topology.peeking import PeekSafety
+from redrive.topology.peek_safety import PeekSafety
 from redrive.topology.snapshot import Server
 from redrive.wire.raw_properties import patch_properties, split_table
 
@@ -242,7 +242,7 @@ async def test_the_plan_says_that_the_destination_is_missing(
     await prepare(connection, 2)
     service = a_service(amqp_url, tmp_path, management=management_url)
 
-    made = await service.plan(an_order(to=Destination(Way.QUEUE, "nowhere")))
+    made = await service.plan(an_order(to=Destination(DestinationKind.QUEUE, "nowhere")))
 
     assert (made.eligible, made.targets[0].exists) == (2, False)
     assert "nowhere does not exist: nothing can be moved there" in made.warnings

@@ -14,7 +14,14 @@ from redrive.admin.service import Service
 from redrive.client import Connection
 from redrive.deadletters.dead_letter import Summary
 from redrive.errors import ConfigurationError
-from redrive.operations.operation import Destination, OperationKind, OperationRequest, OperationState, Selection, Way
+from redrive.operations.operation import (
+    Destination,
+    DestinationKind,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+    Selection,
+)
 
 OTHER = "legal-hold.dlq"
 TYPES = ["classic", "quorum"]
@@ -27,7 +34,9 @@ def service(amqp_url: str, management_url: str | None, tmp_path: Path) -> Servic
 
 def a_move(**changes: Any) -> OperationRequest:
     return replace(
-        OperationRequest(OperationKind.MOVE, DLQ, to=Destination(Way.QUEUE, OTHER), by="ada", reason="INC-42"),
+        OperationRequest(
+            OperationKind.MOVE, DLQ, to=Destination(DestinationKind.QUEUE, OTHER), by="ada", reason="INC-42"
+        ),
         **changes,
     )
 
@@ -94,7 +103,7 @@ async def test_what_the_other_queue_does_not_take_stays(connection: Connection, 
 
 async def test_a_move_to_a_queue_for_work_is_refused(connection: Connection, service: Service) -> None:
     await prepare(connection, 3)
-    to_work = a_move(to=Destination(Way.QUEUE, SOURCE))
+    to_work = a_move(to=Destination(DestinationKind.QUEUE, SOURCE))
 
     with pytest.raises(ConfigurationError, match=f"use `redrive dlq redrive {DLQ} --to {SOURCE}`"):
         await service.plan(to_work)
@@ -103,7 +112,9 @@ async def test_a_move_to_a_queue_for_work_is_refused(connection: Connection, ser
     await until_depth(connection, DLQ, 3)
 
 
-@pytest.mark.parametrize("to", [Destination(Way.QUEUE, DLQ), Destination(), Destination(Way.EXCHANGE, "events", "k")])
+@pytest.mark.parametrize(
+    "to", [Destination(DestinationKind.QUEUE, DLQ), Destination(), Destination(DestinationKind.EXCHANGE, "events", "k")]
+)
 def test_a_move_needs_the_name_of_another_queue(to: Destination) -> None:
     with pytest.raises(ConfigurationError, match="want the name of another dead-letter queue"):
         a_move(to=to)
@@ -115,7 +126,7 @@ async def test_a_re_drive_to_a_dead_letter_queue_says_what_is_lost_and_names_mov
     await prepare(connection, 1)
     await connection.declare_queue(OTHER)
 
-    plan = await service.plan(an_order(to=Destination(Way.QUEUE, OTHER)))
+    plan = await service.plan(an_order(to=Destination(DestinationKind.QUEUE, OTHER)))
 
     (warning,) = plan.warnings
     assert "reason, attempts and source will be missing there" in warning

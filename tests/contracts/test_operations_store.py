@@ -18,6 +18,7 @@ from redrive.operations.operation import (
     ControlRequest,
     Counts,
     Destination,
+    DestinationKind,
     ItemOutcome,
     Operation,
     OperationItem,
@@ -25,7 +26,6 @@ from redrive.operations.operation import (
     OperationRequest,
     OperationState,
     Selection,
-    Way,
 )
 from redrive.operations.repository import OperationRepository
 
@@ -75,7 +75,7 @@ EVERYTHING = OperationRequest(
     OperationKind.EDIT,
     "q/ü #%",
     selection=Selection('error:Timeout "free text"', NOON, ("m-1", "m\0\udcff"), "3fa9", 10),
-    to=Destination(Way.EXCHANGE, "events", "order.#"),
+    to=Destination(DestinationKind.EXCHANGE, "events", "order.#"),
     rate=0.1,
     ramp=CanarySchedule((1, 5), 2.5, 0.5),
     by="ann",

@@ -38,12 +38,12 @@ from redrive.operations.operation import (
     ControlRequest,
     Counts,
     Destination,
+    DestinationKind,
     ItemOutcome,
     Operation,
     OperationRequest,
     OperationState,
     Selection,
-    Way,
 )
 from redrive.operations.pipeline import WINDOW
 from redrive.operations.runner import OperationRunner
@@ -147,7 +147,7 @@ async def test_what_cannot_be_routed_stays_and_is_told_of(connection: Connection
     await prepare(connection, 3)
     memory = Memory()
 
-    over = await redrive(amqp_url, an_order(to=Destination(Way.QUEUE, "nowhere")), memory)
+    over = await redrive(amqp_url, an_order(to=Destination(DestinationKind.QUEUE, "nowhere")), memory)
 
     assert (over.state, over.counts.moved, over.counts.failed) == (OperationState.PARTIAL, 0, 3)
     assert [item.to for item in memory.outcomes(ItemOutcome.FAILED)] == ["nowhere"] * 3
@@ -161,7 +161,7 @@ async def test_an_operation_that_only_fails_ends_early(
     monkeypatch.setattr(pipeline, "PORTION", 3)
     await prepare(connection, 30)
 
-    over = await redrive(amqp_url, an_order(to=Destination(Way.QUEUE, "nowhere")))
+    over = await redrive(amqp_url, an_order(to=Destination(DestinationKind.QUEUE, "nowhere")))
 
     assert over.state is OperationState.FAILED
     assert "in a row" in over.note

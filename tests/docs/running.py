@@ -49,7 +49,7 @@ from docs.nursery import Child, nursery, words_of
 from docs.shown import Stand, matches, plain, says
 from redrive.testing.ports import free_port, is_open
 from redrive.testing.processes import ServerFailed, ServerProcess
-from redrive.topology.files import parse_toml, parse_yaml
+from redrive.topology.serialization import parse_toml, parse_yaml
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

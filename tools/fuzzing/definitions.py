@@ -17,12 +17,12 @@ from fuzzing.targets import Broken, Target
 from redrive.errors import ConfigurationError, TopologyError
 from redrive.recovery.retry import Retry
 from redrive.topology import Definitions, Naming, Server, Topology, expand
+from redrive.topology.add_retry import as_topology, equip
 from redrive.topology.definitions_json import DefinitionsFile
 from redrive.topology.doctor import examine
 from redrive.topology.draw import FORMATS, draw
-from redrive.topology.equipping import as_topology, equip
-from redrive.topology.files import parse_toml, to_toml
 from redrive.topology.plan import make_plan
+from redrive.topology.serialization import parse_toml, to_toml
 from redrive.topology.snapshot import BrokerSnapshot
 from topology_systems import EXAMPLES, SYSTEMS, system
 

@@ -47,7 +47,7 @@ def _bodies() -> list[Target]:
 
 def _definitions() -> list[Target]:
     from fuzzing.definitions import DefinitionsTarget, TopologyTarget
-    from redrive.topology.files import parse_toml, parse_yaml
+    from redrive.topology.serialization import parse_toml, parse_yaml
 
     return [DefinitionsTarget("definitions"), TopologyTarget("toml", parse_toml), TopologyTarget("yaml", parse_yaml)]
 

@@ -10,7 +10,7 @@ from redrive.admin.access.roles import Permission, Principal
 from redrive.admin.context import AdminContext
 from redrive.errors import AuditUnavailable, NoOutbox, NotAllowed, QueueNotAccepted
 from redrive.operations.audit_entry import AuditEntry
-from redrive.operations.operation import Destination, OperationKind, OperationRequest, Way
+from redrive.operations.operation import Destination, DestinationKind, OperationKind, OperationRequest
 from redrive.operations.peek_allowance import Risk
 
 
@@ -63,12 +63,12 @@ class Authorization:
         tell what is there. What goes to an exchange gets wherever that is bound to: only an unrestricted principal may.
         """
         match order.to.way:
-            case Way.QUEUE:
+            case DestinationKind.QUEUE:
                 await self._need_permission(act, order.to.name)
-            case Way.EXCHANGE | Way.ORIGINAL:
+            case DestinationKind.EXCHANGE | DestinationKind.ORIGINAL:
                 if not self.who.is_unrestricted:
                     await self._refuse(self.who.not_allowed(act, "*"), order.queue)
-            case Way.OWN | Way.RETRY:
+            case DestinationKind.OWN | DestinationKind.RETRY:
                 pass
             case other:
                 assert_never(other)
@@ -90,7 +90,7 @@ class Authorization:
             or set(order.allowed) <= set(self.who.queues)
         ):
             return
-        if order.to.way is Way.QUEUE:
+        if order.to.way is DestinationKind.QUEUE:
             await self._need_permission(Permission.STEER, order.to.name)
         else:
             await self._refuse(self.who.not_allowed(Permission.STEER, "*"), order.queue)
@@ -104,11 +104,11 @@ class Authorization:
 
     def _may_send_to(self, to: Destination) -> bool:
         match to.way:
-            case Way.QUEUE:
+            case DestinationKind.QUEUE:
                 return self.who.sees(to.name)
-            case Way.EXCHANGE | Way.ORIGINAL:
+            case DestinationKind.EXCHANGE | DestinationKind.ORIGINAL:
                 return self.who.is_unrestricted
-            case Way.OWN | Way.RETRY:
+            case DestinationKind.OWN | DestinationKind.RETRY:
                 return True  # decided for each message
             case other:
                 assert_never(other)

@@ -17,7 +17,14 @@ from redrive.admin.service import Change
 from redrive.deadletters.edits import EditPreview
 from redrive.errors import ConfigurationError, NotEditable, NotFound, PlanDiffers, PlanExpired, TargetUnroutable
 from redrive.operations.export_format import Exported
-from redrive.operations.operation import ControlRequest, Operation, OperationKind, OperationRequest, OperationState, Way
+from redrive.operations.operation import (
+    ControlRequest,
+    DestinationKind,
+    Operation,
+    OperationKind,
+    OperationRequest,
+    OperationState,
+)
 from redrive.operations.plan import RedrivePlan
 from redrive.operations.plan_tokens import StoredPlan, digest_of, is_plan_of
 from redrive.operations.transforms import Transform
@@ -113,10 +120,10 @@ class AuthorizedService(AuthorizedQueries):
 
     async def _check_target(self, order: OperationRequest) -> None:
         """A destination that somebody names, and that is not there, is a mistake: found now, not message by message."""
-        if order.to.way not in (Way.QUEUE, Way.EXCHANGE):
+        if order.to.way not in (DestinationKind.QUEUE, DestinationKind.EXCHANGE):
             return
         async with self.office.cached_target.looking() as view:
-            if order.to.way is Way.EXCHANGE:
+            if order.to.way is DestinationKind.EXCHANGE:
                 there = await view.connection.exchange_exists(order.to.name)
             else:
                 try:
@@ -124,7 +131,9 @@ class AuthorizedService(AuthorizedQueries):
                 except NotFound:
                     there = False
         if not there:
-            raise TargetUnroutable(f"{'exchange' if order.to.way is Way.EXCHANGE else 'queue'} {order.to.name}")
+            raise TargetUnroutable(
+                f"{'exchange' if order.to.way is DestinationKind.EXCHANGE else 'queue'} {order.to.name}"
+            )
 
     async def move(self, order: OperationRequest) -> Operation:
         """Move messages to another dead-letter queue, with their failure records."""

@@ -48,15 +48,15 @@ from redrive.operations.audit_log import AuditLog
 from redrive.operations.browse import GroupBy, Grouping, MessageDetail, MessagePage
 from redrive.operations.canary_guard import DEFAULT_WAIT
 from redrive.operations.export_format import encode_letter
-from redrive.operations.operation import Operation, OperationKind, OperationRequest, OperationState, Way
+from redrive.operations.operation import DestinationKind, Operation, OperationKind, OperationRequest, OperationState
 from redrive.operations.peek_allowance import NO_RISK, Allowance, Risk
 from redrive.operations.plan import PlanTally, PlanTarget, RedrivePlan
 from redrive.operations.repository import OperationRepository
 from redrive.operations.selector import MessageSelector, Selected
 from redrive.operations.transforms import Transform, transformed
 from redrive.protocol.messages import Delivery
-from redrive.topology.dead_ends import is_named_after
-from redrive.topology.peeking import PeekSafety
+from redrive.topology.dlq_detection import is_named_after
+from redrive.topology.peek_safety import PeekSafety
 from redrive.worker.clock import Clock, SystemClock
 
 log = logging.getLogger("redrive.admin")
@@ -306,7 +306,7 @@ class Queries:
             also = plan.also_receiving(found, order, view.snapshot)
             consumers = (await view.connection.queue_info(order.queue)).consumers
             unseen, unproven = _unseen(found, order, view), _unproven(found, order, view)
-            into_dead = view.is_dead_letter_queue(order.to.name) if order.to.way is Way.QUEUE else False
+            into_dead = view.is_dead_letter_queue(order.to.name) if order.to.way is DestinationKind.QUEUE else False
         now = self.clock.now()
         told = plan.warnings(
             found,
@@ -357,7 +357,7 @@ class Queries:
         )
 
     async def _retries(self, view: ConnectedTarget, order: OperationRequest) -> dict[str, tuple[str, str]]:
-        if order.to.way is not Way.RETRY:
+        if order.to.way is not DestinationKind.RETRY:
             return {}
         source = view.source(order.queue)
         return await view.retries([source] if source is not None else [])
@@ -451,7 +451,7 @@ def _patient(order: OperationRequest, view: ConnectedTarget) -> OperationRequest
 
 def _unseen(found: PlanTally, order: OperationRequest, view: ConnectedTarget) -> tuple[str, ...]:
     """Return the destinations whose dead-letter queues are not known."""
-    if order.to.way in (Way.OWN, Way.RETRY):
+    if order.to.way in (DestinationKind.OWN, DestinationKind.RETRY):
         return ()
     reached = {str(PlanTarget(*route, 0)): view.reached(*route) if route[0] else (route[1],) for route in found.routes}
     return tuple(
@@ -465,7 +465,7 @@ def _unproven(found: PlanTally, order: OperationRequest, view: ConnectedTarget) 
     """Return the destinations that only the messages name."""
     if (
         order.kind is OperationKind.DISCARD
-        or order.to.way not in (Way.OWN, Way.RETRY)
+        or order.to.way not in (DestinationKind.OWN, DestinationKind.RETRY)
         or view.feeders().of(order.queue)
     ):
         return ()

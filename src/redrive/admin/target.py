@@ -25,17 +25,17 @@ from redrive.inspection.embedded import read_status
 from redrive.inspection.passive import probe
 from redrive.operations.canary import CanaryFacts
 from redrive.operations.dlq_adapter import DlqAdapter
-from redrive.operations.operation import Destination, Operation, OperationKind, OperationRequest, Way
+from redrive.operations.operation import Destination, DestinationKind, Operation, OperationKind, OperationRequest
 from redrive.operations.selector import Route
 from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
-from redrive.topology.dead_ends import Feeders, dead_letter_queues, declared, feeders, is_called_dead, sources
 from redrive.topology.definitions import effective
-from redrive.topology.expansion import Expanded
-from redrive.topology.flows import Flows
+from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared, feeders, is_called_dead, sources
+from redrive.topology.expansion import QueueLayout
 from redrive.topology.naming import Naming, fill
-from redrive.topology.peeking import Peeking, peeking
+from redrive.topology.peek_safety import PeekCost, peeking
+from redrive.topology.reachability import Reachability
 from redrive.topology.routing import targets as queues_reached
 from redrive.topology.snapshot import BrokerSnapshot
 
@@ -93,8 +93,8 @@ class BrokerTarget:
         return {dlq: _default_destination(part) for part in reversed(self._parts) for dlq in part.dead_letter_queues}
 
     @property
-    def _parts(self) -> list[Expanded]:
-        return [Expanded(self.topology, queue, Server()) for queue in self.topology.queues]
+    def _parts(self) -> list[QueueLayout]:
+        return [QueueLayout(self.topology, queue, Server()) for queue in self.topology.queues]
 
     # Connecting ---------------------------------------------------------------------------------------
 
@@ -118,11 +118,11 @@ class BrokerTarget:
         return ConnectedTarget(self.topology, taking, DlqAdapter(taking, publishing or taking), snapshot)
 
 
-def _default_destination(part: Expanded) -> Destination:
+def _default_destination(part: QueueLayout) -> Destination:
     """Return the `redrive_to` of a queue; its own retry exchange and key, written out, are `retry`."""
     to = part.queue.destination
-    is_retry = to.way is Way.EXCHANGE and (to.name, to.key) == part.retry_route
-    return Destination(Way.RETRY) if is_retry else to
+    is_retry = to.way is DestinationKind.EXCHANGE and (to.name, to.key) == part.retry_route
+    return Destination(DestinationKind.RETRY) if is_retry else to
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +196,13 @@ class ConnectedTarget:
 
     # What a peek costs --------------------------------------------------------------------------------
 
-    async def peeking(self, queue: str) -> Peeking:
+    async def peeking(self, queue: str) -> PeekCost:
         found = await self.definition(queue)
         state = self.snapshot.state(queue)
         sees_policies = (self.snapshot.complete and not state.policy_unknown) or queue in self.own()
         return peeking(found, state, self.snapshot.server, sees_policies=sees_policies)
 
-    async def check_look(self, queue: str, *, spend: bool) -> Peeking:
+    async def check_look(self, queue: str, *, spend: bool) -> PeekCost:
         """Raise `PeekUnsafe` if a peek would do harm, unless `spend` accepts a cost that may be spent."""
         cost = await self.peeking(queue)
         if not cost.is_free and not (spend and cost.may_be_spent):
@@ -243,9 +243,9 @@ class ConnectedTarget:
         """Return the queues that an operation sends to, as far as its order shows them."""
         to, source = operation.order.to, self.source(operation.order.queue)
         match to.way:
-            case Way.QUEUE:
+            case DestinationKind.QUEUE:
                 return (to.name,)
-            case Way.EXCHANGE:
+            case DestinationKind.EXCHANGE:
                 return self.reached(to.name, to.key) or ()
             case _:
                 return (source,) if source is not None else ()
@@ -275,18 +275,20 @@ class ConnectedTarget:
 
     def retry_time(self, order: OperationRequest) -> timedelta | None:
         """Return how long a message may be retried before it is back in a dead-letter queue, if that is known."""
-        queue = order.to.name if order.to.way is Way.QUEUE else self.source(order.queue)
+        queue = order.to.name if order.to.way is DestinationKind.QUEUE else self.source(order.queue)
         policy = next((one.retry for one in self.topology.queues if one.name == queue), None)
         if policy is None:
             return None
-        first = policy.rungs[:1] if order.to.way is Way.RETRY else ()  # where it waits before its first attempt
+        first = (
+            policy.rungs[:1] if order.to.way is DestinationKind.RETRY else ()
+        )  # where it waits before its first attempt
         return sum((rung.delay for rung in (*first, *policy.rungs)), timedelta(seconds=5))
 
     # Where re-driven messages go ----------------------------------------------------------------------
 
     async def retries(self, sources: list[str]) -> dict[str, Route]:
         """Return the exchange and key by which a message gets into the retry queue of its queue."""
-        parts = [Expanded(self.topology, queue, self.snapshot.server) for queue in self.topology.queues]
+        parts = [QueueLayout(self.topology, queue, self.snapshot.server) for queue in self.topology.queues]
         ways = {part.queue.name: part.retry_route for part in parts if part.retry_route is not None}
         for source in sources:
             if source not in ways:
@@ -298,7 +300,7 @@ class ConnectedTarget:
 
 def _waiting_for(queues: Collection[str], seen: BrokerSnapshot) -> int | None:
     """Return how many messages wait to come back to these queues; None: a delayed exchange may hold more."""
-    definitions, flows = seen.definitions, Flows(seen.definitions)
+    definitions, flows = seen.definitions, Reachability(seen.definitions)
     delaying = {exchange.name for exchange in definitions.exchanges if exchange.type == "x-delayed-message"}
     if any(bind.source in delaying for queue in queues for bind in definitions.bindings_to(queue)):
         return None

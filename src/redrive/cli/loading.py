@@ -22,7 +22,7 @@ from redrive.database.connection_errors import explanation, is_outage, problem
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.topology import Topology
 from redrive.topology.definitions_json import DefinitionsFile
-from redrive.topology.files import parse_toml, parse_yaml
+from redrive.topology.serialization import parse_toml, parse_yaml
 
 if TYPE_CHECKING:
     from redrive.admin.target import BrokerTarget

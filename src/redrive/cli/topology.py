@@ -24,11 +24,11 @@ from redrive.errors import ConfigurationError
 from redrive.inspection.management import Management
 from redrive.recovery.retry import Retry
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, Naming, Server, expand
+from redrive.topology.add_retry import as_topology, equip
 from redrive.topology.definitions_json import DefinitionsFile, hash_password
 from redrive.topology.draw import FORMATS, draw
-from redrive.topology.equipping import as_topology, equip
-from redrive.topology.files import to_toml
-from redrive.topology.plan import Action, Plan, Step, make_plan
+from redrive.topology.plan import Action, Plan, PlanStep, make_plan
+from redrive.topology.serialization import to_toml
 from redrive.topology.snapshot import BrokerSnapshot
 from redrive.worker.topology_apply import provision
 
@@ -143,7 +143,7 @@ def _show(plan: Plan, snapshot: BrokerSnapshot, everything: bool, json: bool, *,
         note("redrive: RabbitMQ cannot change a queue in place; `redrive topology migrate` can")
 
 
-def _line(step: Step) -> str:
+def _line(step: PlanStep) -> str:
     line = f"{_MARKS[step.action]} {step.action:<9} {step.definition}"
     return line + "".join(f"\n              {difference}" for difference in step.differences)
 
@@ -158,7 +158,7 @@ def _as_data(plan: Plan, snapshot: BrokerSnapshot) -> dict[str, Any]:
     }
 
 
-def _step_data(step: Step) -> dict[str, Any]:
+def _step_data(step: PlanStep) -> dict[str, Any]:
     definition = step.definition
     data: dict[str, Any] = {"action": str(step.action)}
     if isinstance(definition, BindingDefinition):

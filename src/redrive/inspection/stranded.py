@@ -8,7 +8,7 @@ from pathlib import Path
 from redrive.broker.storage.sqlite import count_unserved
 from redrive.errors import StorageError
 from redrive.topology import Server, Topology, expand
-from redrive.topology.dead_ends import declared
+from redrive.topology.dlq_detection import declared
 
 
 def stranded_warning(topology: Topology, folder: Path) -> str | None:

@@ -12,8 +12,8 @@ from redrive.errors import MigrationRefused
 from redrive.migration.steps import MigrationNames, MigrationRecord, MigrationStep, explain, helpers, waiting_arguments
 from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition, effective
 from redrive.topology.plan import Difference, differences_between
-from redrive.topology.rules import LONGEST_NAME
 from redrive.topology.snapshot import BrokerSnapshot, QueueState
+from redrive.topology.validation import LONGEST_NAME
 
 # Exchanges of other types may send a message elsewhere, or once more, just because another binding came.
 _DETOURABLE = {"direct", "fanout", "topic", "headers", "x-delayed-message"}

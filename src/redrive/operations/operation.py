@@ -34,8 +34,8 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from redrive.errors import ConfigurationError
-from redrive.topology.declared import Destination as Destination
-from redrive.topology.declared import Way as Way
+from redrive.topology.model import Destination as Destination
+from redrive.topology.model import DestinationKind as DestinationKind
 
 
 class OperationKind(StrEnum):
@@ -158,7 +158,7 @@ class OperationRequest:
             raise ConfigurationError("which queue? An operation needs the name of a dead-letter queue")
         if self.rate is not None and not self.rate > 0:
             raise ConfigurationError(f"rate {self.rate:g}: want messages a second, more than 0", option="rate")
-        if self.kind is OperationKind.MOVE and (self.to.way is not Way.QUEUE or self.to.name == self.queue):
+        if self.kind is OperationKind.MOVE and (self.to.way is not DestinationKind.QUEUE or self.to.name == self.queue):
             raise ConfigurationError(f"destination {self.to}: want the name of another dead-letter queue", option="to")
         if self.most_redrives is not None and self.most_redrives < 1:
             raise ConfigurationError(

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from redrive.deadletters.dead_letter import Summary
 from redrive.operations.browse import visit
-from redrive.operations.operation import OperationKind, OperationRequest, Way
+from redrive.operations.operation import DestinationKind, OperationKind, OperationRequest
 from redrive.operations.origins import shown_name
 from redrive.operations.ports import BrowsePort
 from redrive.operations.selector import Ignored, MessageSelector, Route, Skipped
@@ -104,14 +104,18 @@ async def tally(broker: BrowsePort, order: OperationRequest, chooser: MessageSel
 
 def also_receiving(found: PlanTally, order: OperationRequest, snapshot: BrokerSnapshot) -> tuple[str, ...] | None:
     """Who gets a copy although the message did not fail there."""
-    if order.kind is OperationKind.DISCARD or order.to.way in (Way.OWN, Way.QUEUE, Way.RETRY):
+    if order.kind is OperationKind.DISCARD or order.to.way in (
+        DestinationKind.OWN,
+        DestinationKind.QUEUE,
+        DestinationKind.RETRY,
+    ):
         return ()
     if not snapshot.complete:
         return None
     reached: set[str] = set()
     for exchange, key in found.routes:
         reached |= queues_reached(snapshot.definitions, exchange, key)
-    if order.to.way is Way.ORIGINAL:
+    if order.to.way is DestinationKind.ORIGINAL:
         reached -= set(found.sources)
     return tuple(sorted(reached))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from redrive.errors import OperationConflict, PeekUnsafe
 from redrive.operations.browse import returned
 from redrive.operations.canary import CanaryFacts
-from redrive.operations.operation import Operation, Way
+from redrive.operations.operation import DestinationKind, Operation
 from redrive.operations.ports import OperationPort
 
 
@@ -55,7 +55,7 @@ class Returns:
 
     def sent(self, exchange: str, routing_key: str, source: str | None) -> None:
         """Remember where a message went."""
-        if self._way is Way.RETRY:
+        if self._way is DestinationKind.RETRY:
             self._to.add(source or "")
         elif not exchange:
             self._add(routing_key, source)

@@ -50,7 +50,7 @@ from redrive.operations.ports import BrowsedMessages, OperationPort, OperationSt
 from redrive.operations.reconciliation import Reconciliation, key_of
 from redrive.operations.returns import Returns, Sight
 from redrive.operations.selector import MessageSelector, Route
-from redrive.topology.dead_ends import Feeders
+from redrive.topology.dlq_detection import Feeders
 from redrive.worker.clock import Clock
 
 log = logging.getLogger("redrive.dlq")

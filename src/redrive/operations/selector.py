@@ -19,10 +19,10 @@ from redrive.deadletters.dead_letter import Summary
 from redrive.deadletters.redaction import REDACTION
 from redrive.deadletters.redrive_headers import traceable
 from redrive.deadletters.search import Query, parse
-from redrive.operations.operation import Destination, OperationKind, OperationRequest, Way
+from redrive.operations.operation import Destination, DestinationKind, OperationKind, OperationRequest
 from redrive.operations.origins import NO_SOURCE as NO_SOURCE
 from redrive.operations.origins import origin_of, shown_name
-from redrive.topology.dead_ends import Feeders
+from redrive.topology.dlq_detection import Feeders
 
 Route = tuple[str, str]  # exchange and key
 
@@ -106,7 +106,7 @@ class MessageSelector:
 
     def _routed(self, letter: Summary) -> Choice:
         to, origin = self._order.to, ""
-        if to.way in (Way.OWN, Way.RETRY):
+        if to.way in (DestinationKind.OWN, DestinationKind.RETRY):
             found = origin_of(letter, self._feeders, restricted=self._order.is_restricted)
             if found.queue is None:
                 return Skipped(found.why)
@@ -122,7 +122,7 @@ class MessageSelector:
         """Why the operator may not send there; nothing if that is allowed."""
         if not self._order.is_restricted:
             return ""
-        if self._order.to.way in (Way.ORIGINAL, Way.EXCHANGE):
+        if self._order.to.way in (DestinationKind.ORIGINAL, DestinationKind.EXCHANGE):
             return NO_EXCHANGE
         return "" if self._order.may_send_to(queue) else f"the operator may not send to {shown_name(queue)}"
 
@@ -130,13 +130,13 @@ class MessageSelector:
 def route_of(to: Destination, letter: Summary, retry: Callable[[str], Route | None]) -> Route | str:
     """Exchange and key for a message, or why there is none."""
     match to.way:
-        case Way.OWN:
+        case DestinationKind.OWN:
             return ("", letter.source) if letter.source else NO_SOURCE
-        case Way.RETRY:
+        case DestinationKind.RETRY:
             return (retry(letter.source) if letter.source else None) or NO_RETRY
-        case Way.ORIGINAL:
+        case DestinationKind.ORIGINAL:
             return (letter.exchange, letter.routing_key or "") if letter.exchange is not None else NO_ORIGIN
-        case Way.QUEUE:
+        case DestinationKind.QUEUE:
             return "", to.name
-        case Way.EXCHANGE:
+        case DestinationKind.EXCHANGE:
             return to.name, to.key

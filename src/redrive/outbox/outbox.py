@@ -28,7 +28,7 @@ from redrive.database.application_tables import OutboxNames, outbox_table
 from redrive.errors import ConfigurationError
 from redrive.outbox.envelope import Envelope
 from redrive.outbox.mode import OutboxMode
-from redrive.topology.declared import Exchange
+from redrive.topology.model import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
 from redrive.worker.codecs import Codecs
 from redrive.worker.message import current_message

@@ -26,9 +26,9 @@
 Nothing here does I/O.
 """
 
-from redrive.topology.declared import Bind, Exchange, Queue, QueueType, Topology
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.expansion import expand
+from redrive.topology.model import Bind, Exchange, Queue, QueueType, Topology
 from redrive.topology.naming import Naming
 from redrive.topology.snapshot import Server
 

@@ -22,7 +22,6 @@ from redrive.errors import TopologyError
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.retry import Retry, RetryRoute, Rung
 from redrive.topology import ladder
-from redrive.topology.declared import Queue, QueueType, Topology
 from redrive.topology.definitions import (
     DEFAULT_EXCHANGE,
     BindingDefinition,
@@ -31,9 +30,10 @@ from redrive.topology.definitions import (
     ExchangeDefinition,
     QueueDefinition,
 )
+from redrive.topology.model import Queue, QueueType, Topology
 from redrive.topology.naming import RungNames, fill
-from redrive.topology.rules import LONGEST_NAME, problems_of_definitions, problems_of_queue, problems_of_redrive
 from redrive.topology.snapshot import Server
+from redrive.topology.validation import LONGEST_NAME, problems_of_definitions, problems_of_queue, problems_of_redrive
 
 # A message whose handling kills the worker comes back this often before the broker parks it (quorum queues). The same
 # on every version: 4.x has this default, 3.x has none.
@@ -49,7 +49,7 @@ def expand(topology: Topology, server: Server) -> Definitions:
         collected.add(exchange.definition, by=f"exchange {exchange.name}")
     for queue in topology.queues:
         collected.problems += problems_of_queue(queue, topology.type_of(queue), server)
-        for definition in Expanded(topology, queue, server).definitions():
+        for definition in QueueLayout(topology, queue, server).definitions():
             collected.add(definition, by=f"queue {queue.name}")
     if topology.delays or any(queue.retry and queue.retry.via is RetryRoute.DELAYED for queue in topology.queues):
         for definition in _ladder(topology, server):
@@ -58,7 +58,7 @@ def expand(topology: Topology, server: Server) -> Definitions:
         collected.add(definition, by="the topology")
     definitions = collected.definitions()
     problems = [*collected.problems, *problems_of_definitions(definitions)]
-    for part in (Expanded(topology, queue, server) for queue in topology.queues):
+    for part in (QueueLayout(topology, queue, server) for queue in topology.queues):
         problems += problems_of_redrive(part.queue, part.dead_letter_queues, part.waiting_queues, definitions)
     if problems:
         raise TopologyError([_cut(problem) for problem in dict.fromkeys(problems)])
@@ -126,7 +126,7 @@ def _keys(queue: Queue) -> list[str]:
     return [*(bind.routing_key for bind in queue.bind), queue.name]
 
 
-class Expanded:
+class QueueLayout:
     """One queue with its parts, as they are called and made on a server."""
 
     def __init__(self, topology: Topology, queue: Queue, server: Server) -> None:

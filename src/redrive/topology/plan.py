@@ -21,8 +21,8 @@ from redrive.topology.definitions import (
     ExchangeDefinition,
     QueueDefinition,
 )
-from redrive.topology.rules import KNOWN_ARGUMENTS
 from redrive.topology.snapshot import BrokerSnapshot
+from redrive.topology.validation import KNOWN_ARGUMENTS
 
 
 class Action(StrEnum):
@@ -44,7 +44,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     action: Action
     definition: Definition
     differences: tuple[Difference, ...] = ()
@@ -56,13 +56,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
 
-    def by(self, *actions: Action) -> tuple[Step, ...]:
+    def by(self, *actions: Action) -> tuple[PlanStep, ...]:
         return tuple(step for step in self.steps if step.action in actions)
 
     @property
-    def conflicts(self) -> tuple[Step, ...]:
+    def conflicts(self) -> tuple[PlanStep, ...]:
         return self.by(Action.CONFLICT)
 
     @property
@@ -78,7 +78,7 @@ def make_plan(wanted: Definitions, snapshot: BrokerSnapshot) -> Plan:
     return Plan(tuple(_steps(wanted, snapshot)))
 
 
-def _steps(wanted: Definitions, snapshot: BrokerSnapshot) -> Iterator[Step]:
+def _steps(wanted: Definitions, snapshot: BrokerSnapshot) -> Iterator[PlanStep]:
     have = snapshot.definitions
     exchanges = {exchange.name: exchange for exchange in have.exchanges}
     queues = {queue.name: queue for queue in have.queues}
@@ -89,19 +89,21 @@ def _steps(wanted: Definitions, snapshot: BrokerSnapshot) -> Iterator[Step]:
         yield _compared(queue, queues.get(queue.name))
     for binding in wanted.bindings:
         if binding.key in bindings:
-            yield Step(Action.UNCHANGED, binding)
+            yield PlanStep(Action.UNCHANGED, binding)
         else:
             ends = _has_both_ends(binding, exchanges, queues)
-            yield Step(Action.UNSEEN if ends and not snapshot.complete else Action.CREATE, binding)
+            yield PlanStep(Action.UNSEEN if ends and not snapshot.complete else Action.CREATE, binding)
     if snapshot.complete:
         yield from _extra(wanted, have)
 
 
-def _compared(want: ExchangeDefinition | QueueDefinition, have: ExchangeDefinition | QueueDefinition | None) -> Step:
+def _compared(
+    want: ExchangeDefinition | QueueDefinition, have: ExchangeDefinition | QueueDefinition | None
+) -> PlanStep:
     if have is None:
-        return Step(Action.CREATE, want)
+        return PlanStep(Action.CREATE, want)
     differences = tuple(differences_between(have, want))
-    return Step(Action.CONFLICT if differences else Action.UNCHANGED, want, differences)
+    return PlanStep(Action.CONFLICT if differences else Action.UNCHANGED, want, differences)
 
 
 def differences_between(
@@ -129,16 +131,16 @@ def _has_both_ends(
     return binding.destination in destinations and (binding.source in exchanges or binding.source.startswith("amq."))
 
 
-def _extra(wanted: Definitions, have: Definitions) -> Iterator[Step]:
+def _extra(wanted: Definitions, have: Definitions) -> Iterator[PlanStep]:
     """What is there beside what is wanted. A binding is of interest only at a queue or exchange of ours."""
     exchanges = {exchange.name for exchange in wanted.exchanges}
     queues = {queue.name for queue in wanted.queues}
     bindings = {binding.key for binding in wanted.bindings}
     for exchange in have.exchanges:
         if exchange.name not in exchanges and not exchange.name.startswith("amq."):
-            yield Step(Action.EXTRA, exchange)
-    yield from (Step(Action.EXTRA, queue) for queue in have.queues if queue.name not in queues)
-    yield from (Step(Action.EXTRA, binding) for binding in have.bindings if binding.key not in bindings)
+            yield PlanStep(Action.EXTRA, exchange)
+    yield from (PlanStep(Action.EXTRA, queue) for queue in have.queues if queue.name not in queues)
+    yield from (PlanStep(Action.EXTRA, binding) for binding in have.bindings if binding.key not in bindings)
 
 
 def _said(value: Any) -> str:

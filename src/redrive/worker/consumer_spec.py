@@ -15,7 +15,7 @@ from redrive.recovery.exception_filter import Errors, is_one_of
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import NO_RETRY, Retry, RetryRoute
 from redrive.recovery.verdict import CrashGuard, RecoveryPolicy
-from redrive.topology.declared import Queue
+from redrive.topology.model import Queue
 from redrive.worker.message import Message
 from redrive.worker.transactions import InboxPolicy
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, duration, milliseconds
 from redrive.topology import ladder
-from redrive.topology.declared import Exchange
+from redrive.topology.model import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
 from redrive.worker.clock import Clock
 from redrive.worker.codecs import Codecs

@@ -28,7 +28,7 @@ from redrive.recovery.admission import Mark, successor
 from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.verdict import Crashed, Disconnected, Ending, HandlerOutcome, RecoveryPolicy, decide
-from redrive.topology.expansion import Expanded
+from redrive.topology.expansion import QueueLayout
 from redrive.worker.clock import Clock
 from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.ports import Subscription, WorkerBroker
@@ -126,7 +126,7 @@ class Quarantine:
     def __init__(
         self,
         spec: ConsumerSpec,
-        names: Expanded,
+        names: QueueLayout,
         settlement: VerdictExecutor,
         broker: WorkerBroker,
         clock: Clock,

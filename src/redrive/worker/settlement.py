@@ -28,7 +28,7 @@ from redrive.recovery.verdict import (
     Verdict,
 )
 from redrive.topology import ladder
-from redrive.topology.expansion import Expanded
+from redrive.topology.expansion import QueueLayout
 from redrive.wire.properties import Properties
 from redrive.worker.clock import Clock
 from redrive.worker.consumer_spec import ConsumerSpec
@@ -60,7 +60,7 @@ class VerdictExecutor:
     def __init__(
         self,
         spec: ConsumerSpec,
-        names: Expanded,
+        names: QueueLayout,
         publisher: TransferPublisher,
         observer: Observer,
         clock: Clock,

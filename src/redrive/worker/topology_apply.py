@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from redrive.errors import TopologyConflict, TopologyMissing
 from redrive.topology.definitions import BindingDefinition, Definition, ExchangeDefinition, QueueDefinition
-from redrive.topology.plan import Action, Plan, Step
+from redrive.topology.plan import Action, Plan, PlanStep
 from redrive.worker.ports import Declarer
 
 
-async def provision(plan: Plan, broker: Declarer) -> tuple[Step, ...]:
+async def provision(plan: Plan, broker: Declarer) -> tuple[PlanStep, ...]:
     """Make what the plan wants made, in an order that works, and say what that was."""
     _refuse_conflicts(plan)
     steps = plan.by(Action.CREATE, Action.UNSEEN)

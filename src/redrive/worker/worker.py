@@ -17,8 +17,8 @@ from enum import Enum, auto
 from typing import Any
 
 from redrive.recovery.breaker import Breaker
-from redrive.topology.declared import Topology
-from redrive.topology.expansion import Expanded
+from redrive.topology.expansion import QueueLayout
+from redrive.topology.model import Topology
 from redrive.topology.snapshot import Server
 from redrive.worker.batch_consumer import Batching
 from redrive.worker.breakers import Breakers
@@ -93,7 +93,7 @@ class Worker:
             for_batches=spec.batch is not None,
             reads=spec.batch is None or spec.batch.prepare is None,
         )
-        names = Expanded(around.topology, spec.queue, around.server)
+        names = QueueLayout(around.topology, spec.queue, around.server)
         settlement = VerdictExecutor(
             spec,
             names,

@@ -10,27 +10,27 @@ from redrive.operations.operation import (
     CanarySchedule,
     Counts,
     Destination,
+    DestinationKind,
     Operation,
     OperationKind,
     OperationRequest,
     OperationState,
     Selection,
-    Way,
 )
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("own", Destination(Way.OWN)),
-        ("retry", Destination(Way.RETRY)),
-        ("original", Destination(Way.ORIGINAL)),
-        ("orders", Destination(Way.QUEUE, "orders")),
-        ("queue:own", Destination(Way.QUEUE, "own")),
-        ("exchange:events:order.new", Destination(Way.EXCHANGE, "events", "order.new")),
-        ("exchange:events:", Destination(Way.EXCHANGE, "events", "")),
-        ("exchange:events:a:b", Destination(Way.EXCHANGE, "events", "a:b")),
-        ("a/b %#ü", Destination(Way.QUEUE, "a/b %#ü")),
+        ("own", Destination(DestinationKind.OWN)),
+        ("retry", Destination(DestinationKind.RETRY)),
+        ("original", Destination(DestinationKind.ORIGINAL)),
+        ("orders", Destination(DestinationKind.QUEUE, "orders")),
+        ("queue:own", Destination(DestinationKind.QUEUE, "own")),
+        ("exchange:events:order.new", Destination(DestinationKind.EXCHANGE, "events", "order.new")),
+        ("exchange:events:", Destination(DestinationKind.EXCHANGE, "events", "")),
+        ("exchange:events:a:b", Destination(DestinationKind.EXCHANGE, "events", "a:b")),
+        ("a/b %#ü", Destination(DestinationKind.QUEUE, "a/b %#ü")),
     ],
 )
 def test_a_destination_is_read_and_written_in_the_same_words(text: str, wanted: Destination) -> None:
@@ -40,7 +40,7 @@ def test_a_destination_is_read_and_written_in_the_same_words(text: str, wanted: 
 
 @given(st.text(min_size=1))
 def test_every_queue_can_be_named(name: str) -> None:
-    to = Destination(Way.QUEUE, name)
+    to = Destination(DestinationKind.QUEUE, name)
     assert Destination.parse(str(to)) == to
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from redrive.deadletters.dead_letter import Summary, read_summary
 from redrive.operations.origins import NO_SOURCE, origin_of
-from redrive.topology.dead_ends import Feeders
+from redrive.topology.dlq_detection import Feeders
 from redrive.wire.properties import Properties
 
 UNKNOWN = Feeders()

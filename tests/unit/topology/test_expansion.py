@@ -3,7 +3,7 @@ import pytest
 from redrive.errors import TopologyError
 from redrive.recovery.retry import Exponential, Retry, RetryRoute
 from redrive.topology import Definitions, Exchange, Naming, Queue, QueueType, Server, Topology, expand
-from redrive.topology.expansion import Expanded
+from redrive.topology.expansion import QueueLayout
 from redrive.topology.ladder import ARRIVAL, LEVELS, arrival_key
 from redrive.topology.routing import dead_letter_targets, targets
 from topology_systems import SYSTEMS, VERSIONS, orders, routes, system
@@ -140,7 +140,7 @@ def test_a_delayed_message_finds_its_way_back_whatever_key_it_had() -> None:
     retry, naming = Retry(attempts=2, via="delayed"), Naming(delayed_key="")
     topology = Topology([events], [Queue("orders", own, retry=retry)], naming=naming)
     server = Server.of("3.10", delayed_exchanges=True)
-    made, names = expand(topology, server), Expanded(topology, topology.queues[0], server)
+    made, names = expand(topology, server), QueueLayout(topology, topology.queues[0], server)
 
     assert names.delayed_key("order.paid") == "order.paid"
     assert names.delayed_key("order.new") == "orders"  # a delayed exchange knows no patterns
@@ -159,7 +159,7 @@ def test_a_key_that_others_have_too_brings_no_delayed_message_back() -> None:
 
     for queue in queues:
         for key in ("order", "orders", "audit"):
-            back = Expanded(topology, queue, server).delayed_key(key)
+            back = QueueLayout(topology, queue, server).delayed_key(key)
             assert targets(made, "redrive.delayed", back) == {queue.name}
 
 

@@ -19,7 +19,7 @@ from redrive.recovery.handler_signals import Park
 from redrive.recovery.history import NO_HISTORY, HeaderNames
 from redrive.recovery.retry import RetryRoute
 from redrive.recovery.verdict import Ending, RecoveryPolicy, RequeueVerdict
-from redrive.topology.expansion import Expanded
+from redrive.topology.expansion import QueueLayout
 from redrive.topology.snapshot import Server
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.values import encode_short_string
@@ -131,7 +131,7 @@ def walk_of(broker: Broker, function: Any = busy, watcher: Observer | None = Non
     app.consumer("orders", **options)(function)
     (spec,) = app.consumers
     observer, clock = Observers([watcher] if watcher is not None else []), SystemClock()
-    names = Expanded(app.topology, spec.queue, Server((3, 10, 8)))
+    names = QueueLayout(app.topology, spec.queue, Server((3, 10, 8)))
     settlement = VerdictExecutor(spec, names, broker, observer, clock, app="shop", host="here", budget=lambda: BUDGET)
     handler = Handler(spec.function, codecs=Codecs(), given={}, threads=1)
     return DeliveryPipeline(spec, handler, settlement, observer, clock, policy=RecoveryPolicy(spec.retry), quorum=False)

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.operations.browse import GroupBy
-from redrive.operations.operation import CanarySchedule, Destination, OperationKind, OperationRequest, Selection, Way
+from redrive.operations.operation import (
+    CanarySchedule,
+    Destination,
+    DestinationKind,
+    OperationKind,
+    OperationRequest,
+    Selection,
+)
 from redrive.operations.peek_allowance import Risk
 from redrive.recovery.durations import duration
 
@@ -120,7 +127,7 @@ class MoveIn(SelectionIn):
     dry_run: bool = Field(False, description="Say what would be done, and do nothing.")
 
     def order(self, queue: str) -> OperationRequest:
-        return self._order(OperationKind.MOVE, queue, Destination(Way.QUEUE, self.to), rate=self.rate)
+        return self._order(OperationKind.MOVE, queue, Destination(DestinationKind.QUEUE, self.to), rate=self.rate)
 
 
 class DiscardIn(SelectionIn):

@@ -25,7 +25,7 @@ from redrive.errors import RedriveError
 from redrive.operations.browse import FailureGroup, Grouping
 from redrive.operations.operation import OperationState
 from redrive.topology.doctor import Finding, Severity
-from redrive.topology.peeking import PeekSafety
+from redrive.topology.peek_safety import PeekSafety
 
 router = APIRouter()
 

@@ -30,12 +30,12 @@ from redrive.operations.control import Changed, OperationControl
 from redrive.operations.operation import (
     CanarySchedule,
     Destination,
+    DestinationKind,
     Operation,
     OperationKind,
     OperationRequest,
     OperationState,
     Selection,
-    Way,
 )
 from redrive.operations.peek_allowance import Risk
 from redrive.operations.plan import RedrivePlan
@@ -210,7 +210,7 @@ def move(target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: 
         OperationKind.MOVE,
         queue,
         make_selection(**said),
-        Destination(Way.QUEUE, said["to"]),
+        Destination(DestinationKind.QUEUE, said["to"]),
         said["rate"],
         reason=said["reason"],
     )

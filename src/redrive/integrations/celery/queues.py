@@ -18,7 +18,7 @@ from redrive.recovery.history import HeaderNames, read_name
 from redrive.recovery.retry import NO_RETRY, Retry, RetryRoute, Rung
 from redrive.recovery.verdict import CrashGuard, RecoveryPolicy
 from redrive.topology import Definitions, Queue, QueueType, Server, Topology, expand
-from redrive.topology.expansion import Expanded
+from redrive.topology.expansion import QueueLayout
 from redrive.topology.routing import targets
 
 Parking = Literal["publish", "reject"]
@@ -29,7 +29,7 @@ _ATTRIBUTE = "redrive"  # of a Celery application that is equipped
 class CeleryQueue:
     """One queue with its parts."""
 
-    def __init__(self, names: Expanded, parking: Parking = "publish", crash_limit: int | None = None) -> None:
+    def __init__(self, names: QueueLayout, parking: Parking = "publish", crash_limit: int | None = None) -> None:
         """`crash_limit`: None for no crash guard."""
         self.names = names
         self.name = names.queue.name
@@ -87,7 +87,7 @@ class CelerySettings:
             _check(one)
         server = Server()  # of what depends on the version nothing is needed here
         places = {
-            one.name: CeleryQueue(Expanded(topology, one, server), parking, crash_limit) for one in topology.queues
+            one.name: CeleryQueue(QueueLayout(topology, one, server), parking, crash_limit) for one in topology.queues
         }
         default = _default(places, queue)
         return cls(topology, places, default, expand(topology, server))

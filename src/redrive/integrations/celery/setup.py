@@ -19,7 +19,7 @@ from redrive.integrations.celery.requests import remember_failure
 from redrive.integrations.celery.tasks import Task
 from redrive.topology import Bind, Definitions, Topology
 from redrive.topology.definitions import DEFAULT_EXCHANGE
-from redrive.topology.files import parse_toml, parse_yaml
+from redrive.topology.serialization import parse_toml, parse_yaml
 
 log = logging.getLogger("redrive.integrations.celery")
 

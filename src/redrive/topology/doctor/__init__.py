@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
 
-from redrive.topology.declared import Topology
 from redrive.topology.doctor.context import RuleContext
 from redrive.topology.doctor.rules import RULES, Finding, Rule, Severity
+from redrive.topology.model import Topology
 from redrive.topology.snapshot import BrokerSnapshot
 
 __all__ = ["RULES", "Finding", "Rule", "Severity", "examine"]

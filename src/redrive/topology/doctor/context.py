@@ -8,11 +8,11 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
-from redrive.topology.dead_ends import dead_letter_queues, declared, is_called_waiting
-from redrive.topology.declared import Queue, Topology
 from redrive.topology.definitions import DEFAULT_DELIVERY_LIMIT, Definitions, QueueDefinition, effective
+from redrive.topology.dlq_detection import dead_letter_queues, declared, is_called_waiting
 from redrive.topology.expansion import expand
-from redrive.topology.flows import Flows
+from redrive.topology.model import Queue, Topology
+from redrive.topology.reachability import Reachability
 from redrive.topology.snapshot import BrokerSnapshot
 
 DROPPING = ("drop-head", "reject-publish-dlx")  # overflows that dead-letter what does not fit
@@ -51,7 +51,7 @@ class RuleContext:
         self.queues = {queue.name: queue for queue in queues}
         self.exchanges = {exchange.name for exchange in seen.exchanges}
         self._declared = {queue.name: queue.arguments for queue in seen.queues}
-        self.flows = Flows(self.definitions)
+        self.flows = Reachability(self.definitions)
 
     def __repr__(self) -> str:
         return f"<RuleContext {self._snapshot!r}>"

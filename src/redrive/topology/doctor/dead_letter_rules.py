@@ -8,7 +8,7 @@ from redrive.text import pluralise
 from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
 from redrive.topology.doctor.context import Occurrence, RuleContext
 from redrive.topology.doctor.phrases import show, with_arguments, with_dlq
-from redrive.topology.flows import is_pattern
+from redrive.topology.reachability import is_pattern
 
 _AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 

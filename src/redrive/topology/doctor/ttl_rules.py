@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redrive.text import pluralise
-from redrive.topology.dead_ends import is_called_waiting
 from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
+from redrive.topology.dlq_detection import is_called_waiting
 from redrive.topology.doctor.context import Occurrence, RuleContext
 from redrive.topology.doctor.phrases import (
     UNKNOWN_QUEUE,
@@ -15,7 +15,7 @@ from redrive.topology.doctor.phrases import (
     with_dead_letters_to,
     with_dlq,
 )
-from redrive.topology.flows import is_pattern
+from redrive.topology.reachability import is_pattern
 
 
 def ttl_consumed(context: RuleContext) -> Iterator[Occurrence]:

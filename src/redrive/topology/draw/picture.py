@@ -34,7 +34,7 @@ from redrive.topology.definitions import (
 )
 from redrive.topology.draw.roles import DeadLetters, Role, roles_of
 from redrive.topology.draw.style import shortened
-from redrive.topology.flows import Flows
+from redrive.topology.reachability import Reachability
 
 _MOST_LINES = 4
 _LONGEST_ID = 48
@@ -143,7 +143,7 @@ class _Sketch:
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
         self._exchanges = {exchange.name: exchange for exchange in definitions.exchanges}
-        self._flows = Flows(definitions)
+        self._flows = Reachability(definitions)
         self._roles = roles_of(_without_ladder(definitions))
         self._queues = {queue.name: queue for queue in definitions.queues if queue.name not in _LADDER}
         self._from: dict[str, list[BindingDefinition]] = defaultdict(list)

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
-from redrive.topology.dead_ends import dead_letter_queues, sources
 from redrive.topology.definitions import Definitions, QueueDefinition
-from redrive.topology.flows import Flows, is_pattern
+from redrive.topology.dlq_detection import dead_letter_queues, sources
+from redrive.topology.reachability import Reachability, is_pattern
 
 # Words of a name that tell the kind of a queue and not whose it is.
 _KIND_WORD = re.compile(
@@ -61,7 +61,7 @@ class Roles:
 
 
 def roles_of(definitions: Definitions) -> Roles:
-    flows = Flows(definitions)
+    flows = Reachability(definitions)
     names = [queue.name for queue in definitions.queues]
     leaving = {queue.name: letters for queue in definitions.queues if (letters := _dead_letters(flows, queue))}
     dead = dead_letter_queues(definitions)
@@ -79,7 +79,7 @@ def roles_of(definitions: Definitions) -> Roles:
     return Roles({name: role(name) for name in names}, owners, leaving)
 
 
-def _dead_letters(flows: Flows, queue: QueueDefinition) -> DeadLetters | None:
+def _dead_letters(flows: Reachability, queue: QueueDefinition) -> DeadLetters | None:
     exchange, key = queue.dead_letter_exchange, queue.dead_letter_key
     if exchange is None:
         return None

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from redrive.topology import Queue, Server, Topology
-from redrive.topology.peeking import peeking
+from redrive.topology.peek_safety import peeking
 from unit.topology.doctor.surveys import TO_DLQ, classic, only, quorum, seen, subjects
 
 # peek-deletes -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ ANY = "#"
 _BY_KEY = ("direct", "topic")
 
 
-class Flows:
+class Reachability:
     def __init__(self, definitions: Definitions) -> None:
         self._exchanges = {exchange.name: exchange for exchange in definitions.exchanges}
         self._queues = {queue.name: queue for queue in definitions.queues}

@@ -20,10 +20,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from redrive.topology.declared import Topology
 from redrive.topology.definitions import DEFAULT_EXCHANGE, Definitions, QueueDefinition
-from redrive.topology.expansion import Expanded
-from redrive.topology.flows import Flows
+from redrive.topology.expansion import QueueLayout
+from redrive.topology.model import Topology
+from redrive.topology.reachability import Reachability
 from redrive.topology.snapshot import Server
 
 # orders.dlq, orders_dlq, DLQ, dlq.orders, orders-dead-letter, OrderDeadLetterQueue, orders_error (MassTransit),
@@ -39,7 +39,7 @@ _WAITING = re.compile(r"retr(?:y|ies)|delay|wait|backoff|later", re.IGNORECASE)
 
 def declared(topology: Topology, server: Server) -> dict[str, str]:
     """Return every dead-letter queue that an application declares, with the queue whose failures it receives."""
-    parts = (Expanded(topology, queue, server) for queue in topology.queues)
+    parts = (QueueLayout(topology, queue, server) for queue in topology.queues)
     return {name: part.queue.name for part in parts for name in part.dead_letter_queues}
 
 
@@ -48,7 +48,7 @@ def sources(definitions: Definitions) -> dict[str, list[str]]:
 
     A queue that no dead letter reaches by its key belongs to those that dead-letter to its exchange by another key.
     """
-    flows, exchanges = Flows(definitions), _exchanges_for_dead_letters(definitions)
+    flows, exchanges = Reachability(definitions), _exchanges_for_dead_letters(definitions)
     routed: dict[str, list[str]] = defaultdict(list)
     published: dict[str, list[str]] = defaultdict(list)
     for queue in definitions.queues:
@@ -86,7 +86,7 @@ def feeders(topology: Topology, server: Server, seen: Iterable[Definitions]) -> 
     into: dict[str, set[str]] = defaultdict(set)
     ends, waiting = set[str](), set[str]()
     for queue in topology.queues:
-        for name in Expanded(topology, queue, server).dead_letter_queues:
+        for name in QueueLayout(topology, queue, server).dead_letter_queues:
             into[name].add(queue.name)
             ends.add(name)
     for definitions in seen:
@@ -99,7 +99,7 @@ def feeders(topology: Topology, server: Server, seen: Iterable[Definitions]) -> 
 
 def dead_letter_queues(definitions: Definitions) -> frozenset[str]:
     """Return the names of the queues in which dead letters end."""
-    flows = Flows(definitions)
+    flows = Reachability(definitions)
     # What leaves a queue with a TTL has waited there; what it reaches may be anything, also a queue for work.
     ends = frozenset[str]().union(*(flows.of_dead_letters(queue) for queue in definitions.queues if queue.ttl is None))
     ends |= frozenset[str]().union(*_exchanges_for_dead_letters(definitions).values())

@@ -2,8 +2,8 @@ import pytest
 
 from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server, expand
-from redrive.topology.dead_ends import Feeders, dead_letter_queues, declared, feeders, is_named_after, sources
-from redrive.topology.declared import Queue, Topology
+from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared, feeders, is_named_after, sources
+from redrive.topology.model import Queue, Topology
 
 
 def dead(*queues: QueueDefinition, bindings: tuple[BindingDefinition, ...] = ()) -> set[str]:

@@ -8,8 +8,8 @@ from redrive.recovery.retry import Retry, RetryRoute
 from redrive.text import closest, did_you_mean
 from redrive.topology import ladder
 from redrive.topology.cycles import find_cycles
-from redrive.topology.declared import Queue, QueueType, Way
 from redrive.topology.definitions import TEXTS, WHOLE_NUMBERS, Definitions, QueueDefinition, misfits
+from redrive.topology.model import DestinationKind, Queue, QueueType
 from redrive.topology.routing import dead_letter_targets, targets
 from redrive.topology.snapshot import Server
 from redrive.wire.values import shown
@@ -121,14 +121,14 @@ def problems_of_redrive(
     to, who = queue.destination, f"queue {queue.name}: redrive_to {shown(queue.redrive_to)}"
     if not dead_letter_queues:
         yield f"queue {queue.name}: redrive_to: it has no dead-letter queue: leave redrive_to out"
-    elif to.way is Way.RETRY and not retry_queues:
+    elif to.way is DestinationKind.RETRY and not retry_queues:
         yield f"{who}: it has no retry queue: add one (retry=Retry(...)), or write redrive_to='own'"
-    elif to.way is Way.QUEUE and definitions.queue(to.name) is None:
+    elif to.way is DestinationKind.QUEUE and definitions.queue(to.name) is None:
         known = {one.name for one in definitions.queues}
         yield f"{who}: there is no queue {to.name!r}" + _did_you_mean(to.name, known)
-    elif to.way is Way.EXCHANGE and not to.name.startswith("amq."):
+    elif to.way is DestinationKind.EXCHANGE and not to.name.startswith("amq."):
         yield from _unreached(to.name, to.key, who, definitions)
-    reached = {to.name} if to.way is Way.QUEUE else targets(definitions, to.name, to.key)
+    reached = {to.name} if to.way is DestinationKind.QUEUE else targets(definitions, to.name, to.key)
     if reached & set(dead_letter_queues):
         yield f"{who}: that is its own dead-letter queue: name another destination"
 

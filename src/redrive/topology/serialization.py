@@ -30,8 +30,8 @@ from typing import Any, TypeAlias, TypeVar
 from redrive.errors import ConfigurationError, TopologyError
 from redrive.recovery.retry import Exponential, Retry
 from redrive.text import did_you_mean
-from redrive.topology.declared import Bind, Exchange, Queue, Topology
 from redrive.topology.definitions import BindingDefinition
+from redrive.topology.model import Bind, Exchange, Queue, Topology
 from redrive.topology.naming import Naming
 from redrive.wire.values import shown
 

@@ -56,7 +56,7 @@ class Exchange:
         )
 
 
-class Way(StrEnum):
+class DestinationKind(StrEnum):
     """Where re-driven messages go."""
 
     OWN = "own"  # the queue each failed in, and nowhere else
@@ -68,32 +68,32 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    way: Way = Way.OWN
+    way: DestinationKind = DestinationKind.OWN
     name: str = ""
     key: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Destination:
         """`own`, `retry`, `original`, `exchange:NAME:KEY`, or the name of a queue (`queue:own` for one called own)."""
-        if text in (Way.OWN, Way.RETRY, Way.ORIGINAL):
-            return cls(Way(text))
+        if text in (DestinationKind.OWN, DestinationKind.RETRY, DestinationKind.ORIGINAL):
+            return cls(DestinationKind(text))
         if text.startswith("exchange:"):
             name, colon, key = text.removeprefix("exchange:").partition(":")
             if not name or not colon:
                 raise ConfigurationError(f"destination {text!r}: want exchange:NAME:KEY", option="to")
-            return cls(Way.EXCHANGE, name, key)
+            return cls(DestinationKind.EXCHANGE, name, key)
         name = text.removeprefix("queue:")
         if not name:
             raise ConfigurationError(
                 "destination: want the name of a queue, own, retry, original, or exchange:NAME:KEY"
             )
-        return cls(Way.QUEUE, name)
+        return cls(DestinationKind.QUEUE, name)
 
     def __str__(self) -> str:
         match self.way:
-            case Way.QUEUE:
+            case DestinationKind.QUEUE:
                 return self.name if Destination.parse(self.name) == self else f"queue:{self.name}"
-            case Way.EXCHANGE:
+            case DestinationKind.EXCHANGE:
                 return f"exchange:{self.name}:{self.key}"
             case _:
                 return self.way

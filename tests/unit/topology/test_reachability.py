@@ -3,14 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
-from redrive.topology.flows import Flows, overlap
+from redrive.topology.reachability import Reachability, overlap
 from redrive.topology.routing import matches_topic, targets
 
 EVENTS = ExchangeDefinition("events", "topic")
 
 
-def flows(*definitions: ExchangeDefinition | QueueDefinition | BindingDefinition) -> Flows:
-    return Flows(
+def flows(*definitions: ExchangeDefinition | QueueDefinition | BindingDefinition) -> Reachability:
+    return Reachability(
         Definitions.of(
             (one for one in definitions if isinstance(one, ExchangeDefinition)),
             (one for one in definitions if isinstance(one, QueueDefinition)),
@@ -61,7 +61,7 @@ def test_of_one_key_both_ways_of_following_say_the_same(bound: list[str], key: s
     bindings = [BindingDefinition("events", queue.name, pattern) for queue, pattern in zip(queues, bound, strict=True)]
     definitions = Definitions.of([EVENTS], queues, bindings)
 
-    assert Flows(definitions).reach("events", key) == targets(definitions, "events", key)
+    assert Reachability(definitions).reach("events", key) == targets(definitions, "events", key)
 
 
 def test_a_queue_without_bindings_is_reached_by_its_name() -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from redrive.errors import ConfigurationError, TopologyError
 from redrive.recovery.retry import Exponential, Retry, RetryRoute
 from redrive.topology import Bind, BindingDefinition, Exchange, Naming, Queue, QueueType, Topology
-from redrive.topology.files import parse_toml, parse_yaml, to_toml
+from redrive.topology.serialization import parse_toml, parse_yaml, to_toml
 from topology_systems import SYSTEMS, system
 
 text = st.text(max_size=12)

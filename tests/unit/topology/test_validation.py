@@ -5,7 +5,7 @@ import pytest
 from redrive.errors import ConfigurationError, TopologyError
 from redrive.recovery.retry import Exponential, Retry, RetryRoute
 from redrive.topology import Definitions, Exchange, Queue, QueueDefinition, QueueType, Server, Topology, expand
-from redrive.topology.rules import expiring_cycles, problems_of_definitions, problems_of_queue
+from redrive.topology.validation import expiring_cycles, problems_of_definitions, problems_of_queue
 
 V3, V43 = Server.of("3.10"), Server.of("4.3")
 QUORUM, CLASSIC, STREAM = QueueType.QUORUM, QueueType.CLASSIC, QueueType.STREAM

@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
-from redrive.topology.declared import Bind, Exchange, Queue, Topology, queue_type
 from redrive.topology.definitions import Arguments, Definitions, QueueDefinition
 from redrive.topology.expansion import expand
+from redrive.topology.model import Bind, Exchange, Queue, Topology, queue_type
 from redrive.topology.naming import Naming
 from redrive.topology.routing import dead_letter_targets
 from redrive.topology.snapshot import Server

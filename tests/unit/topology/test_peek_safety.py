@@ -1,7 +1,7 @@
 import pytest
 
 from redrive.topology import QueueDefinition, Server
-from redrive.topology.peeking import Peeking, PeekSafety, peeking
+from redrive.topology.peek_safety import PeekCost, PeekSafety, peeking
 from redrive.topology.snapshot import QueueState
 
 V3, V40, V43 = Server((3, 10, 8)), Server((4, 0, 5)), Server((4, 3, 6))
@@ -9,7 +9,7 @@ V3, V40, V43 = Server((3, 10, 8)), Server((4, 0, 5)), Server((4, 3, 6))
 
 def look(
     server: Server, type: str = "quorum", *, limit: int | None = None, policy: int | None = None, sees: bool = True
-) -> Peeking:
+) -> PeekCost:
     arguments = {"x-queue-type": type} | ({"x-delivery-limit": limit} if limit is not None else {})
     state = QueueState(effective_policy={"delivery-limit": policy} if policy is not None else {})
     return peeking(QueueDefinition("q.dlq", arguments=arguments), state, server, sees_policies=sees)
@@ -18,7 +18,7 @@ def look(
 @pytest.mark.parametrize("server", [V3, V40, V43])
 @pytest.mark.parametrize("sees", [False, True])
 def test_a_classic_queue_does_not_mind(server: Server, sees: bool) -> None:
-    assert look(server, "classic", sees=sees) == Peeking(PeekSafety.SAFE)
+    assert look(server, "classic", sees=sees) == PeekCost(PeekSafety.SAFE)
 
 
 @pytest.mark.parametrize("server", [V3, V40, V43])

@@ -33,7 +33,7 @@ class PeekSafety(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Peeking:
+class PeekCost:
     safety: PeekSafety
     limit: int | None = None  # how often a message may come back
     why: str = ""
@@ -49,27 +49,27 @@ class Peeking:
         return self.safety in (PeekSafety.COUNTS, PeekSafety.UNKNOWN)
 
 
-def peeking(queue: QueueDefinition, state: QueueState, server: Server, *, sees_policies: bool) -> Peeking:
+def peeking(queue: QueueDefinition, state: QueueState, server: Server, *, sees_policies: bool) -> PeekCost:
     if queue.type == "stream":
         why = "a stream: its messages cannot be taken out and given back"
-        return Peeking(PeekSafety.IMPOSSIBLE, None, why, "read it with a client for streams")
+        return PeekCost(PeekSafety.IMPOSSIBLE, None, why, "read it with a client for streams")
     if queue.type != "quorum":
-        return Peeking(PeekSafety.SAFE)
+        return PeekCost(PeekSafety.SAFE)
     limit = _limit(queue, state, server)
     if server.version < (4,) and limit is not None and limit < 0:
         why = f"x-delivery-limit is {limit}, with which {server} deletes a message at its first return"
-        return Peeking(PeekSafety.DELETES, 0, why, _FIX)
+        return PeekCost(PeekSafety.DELETES, 0, why, _FIX)
     if limit is not None and limit < 0:
-        return Peeking(PeekSafety.SAFE)
+        return PeekCost(PeekSafety.SAFE)
     if limit is None and not sees_policies:
         why = "a quorum queue without a delivery limit of its own; whether a policy sets one, plain AMQP does not tell"
-        return Peeking(PeekSafety.UNKNOWN, None, why, "name the management API: --management, or REDRIVE_MANAGEMENT")
+        return PeekCost(PeekSafety.UNKNOWN, None, why, "name the management API: --management, or REDRIVE_MANAGEMENT")
     if limit is None:
-        return Peeking(PeekSafety.SAFE)
+        return PeekCost(PeekSafety.SAFE)
     if server.version >= _COUNTING_ENDS:
-        return Peeking(PeekSafety.SAFE, limit, "a look costs nothing; a connection that is lost meanwhile counts once")
+        return PeekCost(PeekSafety.SAFE, limit, "a look costs nothing; a connection that is lost meanwhile counts once")
     why = f"a quorum queue on {server}, where each look counts: look {limit + 1} deletes what it shows"
-    return Peeking(PeekSafety.COUNTS, limit, why, _FIX)
+    return PeekCost(PeekSafety.COUNTS, limit, why, _FIX)
 
 
 _FIX = "have the limit lifted: `redrive doctor` says how, and `redrive topology migrate` does it without loss"

@@ -3,8 +3,8 @@ import pytest
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, Naming, QueueDefinition, Server, expand
-from redrive.topology.equipping import as_topology, equip, lacking
-from redrive.topology.files import parse_toml, to_toml
+from redrive.topology.add_retry import as_topology, equip, lacking
+from redrive.topology.serialization import parse_toml, to_toml
 from topology_systems import SYSTEMS, VERSIONS, system
 
 V43 = Server.of("4.3")
