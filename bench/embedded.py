@@ -25,7 +25,7 @@ from redrive.broker.server import BrokerServer
 from redrive.broker.storage.sqlite import SQLiteJournal
 from redrive.client import Connection, Delivery, Publish
 from redrive.testing import RabbitMQ
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 
 MESSAGES = 40_000
 ROUNDS = 5

@@ -34,7 +34,7 @@ from rich.table import Table
 from redrive import App, Retry
 from redrive.client import Connection, Delivery, Properties, Publish
 from redrive.testing import RabbitMQ
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 
 MESSAGES = 10_000
 ROUNDS = 5

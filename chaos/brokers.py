@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from redrive.testing import RabbitMQ
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 from tests.support.cluster import Cluster
 
 _WATERMARK = "1GB"

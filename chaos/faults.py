@@ -107,7 +107,7 @@ class Cut(Fault):
 
 
 @fault
-class Refused(Fault):
+class Unauthenticated(Fault):
     name, title, network = "refuse", "network: connections reset, and refused for a while", True
 
     async def strike(self, scene: Scene, chance: Random) -> None:

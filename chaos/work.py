@@ -44,7 +44,7 @@ def number_of(body: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
-class Hopeless(ValueError):
+class DestinationUnavailable(ValueError):
     """An order that can never be handled."""
 
 
@@ -113,7 +113,7 @@ class Handling:
         fate = fate_of(number)
         if fate is Fate.HOPELESS or (fate is Fate.FAILS_ONCE and attempt == 1):
             self._lines.write(number, attempt, "failed")
-            raise Hopeless(order) if fate is Fate.HOPELESS else Busy(order)
+            raise DestinationUnavailable(order) if fate is Fate.HOPELESS else Busy(order)
         return number
 
     def handle(self, order: str, attempt: int) -> None:

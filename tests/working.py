@@ -9,7 +9,7 @@ from redrive import App
 from redrive.client import Connection
 from redrive.connected_app import ConnectedApp
 from redrive.protocol.messages import Delivery
-from redrive.testing.watching import Watcher
+from redrive.testing.recorder import Watcher
 
 
 @asynccontextmanager

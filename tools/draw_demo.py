@@ -30,9 +30,9 @@ Ctrl-C settles the account and ends."""
 
 
 async def draw(screen: Console) -> None:
-    from redrive.demo.show import Show  # the application looks at the environment when it is made
+    from redrive.demo.scenario import Scenario  # the application looks at the environment when it is made
 
-    show = Show(Random(7), Console(file=StringIO()))
+    show = Scenario(Random(7), Console(file=StringIO()))
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(SECONDS, stop.set)
     async with show.open():

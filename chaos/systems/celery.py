@@ -8,7 +8,7 @@ from celery import Celery, Task
 from kombu import Exchange, Queue
 
 from chaos.systems.producing import publish_all_in_threads
-from chaos.work import ATTEMPTS, HEARTBEAT, QUEUE, WAIT, Busy, Handling, Hopeless, Job, name_of
+from chaos.work import ATTEMPTS, HEARTBEAT, QUEUE, WAIT, Busy, DestinationUnavailable, Handling, Job, name_of
 
 DLQ = f"{QUEUE}.dlq"
 
@@ -32,7 +32,13 @@ app.conf.update(
 handling = Handling(job)
 
 
-@app.task(name="handle", bind=True, autoretry_for=(Busy, Hopeless), max_retries=ATTEMPTS - 1, retry_backoff=False)
+@app.task(
+    name="handle",
+    bind=True,
+    autoretry_for=(Busy, DestinationUnavailable),
+    max_retries=ATTEMPTS - 1,
+    retry_backoff=False,
+)
 def handle(task: Task, order: str) -> None:
     task.default_retry_delay = WAIT
     handling.handle(order, task.request.retries + 1)

@@ -11,7 +11,7 @@ from faststream.rabbit import Channel, RabbitBroker, RabbitQueue
 from faststream.rabbit.annotations import RabbitMessage
 
 from chaos.systems.producing import publish_all
-from chaos.work import HEARTBEAT, QUEUE, Busy, Handling, Hopeless, Job, name_of
+from chaos.work import HEARTBEAT, QUEUE, Busy, DestinationUnavailable, Handling, Job, name_of
 
 DLQ = f"{QUEUE}.dlq"
 
@@ -37,7 +37,7 @@ async def handle(order: str, message: RabbitMessage) -> None:
             handling.handle(order, attempt)
         else:
             await asyncio.to_thread(handling.handle, order, attempt)
-    except Hopeless:
+    except DestinationUnavailable:
         raise RejectMessage from None
     except Busy:
         await asyncio.sleep(0.1)

@@ -22,7 +22,7 @@ from redrive.admin.access.secrets import new_secret
 from redrive.admin.access.sessions import Sessions
 from redrive.database.engine import Database
 from redrive.database.schema import Schema
-from redrive.errors import ConfigurationError, KeyNotFound, Refused
+from redrive.errors import ConfigurationError, KeyNotFound, Unauthenticated
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.audit_log import AuditLog
 
@@ -59,8 +59,8 @@ def rows(database: Database, table: str) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM {table}")).mappings()]
 
 
-def refusal(keys: Keys, text: str) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refusal(keys: Keys, text: str) -> Unauthenticated:
+    with pytest.raises(Unauthenticated) as caught:
         keys.verify(text)
     return caught.value
 

@@ -21,7 +21,7 @@ from redrive.errors import (
 from redrive.wire.methods.basic import BasicAck, BasicConsume, BasicQos
 from redrive.wire.methods.queue import QueueDeclare
 
-Refused = Callable[[Connection], Awaitable[object]]
+Unauthenticated = Callable[[Connection], Awaitable[object]]
 
 REFUSALS = [
     pytest.param(lambda c: c.queue_info("missing"), NotFound, 404, (50, 10), id="look up a queue"),
@@ -55,7 +55,7 @@ REFUSALS = [
 async def test_a_refusal_carries_its_code_and_the_method_and_disturbs_nobody_else(
     connection: Connection,
     other: Connection,
-    refused: Refused,
+    refused: Unauthenticated,
     error: type[BrokerError],
     code: int | None,
     method: tuple[int, int],

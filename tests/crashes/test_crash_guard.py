@@ -25,7 +25,7 @@ from redrive.client import Connection, Properties
 from redrive.client.topology import QueueInfo
 from redrive.recovery.history import HeaderNames
 from redrive.testing import Endpoint, RabbitMQ
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 from servers import rabbitmq_root
 
 NEIGHBOURS = 50

@@ -26,7 +26,7 @@ from redrive.operations.operation import ItemOutcome, Operation, OperationReques
 from redrive.operations.pipeline import UNDER_WAY, WINDOW
 from redrive.operations.repository import OperationRepository
 from redrive.testing import RabbitMQ
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 from redrive.worker.clock import SystemClock
 
 Node = RabbitMQ | EmbeddedBroker

@@ -14,7 +14,7 @@ import pytest
 from redrive import App, Retry
 from redrive.client import Connection, Properties, Publish
 from redrive.testing import RabbitMQ
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 
 pytestmark = pytest.mark.slow
 

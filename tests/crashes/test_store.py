@@ -36,7 +36,7 @@ from redrive.database.engine import Database
 from redrive.database.schema import Schema
 from redrive.outbox.outbox import Outbox
 from redrive.outbox.repository import OutboxRepository
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 
 MOST_LIVES = 3
 

@@ -34,7 +34,7 @@ from crashes.programs.dying_worker import CRASH_LIMIT, NATIVE, SCENARIOS, SCENAR
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import RetryRoute
 from redrive.testing import Endpoint
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 
 MOST_LIVES = 20
 

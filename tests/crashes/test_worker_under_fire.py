@@ -30,7 +30,7 @@ from redrive import App
 from redrive.client import Connection, Properties, Publish
 from redrive.recovery.history import HeaderNames
 from redrive.testing import RabbitMQ
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 from redrive.testing.processes import ServerProcess
 
 TESTS = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from redrive.admin.access.keys import Keys
 from redrive.admin.access.roles import Role
 from redrive.database.engine import Database
 from redrive.database.schema import Schema
-from redrive.errors import Refused
+from redrive.errors import Unauthenticated
 from redrive.worker.clock import SystemClock
 
 KEY = re.compile(r"rdk_([0-9A-Za-z]{12})_[0-9A-Za-z]{43}\n")
@@ -74,7 +74,7 @@ def test_a_key_is_made_shown_once_listed_and_revoked(shell: Shell) -> None:
     out, told = shell.keys("revoke", "ci")
     assert out == ""
     assert f"key {found[1]} (ci) is revoked, and its sessions are over" in told
-    with pytest.raises(Refused):
+    with pytest.raises(Unauthenticated):
         shell.kept().verify(text.strip())
     assert "revoked" in shell.keys("ls")[0]
 

@@ -26,7 +26,7 @@ from celery.result import AsyncResult
 from redrive.client import Connection, Delivery, Properties
 from redrive.integrations.celery import equip
 from redrive.testing import Endpoint, RabbitMQ
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 from redrive.testing.processes import ServerProcess, tail
 from working import take
 

@@ -25,7 +25,7 @@ from redrive.database.schema import Schema
 from redrive.inspection import connect
 from redrive.operations.repository import OperationRepository
 from redrive.testing import Endpoint
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 from redrive.wire.raw_properties import with_property
 
 T = TypeVar("T")

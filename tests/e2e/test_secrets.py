@@ -18,7 +18,7 @@ from dead_lettering import DLQ, dead_letter
 from e2e.test_dlq_command import Shell
 from redrive.database.engine import Database
 from redrive.operations.audit_log import AuditLog
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 
 CARD = "4111111111111111"
 SECRETS = ("s3cret-body", "s3cret-header", "s3cret-bearer", "s3cret-error", "s3cret-stack", CARD)

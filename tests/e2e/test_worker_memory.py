@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from redrive.client import Connection, Publish
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 from redrive.testing.processes import ServerProcess
 
 PROGRAM = """

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psutil
 
-from redrive.testing import embedded
+from redrive.testing import broker_process
 
 
-class EmbeddedBroker(embedded.EmbeddedBroker):
+class EmbeddedBroker(broker_process.EmbeddedBroker):
     @property
     def memory(self) -> int:
         """Resident bytes."""

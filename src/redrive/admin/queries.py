@@ -27,7 +27,7 @@ from redrive.admin.cached_target import CachedTarget
 from redrive.admin.target import BrokerTarget, ConnectedTarget
 from redrive.deadletters.dead_letter import Summary, read_dead_letter
 from redrive.deadletters.edits import Content, EditPreview, diff
-from redrive.deadletters.hiding import hide_summary
+from redrive.deadletters.hidden_secrets import hide_summary
 from redrive.deadletters.redaction import REDACTION, redact_text
 from redrive.deadletters.search import Query, parse
 from redrive.errors import (

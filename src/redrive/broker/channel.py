@@ -15,9 +15,9 @@ from redrive.broker import direct_reply_to
 from redrive.broker.consumer import ChannelConsumer
 from redrive.broker.errors import AmqpError, not_implemented, precondition
 from redrive.broker.methods import HANDLERS
-from redrive.broker.methods.tx import Transaction
+from redrive.broker.methods.tx import ChannelTransaction
 from redrive.broker.queue import Queue
-from redrive.broker.settlement import Settlement, Unacked, give_back, return_order
+from redrive.broker.settlement import SettlementKind, Unacked, give_back, return_order
 from redrive.errors import ReplyCode
 from redrive.protocol.messages import Publication
 from redrive.wire import methods as m
@@ -44,7 +44,7 @@ class Channel:
         self.next_tag = count(1).__next__
         self.last_queue = ""  # declared on this channel
         self.confirming = False
-        self.transaction: Transaction | None = None
+        self.transaction: ChannelTransaction | None = None
         self.admitted: dict[object, bool] | None = None  # by queue, while a transaction is committed
         self._detached: list[ChannelConsumer] = []  # they were cancelled, and have not settled everything
         self._published = 0
@@ -164,7 +164,7 @@ class Channel:
         taken = {tag: unacked for tag, unacked in self.unacked.items() if unacked[0] in queues}
         self.unacked = {tag: unacked for tag, unacked in self.unacked.items() if tag not in taken}
         in_order = sorted(taken, key=lambda tag: return_order(tag, taken[tag][2], by_name=by_name))
-        give_back([taken[tag] for tag in in_order], Settlement.REQUEUED, by_client=False)
+        give_back([taken[tag] for tag in in_order], SettlementKind.REQUEUED, by_client=False)
         for queue in {consumer.queue: None for consumer in leaving}:
             if not queue.deleted:
                 queue.dispatch()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Unacked: TypeAlias = "tuple[Queue, Entry, ChannelConsumer | None]"  # no consumer: read by basic.get
 
 
-class Settlement(Enum):
+class SettlementKind(Enum):
     """The value says whether it is requeued, and whether it counts as a failure where deliveries are counted."""
 
     ACKED = ()
@@ -28,7 +28,7 @@ class Settlement(Enum):
     REQUEUED_UNCOUNTED = (True, False)
 
     @classmethod
-    def of(cls, requeue: bool, counts: bool) -> Settlement:
+    def of(cls, requeue: bool, counts: bool) -> SettlementKind:
         return cls((requeue, counts))
 
 
@@ -50,8 +50,8 @@ def take(channel: Channel, tag: int, multiple: bool) -> dict[int, Unacked]:
     return {open_tag: unacked.pop(open_tag) for open_tag in tags}
 
 
-def settle(channel: Channel, settlement: Settlement, taken: dict[int, Unacked]) -> None:
-    if settlement is Settlement.ACKED:
+def settle(channel: Channel, settlement: SettlementKind, taken: dict[int, Unacked]) -> None:
+    if settlement is SettlementKind.ACKED:
         _acknowledge(channel, taken.values())
     else:
         for together in _groups_returned_together(taken):
@@ -71,7 +71,7 @@ def _acknowledge(channel: Channel, taken: Iterable[Unacked]) -> None:
     dispatch(channel, queues)
 
 
-def give_back(taken: Iterable[Unacked], settlement: Settlement, *, by_client: bool = True) -> None:
+def give_back(taken: Iterable[Unacked], settlement: SettlementKind, *, by_client: bool = True) -> None:
     """Reject or requeue deliveries. `by_client` is False when the channel ended."""
     requeue, counts = settlement.value
     returned: dict[Queue, list[Entry]] = {}

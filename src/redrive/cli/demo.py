@@ -77,9 +77,9 @@ def _log_to(file: Path) -> None:
 
 
 async def _once(chance: Random, screen: Console) -> int:
-    from redrive.demo.show import Show  # the application looks at the environment when it is made
+    from redrive.demo.scenario import Scenario  # the application looks at the environment when it is made
 
-    show = Show(chance, screen)
+    show = Scenario(chance, screen)
     async with show.open():
         screen.print("[bold]Redrive[/bold], on an embedded broker")
         await show.once()
@@ -87,12 +87,12 @@ async def _once(chance: Random, screen: Console) -> int:
 
 
 async def _until_stopped(chance: Random, screen: Console, rate: float, port: int, named: list[str]) -> int:
-    from redrive.demo.show import Show
+    from redrive.demo.scenario import Scenario
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the last: its window was closed
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    show = Show(chance, screen)
+    show = Scenario(chance, screen)
     async with show.open():
         website = _website(port)
         opened: AbstractContextManager[None] = website.open() if website is not None else nullcontext()

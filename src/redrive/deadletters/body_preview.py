@@ -53,7 +53,7 @@ _TEXTS = ("application/xml", "application/x-www-form-urlencoded", "application/y
 _MSGPACKS = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 
 
-class Kind(StrEnum):
+class BodyKind(StrEnum):
     EMPTY = "empty"
     JSON = "json"
     MSGPACK = "msgpack"
@@ -64,7 +64,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShownBody:
-    kind: Kind
+    kind: BodyKind
     text: str
     truncated: bool = False
     note: str = ""  # what the reader should know: that it is cut, or not what it is called
@@ -80,7 +80,7 @@ def show(
 ) -> ShownBody:
     """About `limit` characters of a body. With None for `redaction`, secrets are shown, too."""
     if not body:
-        return ShownBody(Kind.EMPTY, "", note="the body is empty")
+        return ShownBody(BodyKind.EMPTY, "", note="the body is empty")
     media = _media(content_type)
     window = _Window(max(1, limit), redaction)
     plain = decompress(body, content_encoding, MOST_PARSED + 1)
@@ -164,7 +164,7 @@ def _json(body: bytes, media: _Media, window: _Window) -> ShownBody:
     if len(body) > MOST_PARSED:
         return _with_note(_text(body, media, window), "too large to be read as JSON, so it is shown as it is")
     try:
-        return _printed(Kind.JSON, _read_json(body), window)
+        return _printed(BodyKind.JSON, _read_json(body), window)
     except _UNREADABLE as error:
         shown = _text(body, media, window) if media.is_json or _looks_like_text(body) else _dump(body, window)
         return _with_note(shown, f"called {media.name}, and it is not: {error}") if media.is_json else shown
@@ -174,7 +174,7 @@ def _msgpack(body: bytes, media: _Media, window: _Window) -> ShownBody:
     if len(body) > MOST_PARSED:
         return _with_note(_dump(body, window), "too large to be read as msgpack, so its bytes are shown")
     try:
-        return _printed(Kind.MSGPACK, _read_msgpack(body), window)
+        return _printed(BodyKind.MSGPACK, _read_msgpack(body), window)
     except _UNREADABLE as error:
         shown = _text(body, media, window) if _looks_like_text(body) else _dump(body, window)
         return _with_note(shown, f"called {media.name}, and it is not: {error}")
@@ -184,7 +184,7 @@ def _with_note(shown: ShownBody, note: str) -> ShownBody:
     return replace(shown, note="; ".join(filter(None, (note, shown.note))))
 
 
-def _printed(kind: Kind, value: object, window: _Window) -> ShownBody:
+def _printed(kind: BodyKind, value: object, window: _Window) -> ShownBody:
     if window.redaction is not None:
         value = redact(value, window.redaction)
     parts, size = [], 0
@@ -269,10 +269,10 @@ def _celery(body: bytes, media: _Media, headers: Mapping[str, object], window: _
     call |= {name: headers[name] for name in ("eta", "expires") if headers.get(name) is not None}
     arguments = _arguments(body, media)
     if arguments is not None:
-        return _printed(Kind.CELERY, call | arguments, window)
+        return _printed(BodyKind.CELERY, call | arguments, window)
     described = {"args": read_text(headers.get("argsrepr")), "kwargs": read_text(headers.get("kwargsrepr"))}
     return _with_note(
-        _printed(Kind.CELERY, call | described, window), "its arguments are shown as Celery described them"
+        _printed(BodyKind.CELERY, call | described, window), "its arguments are shown as Celery described them"
     )
 
 
@@ -310,7 +310,7 @@ def _text(body: bytes, media: _Media, window: _Window) -> ShownBody:
     text = text.replace("\r\n", "\n")
     truncated = len(text) > window.limit or len(body) > window.limit + _MARGIN
     cut = f"only the beginning of {len(body)} bytes is shown" if truncated else ""
-    return ShownBody(Kind.TEXT, text[: window.limit], truncated, "; ".join(filter(None, (note, cut))))
+    return ShownBody(BodyKind.TEXT, text[: window.limit], truncated, "; ".join(filter(None, (note, cut))))
 
 
 def _decoded(body: bytes, most: int, charset: str) -> str | None:
@@ -332,7 +332,9 @@ def _dump(body: bytes, window: _Window) -> ShownBody:
         head = mask(head, window.redaction)
     text = "\n".join(_dump_line(head[at : at + 16], at) for at in range(0, min(most, len(head)), 16))
     truncated = len(body) > most
-    return ShownBody(Kind.BINARY, text, truncated, f"only the first {most} of {len(body)} bytes are shown" * truncated)
+    return ShownBody(
+        BodyKind.BINARY, text, truncated, f"only the first {most} of {len(body)} bytes are shown" * truncated
+    )
 
 
 def _dump_line(data: bytes, at: int) -> str:

@@ -81,7 +81,7 @@ _DIGEST = 16  # hex digits
 _RECOGNISED = 12  # characters of a message_id that are enough to know it again
 
 
-class Redrive(NamedTuple):
+class RedriveRecord(NamedTuple):
     """How a message was sent back to work."""
 
     at: datetime | None
@@ -91,7 +91,7 @@ class Redrive(NamedTuple):
     reason: str
 
 
-class Death(NamedTuple):
+class DeathRecord(NamedTuple):
     """All deaths of a message in one queue for one reason."""
 
     queue: str
@@ -102,7 +102,7 @@ class Death(NamedTuple):
     routing_key: str | None
     parked: bool = False  # by Redrive, before it was re-driven; all others are the broker's
     error: str = ""
-    redrive: Redrive | None = None  # what was done about it
+    redrive: RedriveRecord | None = None  # what was done about it
 
 
 class Summary(Struct, frozen=True):
@@ -129,7 +129,7 @@ class Summary(Struct, frozen=True):
     parked: bool = False  # by Redrive; all others were put there by a broker, or by another program
     unreadable: bool = False
     named: str | None = None  # by x-redrive-queue
-    deaths: tuple[Death, ...] = ()  # by the broker, since it was last re-driven; newest first
+    deaths: tuple[DeathRecord, ...] = ()  # by the broker, since it was last re-driven; newest first
 
     def with_source(self, queue: str | None) -> Self:
         """Return the message as one that failed in this queue."""
@@ -146,8 +146,8 @@ class DeadLetter(Summary, frozen=True, kw_only=True):
     stack: str = ""
     history: tuple[Attempt, ...] = ()  # oldest first
     dropped: int = 0  # older attempts, of which only the number is known
-    past: tuple[Death, ...] = ()  # before that; newest first
-    last_redrive: Redrive | None = None
+    past: tuple[DeathRecord, ...] = ()  # before that; newest first
+    last_redrive: RedriveRecord | None = None
     headers: Mapping[str, FieldValue] = field(default_factory=dict)
     content_encoding: str | None = None
 
@@ -276,7 +276,7 @@ def _parked(headers: Mapping[bytes, RawValue]) -> _Ending:
     )
 
 
-def _died(headers: Mapping[bytes, RawValue], deaths: list[Death], last_error: str) -> _Ending:
+def _died(headers: Mapping[bytes, RawValue], deaths: list[DeathRecord], last_error: str) -> _Ending:
     """Return the end of a message that the broker dead-lettered. `last_error`: what its last retry, if any, wrote."""
     exchange, routing_key = _published(headers, deaths)
     error, message, fingerprint = _newest_attempt(headers.get(_HISTORY)) or ("", last_error, "")
@@ -284,7 +284,7 @@ def _died(headers: Mapping[bytes, RawValue], deaths: list[Death], last_error: st
     return exchange, routing_key, error, message, fingerprint, at
 
 
-def _source(named: str | None, deaths: list[Death]) -> str | None:
+def _source(named: str | None, deaths: list[DeathRecord]) -> str | None:
     """The queue of the newest failure; else the one that its header names; else the one in which it expired first."""
     failed = next((death.queue for death in deaths if death.reason not in _EVICTED), None)
     if failed or named is not None:
@@ -293,17 +293,17 @@ def _source(named: str | None, deaths: list[Death]) -> str | None:
     return pushed_out or (deaths[-1].queue if deaths else None) or None
 
 
-def _reason(deaths: list[Death], source: str | None) -> str:
+def _reason(deaths: list[DeathRecord], source: str | None) -> str:
     """Of its death in the source; of the newest if it has not died there, and came by a way of somebody's own."""
     there = [death.reason for death in deaths if death.queue == source] or [death.reason for death in deaths[:1]]
     return next((reason for reason in there if reason != _WAITED), there[0] if there else "")
 
 
-def _rejections(deaths: list[Death], source: str | None) -> int:
+def _rejections(deaths: list[DeathRecord], source: str | None) -> int:
     return max((death.times for death in deaths if death.reason == "rejected" and death.queue == source), default=0)
 
 
-def _published(headers: Mapping[bytes, RawValue], deaths: list[Death]) -> tuple[str | None, str | None]:
+def _published(headers: Mapping[bytes, RawValue], deaths: list[DeathRecord]) -> tuple[str | None, str | None]:
     """Return exchange and key of the failure record, or of the first death: the last, or the one that 3.10 names."""
     exchange, key = name_in(headers.get(_EXCHANGE)), name_in(headers.get(_ROUTING_KEY))
     if exchange is not None or not deaths:
@@ -364,7 +364,7 @@ def _kind(reason: str, source: str | None) -> str:
 # Deaths -----------------------------------------------------------------------------------------------
 
 
-def _read_deaths(value: RawValue | None) -> list[Death]:
+def _read_deaths(value: RawValue | None) -> list[DeathRecord]:
     tables = tables_in(value)
     if len(tables) > MOST_DEATHS:
         tables[MOST_DEATHS - 1 :] = tables[-1:]
@@ -372,11 +372,11 @@ def _read_deaths(value: RawValue | None) -> list[Death]:
 
 
 @lru_cache(2048)  # messages die by the hundred, in the same second
-def _read_death(table: RawValue) -> Death:
+def _read_death(table: RawValue) -> DeathRecord:
     fields = fields_of(table)
     parked = b"fingerprint" in fields  # which no broker writes
     times = number_in(fields.get(b"count"))
-    return Death(
+    return DeathRecord(
         name_in(fields.get(b"queue")) or "",
         label_in(fields.get(b"reason"))[:_MOST_REASON],
         times if parked else max(1, times),  # that it is there says one
@@ -389,8 +389,8 @@ def _read_death(table: RawValue) -> Death:
     )
 
 
-def _read_redrive(fields: Mapping[bytes, RawValue]) -> Redrive:
-    return Redrive(
+def _read_redrive(fields: Mapping[bytes, RawValue]) -> RedriveRecord:
+    return RedriveRecord(
         at=moment_in(fields.get(b"redriven-at")),
         by=label_in(fields.get(b"redriven-by")),
         operation=label_in(fields.get(b"redriven-op")),
@@ -399,8 +399,8 @@ def _read_redrive(fields: Mapping[bytes, RawValue]) -> Redrive:
     )
 
 
-def _last_redrive(headers: Mapping[str, object]) -> Redrive:
-    return Redrive(
+def _last_redrive(headers: Mapping[str, object]) -> RedriveRecord:
+    return RedriveRecord(
         at=read_moment(headers.get("x-redriven-at")),
         by=read_text(headers.get("x-redriven-by")),
         operation=read_text(headers.get("x-redriven-op")),

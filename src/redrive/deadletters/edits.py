@@ -26,7 +26,7 @@ from datetime import datetime
 from difflib import SequenceMatcher
 from typing import NamedTuple, TypeAlias
 
-from redrive.deadletters.body_preview import Kind, is_json, show
+from redrive.deadletters.body_preview import BodyKind, is_json, show
 from redrive.deadletters.json_patch import read_json
 from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact
 from redrive.errors import EditRefused, EncodingError, NotJson, RemoteProtocolError
@@ -284,7 +284,7 @@ def _value(value: object) -> str:
 
 def _body_lines(old: Content, new: Content, redaction: Redaction | None) -> tuple[_Lines, _Lines]:
     before, after = (show(body, _content_type(raw), None, _MOST_SHOWN, redaction) for raw, body in (old, new))
-    if Kind.BINARY in (before.kind, after.kind):
+    if BodyKind.BINARY in (before.kind, after.kind):
         return _hex_lines(old.body, redaction), _hex_lines(new.body, redaction)
     return _text_lines(before.text), _text_lines(after.text)
 

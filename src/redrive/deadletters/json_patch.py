@@ -154,7 +154,7 @@ def parse_pointer(text: str) -> _Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PatchStep:
     op: str
     path: str
     to: _Path
@@ -181,7 +181,7 @@ class Step:
 class JsonPatch:
     """`JsonPatch.parse(text)`, and then `apply` as often as there are documents."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PatchStep, ...]
 
     @classmethod
     def parse(cls, text: str | bytes) -> JsonPatch:
@@ -247,7 +247,7 @@ def _size(document: Json) -> int:
 _OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")
 
 
-def _read_step(step: Json, index: int) -> Step:
+def _read_step(step: Json, index: int) -> PatchStep:
     if not isinstance(step, dict):
         raise PatchError('an operation is an object: {"op": …, "path": …}', index)
     op = _member(step, "op", index)
@@ -258,7 +258,7 @@ def _read_step(step: Json, index: int) -> Step:
     if op in ("add", "replace", "test") and "value" not in step:
         raise PatchError(f"{op} needs a value", index, path)
     try:
-        found = Step(op, path, parse_pointer(path), parse_pointer(source), step.get("value"))
+        found = PatchStep(op, path, parse_pointer(path), parse_pointer(source), step.get("value"))
     except ValueError as error:
         raise PatchError(str(error), index, path) from None
     if op == "move" and len(found.to) > len(found.source) and found.to[: len(found.source)] == found.source:

@@ -45,7 +45,7 @@ import msgspec
 
 from redrive.deadletters.compression import MOST_READ, decompress
 from redrive.deadletters.dead_letter import Summary
-from redrive.deadletters.hiding import hide_body, hide_header, hide_summary
+from redrive.deadletters.hidden_secrets import hide_body, hide_header, hide_summary
 from redrive.deadletters.query_syntax import NUMBERS, TEXTS, Term, decimal_in, terms_of
 from redrive.deadletters.redaction import Redaction
 from redrive.errors import ConfigurationError, RemoteProtocolError, SearchError

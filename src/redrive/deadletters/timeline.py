@@ -21,7 +21,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from redrive.deadletters.dead_letter import DeadLetter, Death, Redrive
+from redrive.deadletters.dead_letter import DeadLetter, DeathRecord, RedriveRecord
 from redrive.recovery.durations import brief
 from redrive.recovery.failure_headers import ParkReason
 from redrive.text import one_line, pluralise
@@ -107,7 +107,7 @@ def _earlier(letter: DeadLetter) -> Iterator[TimelineEvent]:
         yield _redriven(letter.last_redrive)
 
 
-def _redriven(redrive: Redrive) -> TimelineEvent:
+def _redriven(redrive: RedriveRecord) -> TimelineEvent:
     source = f" from {redrive.from_queue}" if redrive.from_queue else ""
     by = f" by {redrive.by}" if redrive.by else ""
     operation = f" in operation {redrive.operation}" if redrive.operation else ""
@@ -116,11 +116,11 @@ def _redriven(redrive: Redrive) -> TimelineEvent:
     return TimelineEvent(EventKind.REDRIVEN, redrive.at, text)
 
 
-def _death(death: Death) -> TimelineEvent:
+def _death(death: DeathRecord) -> TimelineEvent:
     return TimelineEvent(EventKind.DIED, death.at, _how_it_died(death))
 
 
-def _how_it_died(death: Death) -> str:
+def _how_it_died(death: DeathRecord) -> str:
     queue = death.queue or "a queue without a name"
     if death.parked:
         attempts = f" after {pluralise(death.times, 'attempt')}" if death.times else ""

@@ -22,8 +22,8 @@ from uuid import UUID, uuid4
 from msgspec import Struct
 
 from redrive.app import App
-from redrive.demo.books import Books
 from redrive.demo.catalogue import Catalogue, enter
+from redrive.demo.ledger import Ledger
 from redrive.errors import PublishError
 from redrive.recovery.retry import Retry
 from redrive.worker.message import Message
@@ -53,7 +53,7 @@ class File(Struct):
 app = App("uploads")
 events = app.exchange("domain.events", "topic")
 commands = app.exchange("domain.commands", "topic")
-books = Books()
+books = Ledger()
 catalogue = Catalogue()
 
 

@@ -12,7 +12,7 @@ from redrive.errors.base import RedriveError
 _MOST_SHOWN = 20  # names of queues in a message
 
 
-class Refused(RedriveError):
+class Unauthenticated(RedriveError):
     """Who this is was not proven (HTTP: 401). `is_guess`: it may have been one, so it counts towards the throttle.
 
     Whose: whoever asks.
@@ -31,7 +31,7 @@ class Refused(RedriveError):
         self.is_guess = is_guess
 
 
-class CannotTell(Refused):
+class VerificationUnavailable(Unauthenticated):
     """Nobody's fault who asks: what proofs are checked with is not to be had at the moment (HTTP: 401, better 503).
 
     Whose: the identity provider's, or the network's to it.

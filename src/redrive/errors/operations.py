@@ -277,7 +277,7 @@ class Unresolved(RedriveError):
     """
 
 
-class Hopeless(RedriveError):
+class DestinationUnavailable(RedriveError):
     """Nothing is accepted at the destination any more.
 
     Whose: the destination's.

@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from redrive.deadletters.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
-from redrive.deadletters.hiding import hide_body, hide_letter, hide_summary
+from redrive.deadletters.hidden_secrets import hide_body, hide_letter, hide_summary
 from redrive.deadletters.redaction import redact_text
 from redrive.deadletters.search import Query
 from redrive.errors import LetterAmbiguous

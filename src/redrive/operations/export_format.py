@@ -30,7 +30,7 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from redrive.deadletters.dead_letter import DeadLetter, Summary
-from redrive.deadletters.hiding import hide_body
+from redrive.deadletters.hidden_secrets import hide_body
 from redrive.deadletters.redaction import Redaction, redact
 from redrive.errors import LetterError, RemoteProtocolError
 from redrive.text import printable_json

@@ -16,7 +16,15 @@ from itertools import chain, takewhile
 from typing import NamedTuple, Protocol, TypeAlias
 
 from redrive.deadletters.dead_letter import Summary, read_summary
-from redrive.errors import Hopeless, NotPublished, PublishError, PublishErrors, PublishUnknown, RedriveError, Unresolved
+from redrive.errors import (
+    DestinationUnavailable,
+    NotPublished,
+    PublishError,
+    PublishErrors,
+    PublishUnknown,
+    RedriveError,
+    Unresolved,
+)
 from redrive.operations.control import OperationControl
 from redrive.operations.operation import ItemOutcome, Operation, OperationItem
 from redrive.operations.ports import BrowsedMessages, Message, OperationPort
@@ -247,7 +255,9 @@ class OperationPipeline:
         if unresolved:
             raise Unresolved(f"the connection was lost: {unresolved}")
         if self._failures >= MOST_FAILURES:
-            raise Hopeless(f"{self._failures} messages in a row could not be moved, the last because {last}")
+            raise DestinationUnavailable(
+                f"{self._failures} messages in a row could not be moved, the last because {last}"
+            )
 
     def __repr__(self) -> str:
         return f"<Pipeline chosen={self.chosen} portions in flight={len(self._under_way)}>"

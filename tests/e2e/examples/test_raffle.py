@@ -30,7 +30,7 @@ from redrive.client import Connection, Delivery, Properties
 from redrive.database.engine import Database
 from redrive.errors import ConfigurationError, PreconditionFailed
 from redrive.testing import RabbitMQ
-from redrive.testing.embedded import EmbeddedBroker
+from redrive.testing.broker_process import EmbeddedBroker
 from redrive.testing.ports import free_port
 from redrive.topology import Server, expand
 from redrive.topology.draw import draw

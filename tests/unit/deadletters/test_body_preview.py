@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.deadletters.body_preview import LIMIT, MOST_PARSED, Kind, ShownBody, show
+from redrive.deadletters.body_preview import LIMIT, MOST_PARSED, BodyKind, ShownBody, show
 from redrive.deadletters.redaction import REDACTED
 
 JSON = "application/json"
@@ -32,7 +32,7 @@ def test_json_is_indented() -> None:
     shown = show(b'{"id":42,"items":[{"sku":"A"},{}],"none":[],"ok":true,"note":null}', JSON)
 
     assert shown == ShownBody(
-        Kind.JSON,
+        BodyKind.JSON,
         """\
 {
   "id": 42,
@@ -60,35 +60,35 @@ def test_numbers_stand_as_they_were_written(number: str) -> None:
     "content_type", [JSON, "text/json", "application/vnd.acme+json", "Application/JSON; charset=x"]
 )
 def test_json_has_many_names(content_type: str) -> None:
-    assert show(b"1", content_type).kind is Kind.JSON
+    assert show(b"1", content_type).kind is BodyKind.JSON
 
 
 @pytest.mark.parametrize("content_type", [None, "", "application/octet-stream", "application/x-own"])
 def test_json_is_known_by_its_looks(content_type: str | None) -> None:
-    assert show(b' {"a": 1}', content_type).kind is Kind.JSON
+    assert show(b' {"a": 1}', content_type).kind is BodyKind.JSON
 
 
 def test_what_is_called_json_and_is_not_is_shown_as_text_with_a_note() -> None:
     shown = show(b'{"a": 1', JSON)
 
-    assert (shown.kind, shown.text) == (Kind.TEXT, '{"a": 1')
+    assert (shown.kind, shown.text) == (BodyKind.TEXT, '{"a": 1')
     assert shown.note.startswith("called application/json, and it is not: ")
 
 
 def test_what_only_looks_like_json_needs_no_note() -> None:
-    assert show(b"{not json", None) == ShownBody(Kind.TEXT, "{not json")
+    assert show(b"{not json", None) == ShownBody(BodyKind.TEXT, "{not json")
 
 
 def test_json_that_is_nested_deeper_than_can_be_read_is_text() -> None:
     shown = show(b"[" * 50_000 + b"]" * 50_000, JSON, limit=100)
 
-    assert (shown.kind, shown.truncated) == (Kind.TEXT, True)
+    assert (shown.kind, shown.truncated) == (BodyKind.TEXT, True)
 
 
 def test_json_that_is_nested_deeper_than_can_be_shown_is_cut_there() -> None:
     shown = show(b"[" * 100 + b"]" * 100, JSON)
 
-    assert shown.kind is Kind.JSON
+    assert shown.kind is BodyKind.JSON
     assert "[…]" in shown.text
 
 
@@ -121,7 +121,7 @@ def test_msgpack_is_shown_as_json() -> None:
 
     shown = show(msgspec.msgpack.encode(value), "application/x-msgpack")
 
-    assert shown.kind is Kind.MSGPACK
+    assert shown.kind is BodyKind.MSGPACK
     assert json.loads(shown.text) == {
         "id": 42,
         "raw": "00ff",
@@ -143,14 +143,14 @@ def test_extensions_and_odd_keys_are_shown_as_text() -> None:
 def test_what_is_called_msgpack_and_is_not_is_dumped_with_a_note(body: bytes) -> None:
     shown = show(body, "application/msgpack")
 
-    assert shown.kind is Kind.BINARY
+    assert shown.kind is BodyKind.BINARY
     assert "and it is not: " in shown.note
 
 
 def test_msgpack_that_is_too_large_is_dumped() -> None:
     shown = show(msgspec.msgpack.encode("x" * 2 * MOST_PARSED), "application/msgpack", limit=200)
 
-    assert (shown.kind, shown.truncated) == (Kind.BINARY, True)
+    assert (shown.kind, shown.truncated) == (BodyKind.BINARY, True)
     assert "too large to be read as msgpack" in shown.note
 
 
@@ -162,7 +162,7 @@ def test_a_celery_message_shows_its_call() -> None:
 
     shown = celery(body, eta="2024-05-17T12:00:00")
 
-    assert shown.kind is Kind.CELERY
+    assert shown.kind is BodyKind.CELERY
     assert json.loads(shown.text) == {
         "task": "video.encode",
         "id": "7f0c",
@@ -182,7 +182,7 @@ def test_what_follows_the_call_is_shown_if_there_is_any() -> None:
 def test_its_arguments_may_be_msgpack() -> None:
     shown = celery(msgspec.msgpack.encode([["a"], {}, {}]), "application/x-msgpack")
 
-    assert (shown.kind, json.loads(shown.text)["args"]) == (Kind.CELERY, ["a"])
+    assert (shown.kind, json.loads(shown.text)["args"]) == (BodyKind.CELERY, ["a"])
 
 
 class Bomb:
@@ -204,17 +204,17 @@ def test_its_secrets_are_hidden_however_they_are_written() -> None:
 
 
 def test_headers_that_are_not_celerys_make_no_celery_message() -> None:
-    assert show(b"{}", JSON, {"task": "x", "id": "y"}).kind is Kind.JSON
-    assert show(b"{}", JSON, {**TASK, "task": 7}).kind is Kind.JSON
+    assert show(b"{}", JSON, {"task": "x", "id": "y"}).kind is BodyKind.JSON
+    assert show(b"{}", JSON, {**TASK, "task": 7}).kind is BodyKind.JSON
 
 
 # Text and bytes ---------------------------------------------------------------------------------------------
 
 
 def test_text_is_text() -> None:
-    assert show("Grüße\r\nzwei".encode(), "text/plain") == ShownBody(Kind.TEXT, "Grüße\nzwei")
-    assert show(b"just words", None) == ShownBody(Kind.TEXT, "just words")
-    assert show(b"<a/>", "application/soap+xml") == ShownBody(Kind.TEXT, "<a/>")
+    assert show("Grüße\r\nzwei".encode(), "text/plain") == ShownBody(BodyKind.TEXT, "Grüße\nzwei")
+    assert show(b"just words", None) == ShownBody(BodyKind.TEXT, "just words")
+    assert show(b"<a/>", "application/soap+xml") == ShownBody(BodyKind.TEXT, "<a/>")
 
 
 def test_a_charset_that_is_known_is_used_and_others_are_not() -> None:
@@ -226,7 +226,7 @@ def test_a_charset_that_is_known_is_used_and_others_are_not() -> None:
 def test_text_that_is_no_utf8_shows_the_bytes_that_are_not() -> None:
     shown = show(b"a\xffb", "text/plain")
 
-    assert (shown.kind, shown.text) == (Kind.TEXT, "a\\xffb")
+    assert (shown.kind, shown.text) == (BodyKind.TEXT, "a\\xffb")
     assert shown.note == "it is not UTF-8: bytes that make no sense are shown as escapes"
 
 
@@ -247,7 +247,7 @@ def test_a_secret_that_the_limit_cuts_in_two_is_hidden() -> None:
 def test_bytes_are_dumped() -> None:
     shown = show(bytes(range(250, 256)) + b"hello, world", None)
 
-    assert shown.kind is Kind.BINARY
+    assert shown.kind is BodyKind.BINARY
     assert shown.text.splitlines() == [
         "00000000  fa fb fc fd fe ff 68 65  6c 6c 6f 2c 20 77 6f 72  |......hello, wor|",
         "00000010  6c 64                                             |ld|",
@@ -268,7 +268,7 @@ def test_secrets_are_masked_in_a_dump() -> None:
 
 
 def test_an_empty_body_is_empty() -> None:
-    assert show(b"", JSON) == ShownBody(Kind.EMPTY, "", note="the body is empty")
+    assert show(b"", JSON) == ShownBody(BodyKind.EMPTY, "", note="the body is empty")
 
 
 # Secrets ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.deadletters.body_preview import MOST_PARSED, Kind, show
+from redrive.deadletters.body_preview import MOST_PARSED, BodyKind, show
 from redrive.deadletters.compression import MOST_GROWTH, Plain, decompress
 
 BODY = b'{"order": 7, "password": "hunter2"}'
@@ -35,7 +35,7 @@ def test_a_compressed_body_is_read_as_what_it_stands_for(encoding: str, body: by
 
     shown = show(body, "application/json", content_encoding=encoding)
 
-    assert (shown.kind, shown.truncated, shown.note) == (Kind.JSON, False, "")
+    assert (shown.kind, shown.truncated, shown.note) == (BodyKind.JSON, False, "")
     assert '"order": 7' in shown.text
     assert "hunter2" not in shown.text
 
@@ -43,14 +43,14 @@ def test_a_compressed_body_is_read_as_what_it_stands_for(encoding: str, body: by
 @pytest.mark.parametrize("encoding", [None, "", "identity", "utf-8", "UTF-8", "us-ascii", "binary"])
 def test_what_is_not_compressed_stays_as_it_is(encoding: str | None) -> None:
     assert decompress(BODY, encoding, MEGABYTE) == Plain(BODY)
-    assert show(BODY, "application/json", content_encoding=encoding).kind is Kind.JSON
+    assert show(BODY, "application/json", content_encoding=encoding).kind is BodyKind.JSON
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, br", "\x1b[2j"])
 def test_a_body_in_an_unknown_encoding_is_shown_as_bytes(encoding: str) -> None:
     shown = show(BODY, "application/json", content_encoding=encoding)
 
-    assert shown.kind is Kind.BINARY
+    assert shown.kind is BodyKind.BINARY
     assert f"its content encoding {encoding!r} is not known" in shown.note
     assert "\x1b" not in shown.note
     assert "hunter2" not in show(b"password=hunter2", content_encoding=encoding).text
@@ -60,7 +60,7 @@ def test_a_body_in_an_unknown_encoding_is_shown_as_bytes(encoding: str) -> None:
 def test_a_body_that_is_not_what_it_is_called_is_shown_as_bytes(encoding: str) -> None:
     shown = show(b"\xff\xff\xff plain", "application/json", content_encoding=encoding)
 
-    assert (shown.kind, shown.note) == (Kind.BINARY, f"called {encoding}, and it is not, so its bytes are shown")
+    assert (shown.kind, shown.note) == (BodyKind.BINARY, f"called {encoding}, and it is not, so its bytes are shown")
 
 
 def test_a_body_that_was_cut_off_is_shown_as_far_as_it_goes() -> None:
@@ -91,7 +91,7 @@ def test_json_that_is_too_large_is_shown_in_its_beginning() -> None:
 
     shown = show(body, "application/json", content_encoding="gzip")
 
-    assert (shown.kind, shown.truncated) == (Kind.TEXT, True)
+    assert (shown.kind, shown.truncated) == (BodyKind.TEXT, True)
     assert shown.text.startswith("[0, 1, 2")
 
 

@@ -16,7 +16,7 @@ from redrive.deadletters.dead_letter import (
     MOST_DEATHS,
     UNKNOWN,
     DeadLetter,
-    Death,
+    DeathRecord,
     Summary,
     read_dead_letter,
     read_summary,
@@ -327,7 +327,9 @@ def test_one_that_was_redriven_tells_how() -> None:
         "from_queue": "q.orders.dlq",
         "reason": "INC-42",
     }
-    assert told.past == (Death("q.orders", "rejected", 1, NOON.replace(microsecond=0), "domain.events", "order.new"),)
+    assert told.past == (
+        DeathRecord("q.orders", "rejected", 1, NOON.replace(microsecond=0), "domain.events", "order.new"),
+    )
 
 
 def test_its_past_is_not_how_it_died_now() -> None:

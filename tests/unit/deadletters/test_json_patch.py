@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.deadletters.json_patch import Json, JsonPatch, Number, Step, parse_pointer, read_json, same, write_json
+from redrive.deadletters.json_patch import (
+    Json,
+    JsonPatch,
+    Number,
+    PatchStep,
+    parse_pointer,
+    read_json,
+    same,
+    write_json,
+)
 from redrive.errors import NotJson, PatchError
 
 
@@ -197,7 +206,7 @@ def test_documents_that_are_too_deep_to_be_compared_are_refused() -> None:
     document = patch.apply(read_json(json.dumps(deep)))
 
     with pytest.raises(PatchError, match=r"the document is nested too deep.* \(operation 0, path ''\)"):
-        JsonPatch((Step("test", "", (), (), patch.apply(document)),)).apply(patch.apply(document))
+        JsonPatch((PatchStep("test", "", (), (), patch.apply(document)),)).apply(patch.apply(document))
 
 
 def test_a_pointer_is_read_as_names() -> None:

@@ -38,7 +38,7 @@ def test_external_says_nothing_because_the_certificate_does() -> None:
 
 
 def test_a_password_is_not_in_the_repr() -> None:
-    assert repr(PlainAuth("guest", "geheim")) == "Plain(username='guest')"
+    assert repr(PlainAuth("guest", "geheim")) == "PlainAuth(username='guest')"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from redrive.admin.access.settings import AccessSettings
 from redrive.admin.access.throttle import Throttle
 from redrive.admin.access.tokens import Tokens
 from redrive.database.engine import Database
-from redrive.errors import Refused, RoleTooLow, TooManyAttempts
+from redrive.errors import RoleTooLow, TooManyAttempts, Unauthenticated
 from redrive.worker.clock import Clock, SystemClock
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Authenticator:
         if shown.startswith(PREFIX):
             return self._check_role(await asyncio.to_thread(self.keys.verify, shown))
         if self.tokens is None:
-            raise Refused("this is no key, and tokens are not accepted here", "a token; none are accepted")
+            raise Unauthenticated("this is no key, and tokens are not accepted here", "a token; none are accepted")
         return self._check_role(await self.tokens.verify(shown))
 
     async def _find_session(self, cookie: str) -> Principal | None:
@@ -113,7 +113,7 @@ class Authenticator:
         try:
             async with self._suspects if self._wait(address) > 0 else nullcontext():
                 return await judge(shown)
-        except Refused as refusal:
+        except Unauthenticated as refusal:
             if refusal.is_guess:
                 self._count_failure(address)
             raise

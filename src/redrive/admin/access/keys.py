@@ -24,7 +24,7 @@ from redrive.admin.access.roles import ALL_QUEUES, Principal, Role
 from redrive.admin.access.secrets import digest_of, is_secret, new_secret
 from redrive.database.engine import Database
 from redrive.database.operator_tables import keys_table, sessions_table
-from redrive.errors import ConfigurationError, KeyNotFound, Refused
+from redrive.errors import ConfigurationError, KeyNotFound, Unauthenticated
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.audit_log import AuditLog
 from redrive.text import printable
@@ -145,22 +145,22 @@ class Keys:
         return self.checked(text).principal
 
     def checked(self, text: str) -> Key:
-        """The key that this is the text of. `Refused`: there is none, or not any more."""
+        """The key that this is the text of. `Unauthenticated`: there is none, or not any more."""
         prefix, (id, between, secret) = text[: len(PREFIX)], text[len(PREFIX) :].partition("_")
         if prefix != PREFIX or not between or not is_secret(id, _ID_LENGTH) or not is_secret(secret):
-            raise Refused(REFUSAL, "a malformed key")
+            raise Unauthenticated(REFUSAL, "a malformed key")
         with self.database.looking() as connection:
             row = connection.execute(sa.select(self.table).where(self.table.c.id == id)).mappings().first()
         is_right = hmac.compare_digest(digest_of(secret), _OF_NOBODY if row is None else row["digest"])
         if row is None or not is_right:
-            raise Refused(
+            raise Unauthenticated(
                 REFUSAL,
                 f"key {id}: " + (f"there is none in {self.database.location}" if row is None else "a wrong secret"),
             )
         key, now = _key(row), self._clock.now()
         state = key.state(now)
         if state is not KeyState.LIVE:
-            raise Refused(REFUSAL, f"key {id} ({key.name}) is {state}")
+            raise Unauthenticated(REFUSAL, f"key {id} ({key.name}) is {state}")
         if key.used_at is None or now - key.used_at >= GRAIN:
             self._note_use(key, now)
         return key

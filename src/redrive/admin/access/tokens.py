@@ -27,7 +27,7 @@ import msgspec
 from redrive.admin.access.jwks import KeySource, KeysUnavailable, check_place, key_source
 from redrive.admin.access.keys import is_name
 from redrive.admin.access.roles import ALL_QUEUES, Principal, Role
-from redrive.errors import CannotTell, ConfigurationError, NoRole, Refused
+from redrive.errors import ConfigurationError, NoRole, Unauthenticated, VerificationUnavailable
 from redrive.worker.clock import Clock
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Tokens:
             self._source = key_source(policy.jwks, KeySet.parse, clock)
 
     async def verify(self, token: str) -> Principal:
-        """Whose it is. `Refused`: it is no proof. `NoRole`: it is, of somebody who has no role here."""
+        """Whose it is. `Unauthenticated`: it is no proof. `NoRole`: it is, of somebody who has no role here."""
         header = _header(token)
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in self.policy.allowed:
@@ -166,7 +166,7 @@ class Tokens:
             found = (await self._source.keys()).fitting(algorithm, kid)
             return found or (await self._source.newer()).fitting(algorithm, kid)
         except KeysUnavailable as error:
-            raise CannotTell("tokens cannot be checked at the moment", str(error)) from None
+            raise VerificationUnavailable("tokens cannot be checked at the moment", str(error)) from None
 
     # The claims ---------------------------------------------------------------------------------------
 
@@ -233,8 +233,8 @@ def _moment(claims: _Claims, name: str) -> float:
     return value
 
 
-def _refused(why: str, detail: str = "", *, is_guess: bool = True) -> Refused:
-    return Refused(f"this token is not valid: {why}", detail, is_guess=is_guess)
+def _refused(why: str, detail: str = "", *, is_guess: bool = True) -> Unauthenticated:
+    return Unauthenticated(f"this token is not valid: {why}", detail, is_guess=is_guess)
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ from redrive.admin.access.csrf import is_cross_site
 from redrive.admin.access.roles import Permission, Principal
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.context import AdminContext
-from redrive.errors import AuditUnavailable, CannotTell, CrossSite, NoRole, Refused
+from redrive.errors import AuditUnavailable, CrossSite, NoRole, Unauthenticated, VerificationUnavailable
 from redrive.operations.audit_entry import AuditEntry
 
 COOKIE = "redrive_session"
@@ -43,7 +43,7 @@ async def principal_of(request: Request) -> Principal:
         await _record(office, request, refusal)
         raise
     if found is None:
-        raise Refused("who is asking? Send a token or an API key: Authorization: Bearer ...")
+        raise Unauthenticated("who is asking? Send a token or an API key: Authorization: Bearer ...")
     if found.is_by_cookie and is_cross_site(request.method, request.headers, request.headers.get("host", "")):
         raise CrossSite
     request.scope[_FOUND] = found
@@ -64,9 +64,9 @@ async def is_valid_still(request: Request, who: Principal, queue: str) -> bool:
     authorization, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
     try:
         found = await office.gate.check_again(authorization=authorization, cookie=cookie)
-    except CannotTell:
+    except VerificationUnavailable:
         return True
-    except (Refused, NoRole):
+    except (Unauthenticated, NoRole):
         return False
     return found is not None and found.identity == who.identity and found.may(Permission.LOOK, queue)
 

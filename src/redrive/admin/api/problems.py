@@ -22,7 +22,6 @@ from redrive.database.connection_errors import problem as database_problem
 from redrive.errors import (
     AuditUnavailable,
     BrokerError,
-    CannotTell,
     ConfigurationError,
     CrossSite,
     EditRefused,
@@ -41,11 +40,12 @@ from redrive.errors import (
     PlanExpired,
     QueueNotAccepted,
     RedriveError,
-    Refused,
     SearchError,
     TargetUnroutable,
     TooManyAttempts,
     TransformFailed,
+    Unauthenticated,
+    VerificationUnavailable,
     name_of,
 )
 from redrive.text import printable
@@ -86,9 +86,9 @@ def problem_of(error: Exception) -> Problem | None:
 
 def _problem_of(error: Exception) -> Problem | None:
     match error:
-        case CannotTell():
+        case VerificationUnavailable():
             return Problem(503, "tokens-unavailable", str(error), _SOON)
-        case Refused():
+        case Unauthenticated():
             return Problem(401, "unauthenticated", str(error), {"WWW-Authenticate": 'Bearer realm="redrive"'})
         case TooManyAttempts():
             wait = math.ceil(error.wait)

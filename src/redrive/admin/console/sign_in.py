@@ -17,7 +17,7 @@ from redrive.admin.api.rest import Named
 from redrive.admin.console.forms import MOST_OF_STRANGERS, form_of, text_of
 from redrive.admin.console.rendering import THEME, THEMES, page, seen
 from redrive.admin.console.urls import is_ours, links_of
-from redrive.errors import CrossSite, NoRole, Refused, TooManyAttempts
+from redrive.errors import CrossSite, NoRole, TooManyAttempts, Unauthenticated
 from redrive.operations.audit_entry import AuditEntry
 
 router = APIRouter()
@@ -73,7 +73,7 @@ async def sign_in(request: Request) -> Response:
     except NoRole as error:
         await _record(request, error.name, allowed=False, detail=error.detail)
         return await _form(request, wanted, f"{error}.", 403)
-    except Refused as error:
+    except Unauthenticated as error:
         await _record(request, f"somebody at {address_of(request)}", allowed=False, detail=error.detail)
         return await _form(request, wanted, f"{error}. A key looks like rdk_… and is shown once, when it is made.", 401)
     except TooManyAttempts as error:

@@ -9,7 +9,7 @@ from redrive.broker.consumer import ChannelConsumer, outgoing_properties
 from redrive.broker.errors import AmqpError, access_refused, not_implemented, precondition
 from redrive.broker.queue import Queue
 from redrive.broker.queue_arguments import not_an_integer
-from redrive.broker.settlement import Settlement, dispatch, settle, take
+from redrive.broker.settlement import SettlementKind, dispatch, settle, take
 from redrive.broker.status_queue import STATUS_QUEUE, status_message
 from redrive.errors import ReplyCode
 from redrive.wire import methods as m
@@ -141,19 +141,19 @@ def _get_status(channel: Channel, method: m.BasicGet) -> None:
 
 
 def ack(channel: Channel, method: m.BasicAck) -> None:
-    _settle(channel, Settlement.ACKED, method.delivery_tag, method.multiple)
+    _settle(channel, SettlementKind.ACKED, method.delivery_tag, method.multiple)
 
 
 def nack(channel: Channel, method: m.BasicNack) -> None:
     counts = channel.vhost.dialect.nack_counts
-    _settle(channel, Settlement.of(method.requeue, counts), method.delivery_tag, method.multiple)
+    _settle(channel, SettlementKind.of(method.requeue, counts), method.delivery_tag, method.multiple)
 
 
 def reject(channel: Channel, method: m.BasicReject) -> None:
-    _settle(channel, Settlement.of(method.requeue, True), method.delivery_tag, False)
+    _settle(channel, SettlementKind.of(method.requeue, True), method.delivery_tag, False)
 
 
-def _settle(channel: Channel, settlement: Settlement, tag: int, multiple: bool) -> None:
+def _settle(channel: Channel, settlement: SettlementKind, tag: int, multiple: bool) -> None:
     taken = take(channel, tag, multiple)
     if channel.transaction is not None:
         channel.transaction.settle(settlement, taken)
@@ -165,5 +165,5 @@ def recover(channel: Channel, method: m.BasicRecover | m.BasicRecoverAsync) -> M
     if not method.requeue:
         raise not_implemented("requeue=false")
     taken, channel.unacked = channel.unacked, {}
-    settle(channel, Settlement.of(True, channel.vhost.dialect.nack_counts), taken)
+    settle(channel, SettlementKind.of(True, channel.vhost.dialect.nack_counts), taken)
     return m.BasicRecoverOk() if isinstance(method, m.BasicRecover) else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from redrive.broker.errors import precondition
 from redrive.broker.message import Message
 from redrive.broker.queue import Queue
-from redrive.broker.settlement import Settlement, Unacked, settle
+from redrive.broker.settlement import SettlementKind, Unacked, settle
 from redrive.protocol.messages import Publication
 from redrive.wire import methods as m
 from redrive.wire.method import Method
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from redrive.broker.channel import Channel
 
 
-class Transaction:
+class ChannelTransaction:
     """What was published and settled since tx.select or the last commit."""
 
     def __init__(self) -> None:
         self.publications: list[tuple[Publication, Message, tuple[Queue, ...]]] = []
-        self.settlements: list[tuple[Settlement, dict[int, Unacked]]] = []
+        self.settlements: list[tuple[SettlementKind, dict[int, Unacked]]] = []
 
-    def settle(self, settlement: Settlement, taken: dict[int, Unacked]) -> None:
+    def settle(self, settlement: SettlementKind, taken: dict[int, Unacked]) -> None:
         if self.settlements and self.settlements[-1][0] is settlement:
             self.settlements[-1][1].update(taken)
         else:
@@ -43,12 +43,12 @@ class Transaction:
 def select(channel: Channel, _: m.TxSelect) -> Method:
     if channel.confirming:
         raise precondition("cannot switch from confirm to tx mode")
-    channel.transaction = channel.transaction or Transaction()
+    channel.transaction = channel.transaction or ChannelTransaction()
     return m.TxSelectOk()
 
 
 def commit(channel: Channel, _: m.TxCommit) -> None:
-    transaction, channel.transaction = _current(channel), Transaction()
+    transaction, channel.transaction = _current(channel), ChannelTransaction()
     complete = _publish_all(channel, transaction)
     for settlement, taken in transaction.settlements:
         settle(channel, settlement, taken)
@@ -57,7 +57,7 @@ def commit(channel: Channel, _: m.TxCommit) -> None:
     channel.session.after_commit(lambda: channel.session.send(channel.number, m.TxCommitOk()))
 
 
-def _publish_all(channel: Channel, transaction: Transaction) -> bool:
+def _publish_all(channel: Channel, transaction: ChannelTransaction) -> bool:
     """Return whether all queues accepted their messages."""
     complete, channel.admitted = True, {}
     for publication, message, targets in transaction.publications:
@@ -71,11 +71,11 @@ def _publish_all(channel: Channel, transaction: Transaction) -> bool:
 
 def rollback(channel: Channel, _: m.TxRollback) -> Method:
     channel.unacked = _current(channel).roll_back(channel.unacked)
-    channel.transaction = Transaction()
+    channel.transaction = ChannelTransaction()
     return m.TxRollbackOk()
 
 
-def _current(channel: Channel) -> Transaction:
+def _current(channel: Channel) -> ChannelTransaction:
     if channel.transaction is None:
         raise precondition("channel is not transactional")
     return channel.transaction

@@ -25,7 +25,7 @@ from redrive.admin.access.throttle import CEILING, FREE
 from redrive.admin.access.tokens import TokenPolicy
 from redrive.database.engine import Database
 from redrive.database.schema import Schema
-from redrive.errors import CannotTell, NoRole, Refused, RoleTooLow, TooManyAttempts
+from redrive.errors import NoRole, RoleTooLow, TooManyAttempts, Unauthenticated, VerificationUnavailable
 from redrive.testing import free_port
 
 SECRET = "correct horse battery staple, and then some"
@@ -68,7 +68,7 @@ async def admit(
 
 async def fail(gate: Authenticator, times: int, address: str = HERE) -> None:
     for _ in range(times):
-        with pytest.raises(Refused):
+        with pytest.raises(Unauthenticated):
             await admit(gate, unknown_key(), address=address)
 
 
@@ -93,7 +93,7 @@ async def test_a_key_and_a_token_let_in(scheme: str, gate: Authenticator) -> Non
 
 @pytest.mark.parametrize("authorization", ["Bearer", "Bearer ", "Bearer x", "Bearer rdk_", "bearer ü", "Bearer \udcff"])
 async def test_what_is_shown_and_is_no_proof_is_refused(authorization: str, gate: Authenticator) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(Unauthenticated):
         await admit(gate, authorization)
     assert len(gate.throttle) == 1
 
@@ -101,7 +101,7 @@ async def test_what_is_shown_and_is_no_proof_is_refused(authorization: str, gate
 async def test_a_cookie_does_not_help_who_shows_a_wrong_key(gate: Authenticator) -> None:
     _, text = gate.keys.create("ci", Role.ADMIN)
     _, cookie = await gate.sign_in(text, HERE)
-    with pytest.raises(Refused):
+    with pytest.raises(Unauthenticated):
         await admit(gate, unknown_key(), cookie)
     found = await admit(gate, "Basic YTpi", cookie)
     assert found.is_by_cookie
@@ -136,7 +136,7 @@ async def test_who_has_less_than_the_least_role_is_told_so_and_has_not_guessed(
 
 async def test_without_a_policy_tokens_are_not_accepted(database: Database, clock: HandClock) -> None:
     gate = Authenticator.of(database, AccessSettings(), clock)
-    with pytest.raises(Refused, match="tokens are not accepted here"):
+    with pytest.raises(Unauthenticated, match="tokens are not accepted here"):
         await admit(gate, token())
 
 
@@ -156,7 +156,7 @@ async def test_an_owner_of_keys_who_is_away_makes_nobody_a_guesser(database: Dat
     gate = Authenticator.of(database, AccessSettings(policy), clock)
     header = "Bearer eyJhbGciOiJSUzI1NiJ9.e30.AAAA"  # {"alg":"RS256"}
     for _ in range(FREE + 1):
-        with pytest.raises(CannotTell, match="cannot be checked at the moment") as caught:
+        with pytest.raises(VerificationUnavailable, match="cannot be checked at the moment") as caught:
             await admit(gate, header)
     assert "Connection refused" in caught.value.detail
     assert "127.0.0.1" not in caught.value.why
@@ -179,7 +179,7 @@ async def test_a_session_ends_with_the_key_it_was_opened_with(gate: Authenticato
     _, cookie = await gate.sign_in(text, HERE)
     gate.keys.revoke("ann")
     assert await admit(gate, cookie=cookie) is None
-    with pytest.raises(Refused):
+    with pytest.raises(Unauthenticated):
         await gate.sign_in(text, HERE)
 
 
@@ -187,7 +187,7 @@ async def test_one_does_not_sign_in_with_a_token_or_a_cookie(gate: Authenticator
     _, text = gate.keys.create("ann", Role.ADMIN)
     _, cookie = await gate.sign_in(text, HERE)
     for shown in (token().split()[1], cookie, "", f"Bearer {text}"):
-        with pytest.raises(Refused):
+        with pytest.raises(Unauthenticated):
             await gate.sign_in(shown, HERE)
 
 
@@ -230,7 +230,7 @@ async def test_a_valid_key_works_however_many_attempts_of_its_address_failed(
 async def test_of_fifty_wrong_keys_at_once_five_are_answered_as_failures(gate: Authenticator) -> None:
     answers = await asyncio.gather(*(admit(gate, unknown_key()) for _ in range(50)), return_exceptions=True)
 
-    assert Counter(map(type, answers)) == {Refused: FREE, TooManyAttempts: 50 - FREE}
+    assert Counter(map(type, answers)) == {Unauthenticated: FREE, TooManyAttempts: 50 - FREE}
 
 
 async def test_a_flood_of_wrong_keys_delays_nobody_at_another_address(gate: Authenticator) -> None:
@@ -257,7 +257,7 @@ async def test_a_flood_of_wrong_keys_delays_nobody_at_another_address(gate: Auth
 
 async def test_failed_sign_ins_count_too(gate: Authenticator) -> None:
     for _ in range(FREE):
-        with pytest.raises(Refused):
+        with pytest.raises(Unauthenticated):
             await gate.sign_in("wrong", HERE)
     with pytest.raises(TooManyAttempts):
         await admit(gate, unknown_key())
@@ -274,14 +274,14 @@ async def test_an_expired_token_is_no_guess(gate: Authenticator, clock: HandCloc
     shown = token()
     clock.advance(timedelta(hours=1))
     for _ in range(FREE + 1):
-        with pytest.raises(Refused, match="expired"):
+        with pytest.raises(Unauthenticated, match="expired"):
             await admit(gate, shown)
 
 
 async def test_a_crowd_of_guessers_does_not_lock_out_who_works_here(gate: Authenticator) -> None:
     _, text = gate.keys.create("ci", Role.VIEWER)
     for number in range(CEILING):
-        with pytest.raises(Refused):
+        with pytest.raises(Unauthenticated):
             await admit(gate, "Bearer rdk_", address=f"10.0.0.{number}")
     with pytest.raises(TooManyAttempts):
         await admit(gate, unknown_key(), address=THERE)
@@ -294,8 +294,8 @@ async def test_a_crowd_of_guessers_does_not_lock_out_who_works_here(gate: Authen
 @pytest.mark.parametrize(
     "refusal",
     [
-        Refused("why", "detail", is_guess=False),
-        CannotTell("why", "detail"),
+        Unauthenticated("why", "detail", is_guess=False),
+        VerificationUnavailable("why", "detail"),
         NoRole("ann", "roles"),
         RoleTooLow("ann", "viewer", "admin"),
         TooManyAttempts(2.5),

@@ -25,7 +25,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from hand_clock import NOON, HandClock
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.tokens import LARGEST, KeySet, TokenPolicy, Tokens
-from redrive.errors import ConfigurationError, NoRole, Refused
+from redrive.errors import ConfigurationError, NoRole, Unauthenticated
 
 SECRET = "correct horse battery staple, and then some"
 AUDIENCE = "redrive"
@@ -107,10 +107,10 @@ def raw(header: bytes, claims: bytes, key: bytes | None) -> str:
     return f"{start}.{encoded(signature)}"
 
 
-async def refusal(tokens: Tokens, token: str) -> Refused:
-    with pytest.raises(Refused) as caught:
+async def refusal(tokens: Tokens, token: str) -> Unauthenticated:
+    with pytest.raises(Unauthenticated) as caught:
         await tokens.verify(token)
-    assert type(caught.value) is Refused
+    assert type(caught.value) is Unauthenticated
     return caught.value
 
 
@@ -460,7 +460,7 @@ async def test_whatever_is_claimed_and_rightly_signed_ends_in_an_answer(value: A
     ):
         try:
             assert isinstance(await tokens.verify(token), Principal)
-        except (Refused, NoRole):
+        except (Unauthenticated, NoRole):
             pass
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from redrive.testing.watching import Watcher
+from redrive.testing.recorder import Watcher
 from redrive.worker.events import DeliveryOutcome, DeliverySettled
 
 

@@ -42,7 +42,7 @@ class Depth:
     dead: int
 
 
-class Show:
+class Scenario:
     def __init__(self, chance: Random, screen: Console) -> None:
         self._chance = chance
         self._screen = screen

@@ -6,7 +6,7 @@ import pytest
 
 from redrive.deadletters.compression import MOST_READ, compress, decompress
 from redrive.deadletters.dead_letter import read_summary
-from redrive.deadletters.hiding import hide_body, hide_summary
+from redrive.deadletters.hidden_secrets import hide_body, hide_summary
 from redrive.wire.properties import Properties
 
 SECRET = b'{"password": "hunter2", "order": 7}'

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from redrive.demo.books import Books
+from redrive.demo.ledger import Ledger
 from redrive.topology import Exchange, Queue
 
 events = Exchange("events", "topic")
@@ -20,20 +20,20 @@ class Handled:
         self.attempt = attempt
 
 
-async def handle(books: Books, *words: Any, error: Exception | None = None) -> None:
+async def handle(books: Ledger, *words: Any, error: Exception | None = None) -> None:
     async with books.handling(Handled(*words)):  # type: ignore[arg-type]
         if error is not None:
             raise error
 
 
 @pytest.fixture
-def books() -> Books:
-    books = Books()
+def books() -> Ledger:
+    books = Ledger()
     books.owe("m1", "events", "files.uploaded.png", QUEUES)
     return books
 
 
-async def test_a_message_is_owed_to_every_queue_that_it_reaches(books: Books) -> None:
+async def test_a_message_is_owed_to_every_queue_that_it_reaches(books: Ledger) -> None:
     assert books.owed == {("all", "m1"), ("new", "m1")}
 
     await handle(books, "all", "m1")
@@ -42,24 +42,24 @@ async def test_a_message_is_owed_to_every_queue_that_it_reaches(books: Books) ->
     assert books.lost([("new", "m1")]) == set()  # it is a dead letter there
 
 
-async def test_what_fails_is_still_owed(books: Books) -> None:
+async def test_what_fails_is_still_owed(books: Ledger) -> None:
     with pytest.raises(OSError, match="no"):
         await handle(books, "all", "m1", error=OSError("no"))
 
     assert ("all", "m1") in books.owed
 
 
-async def test_a_dead_letter_of_another_queue_pays_nothing(books: Books) -> None:
+async def test_a_dead_letter_of_another_queue_pays_nothing(books: Ledger) -> None:
     assert books.lost([("other", "m1"), ("all", "m2")]) == {("all", "m1"), ("new", "m1")}
 
 
-async def test_what_was_not_published_is_not_owed(books: Books) -> None:
+async def test_what_was_not_published_is_not_owed(books: Ledger) -> None:
     books.take_back("m1")
 
     assert (books.owed, books.sent) == (set(), 0)
 
 
-async def test_a_message_that_was_re_driven_is_counted_once(books: Books) -> None:
+async def test_a_message_that_was_re_driven_is_counted_once(books: Ledger) -> None:
     for attempt in (1, 2):
         await handle(books, "all", "m1", {"x-redriven-count": 1}, attempt)
 

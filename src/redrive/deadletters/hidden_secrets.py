@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from redrive.deadletters.compression import MOST_READ, compress, decompress
-from redrive.deadletters.dead_letter import DeadLetter, Death, Redrive, Summary
+from redrive.deadletters.dead_letter import DeadLetter, DeathRecord, RedriveRecord, Summary
 from redrive.deadletters.json_patch import Number, read_json, write_json
 from redrive.deadletters.redaction import REDACTED, REDACTION, Redaction, mask, redact, redact_text
 from redrive.errors import NotJson
@@ -50,11 +50,11 @@ def _hide_message(message: str, redaction: Redaction) -> str:
     return _CUT_NUMBER.sub(REDACTED, redact_text(message, redaction))
 
 
-def _hide_death(death: Death, redaction: Redaction) -> Death:
+def _hide_death(death: DeathRecord, redaction: Redaction) -> DeathRecord:
     return death._replace(error=redact_text(death.error, redaction), redrive=_hide_redrive(death.redrive, redaction))
 
 
-def _hide_redrive(redrive: Redrive | None, redaction: Redaction) -> Redrive | None:
+def _hide_redrive(redrive: RedriveRecord | None, redaction: Redaction) -> RedriveRecord | None:
     return redrive._replace(reason=redact_text(redrive.reason, redaction)) if redrive is not None else None
 
 

@@ -20,7 +20,7 @@ from redrive.worker.message import Message
 Debt: TypeAlias = "tuple[str, str | None]"  # a queue, and a message's id
 
 
-class Books(Observer):
+class Ledger(Observer):
     def __init__(self) -> None:
         self.sent = 0
         self.processed: Counter[str] = Counter()  # by queue, as the next ones
