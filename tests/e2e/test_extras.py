@@ -38,7 +38,8 @@ for module in pkgutil.walk_packages(redrive.__path__, "redrive."):
     if module.name == "redrive.integrations.fastapi":
         continue
     if module.name in ("redrive.__main__", "redrive.admin.access.tokens", "redrive.admin.access.settings",
-                       "redrive.admin.access.authenticator", "redrive.admin.context", "redrive.admin.authorized_service"):
+                       "redrive.admin.access.authenticator", "redrive.admin.context",
+                       "redrive.admin.authorized_service"):
         continue
     importlib.import_module(module.name)
 """

@@ -24,14 +24,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("postgres", "admin", "celery", "fastapi", "yaml", "speed")
 # Which modules need which extra: what is imported there, and nowhere else, comes with it.
 NEEDS = {
-    "admin/web": ("admin",),
+    "admin/api": ("admin",),
+    "admin/console": ("admin",),
     "admin/access": ("admin",),
     "cli/serve.py": ("admin",),
     "demo/web.py": ("admin",),
-    "store/waking.py": ("postgres",),
+    "outbox/listener.py": ("postgres",),
     "integrations/celery": ("celery",),
     "integrations/fastapi.py": ("fastapi",),
-    "topology/files.py": ("yaml",),
+    "topology/serialization.py": ("yaml",),
     "testing": ("pytest",),
 }
 # What a dependency brings along and shows on purpose: its own parts, not packages of its own.

@@ -1,7 +1,7 @@
 """The tables of operators: operations on dead-letter queues, the audit, API keys, sessions, plans and requests.
 
 There are few operations, each with as many items as it has moved messages. The audit only grows (see
-`redrive.operations.audit_log`). Keys and sessions are stored as digests: nobody who reads them can sign in with them. Plans and
+`redrive.operations.audit_log`). Keys and sessions are stored as digests, which are useless for signing in. Plans and
 requests are kept until they expire. All of these tables belong to Redrive alone.
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from redrive.database.types import BIG_INTEGER, StringList, UtcDateTime, partial_index
-from redrive.operations.operation import OperationState
 
 _NAME = 255  # characters of an id, of a queue, of a person
 _SENTENCE = 1_000
 _NOTE = 10_000
+RUNNING_STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELLING")  # of an operation that is not over
+_REFUSAL = "redrive_audit is append-only"
 
 
 def operations_table(metadata: sa.MetaData) -> sa.Table:
@@ -51,7 +52,7 @@ def operations_table(metadata: sa.MetaData) -> sa.Table:
 
 def is_running(operations: sa.Table) -> sa.ColumnElement[bool]:
     """As literals, not as parameters: a plan that has to serve any value cannot use an index on some."""
-    return operations.c.state.in_([sa.literal_column(f"'{state}'") for state in OperationState if not state.is_over])
+    return operations.c.state.in_([sa.literal_column(f"'{state}'") for state in RUNNING_STATES])
 
 
 def items_table(metadata: sa.MetaData) -> sa.Table:
@@ -169,3 +170,20 @@ def requests_table(metadata: sa.MetaData) -> sa.Table:
     )
     sa.Index(f"{table.name}_expires", table.c.expires_at)
     return table
+
+
+def append_only_statements(kind: str) -> list[str]:
+    """Let the database refuse whatever would change or delete an entry."""
+    if kind == "postgresql":
+        return [
+            "CREATE OR REPLACE FUNCTION redrive_audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ "
+            f"BEGIN RAISE EXCEPTION '{_REFUSAL}'; END $$",
+            "DROP TRIGGER IF EXISTS redrive_audit_append_only ON redrive_audit",
+            "CREATE TRIGGER redrive_audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON redrive_audit "
+            "FOR EACH STATEMENT EXECUTE FUNCTION redrive_audit_refuse()",
+        ]
+    return [
+        f"CREATE TRIGGER IF NOT EXISTS redrive_audit_no_{verb.lower()} BEFORE {verb} ON redrive_audit "
+        f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
+        for verb in ("UPDATE", "DELETE")
+    ]

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from redrive.database.application_tables import InboxNames, OutboxNames, inbox_table, outbox_table
 from redrive.database.engine import Database
 from redrive.database.operator_tables import (
+    append_only_statements,
     audit_table,
     items_table,
     keys_table,
@@ -24,7 +25,6 @@ from redrive.database.operator_tables import (
     sessions_table,
 )
 from redrive.errors import ConfigurationError
-from redrive.operations.audit_log import append_only_statements
 
 if TYPE_CHECKING:  # whoever works with the tables needs no Alembic, and it takes its time to load
     from alembic.operations import Operations

@@ -1,7 +1,8 @@
 """Read what a message in a dead-letter queue contains: why it is there, where it came from, what happened before.
 
-There are two kinds. One was parked by Redrive and has a failure record (`redrive.recovery.failure_headers`). The other was put
-there by a broker and has `x-death`, in which RabbitMQ counts, for each queue and reason, how often the message died:
+There are two kinds. One was parked by Redrive and has a failure record (`redrive.recovery.failure_headers`). The other
+was put there by a broker and has `x-death`, in which RabbitMQ counts, for each queue and reason, how often the message
+died:
 
     rejected         a consumer rejected it              expired    it waited longer than a TTL
     delivery_limit   it was delivered too often          maxlen     its queue was full

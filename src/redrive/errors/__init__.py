@@ -25,7 +25,7 @@ The tree says whose fault it is, because that decides what to do next:
     ├── TransformFailed               one message could not be changed; it stays where it is
     ├── ArchiveError                  an archive cannot be opened, read or trusted
     ├── Unresolved                    the connection was lost before some messages of an operation were confirmed
-    ├── Hopeless                      the destination of an operation accepts nothing any more
+    ├── DestinationUnavailable        the destination of an operation accepts nothing any more
     ├── NotDelivered                  a notification did not reach its receiver
     ├── KeyNotFound                   there is no API key of that id or name
     ├── AuditUnavailable              what is to be done cannot be recorded, so it was not done
@@ -61,8 +61,8 @@ The tree says whose fault it is, because that decides what to do next:
     │   └── StorageFailed             the disk failed: what was confirmed is safe, and nothing is confirmed any more
     │       └── DiskFull
     ├── Stuck                         messages of the demo are still unsettled after two minutes
-    ├── Refused                       missing or invalid credentials
-    │   └── CannotTell                the keys to verify them with cannot be fetched now
+    ├── Unauthenticated               missing or invalid credentials
+    │   └── VerificationUnavailable   the keys to verify them with cannot be fetched now
     ├── NoRole                        a known principal without a role
     │   └── RoleTooLow                or with a lower one than this server needs
     ├── TooManyAttempts               too many failed sign-ins before this one
@@ -75,7 +75,7 @@ The tree says whose fault it is, because that decides what to do next:
     ├── TargetUnroutable              the destination of a re-drive does not exist
     └── CrossSite                     a request that another site made the browser send
 
-    From Refused on they are of the admin API and the console: no command raises them.
+    From Unauthenticated on they are of the admin API and the console: no command raises them.
     PublishErrors is a group of PublishError, one for each message of a pipeline that failed.
 
 `redrive explain` and docs/reference/errors.md print the docstring of each class: what happened, then *Whose* fault it

@@ -18,8 +18,8 @@ The switch is the one place where order is at stake: what came to the gate after
 was bound would arrive behind younger messages. If that happened, `retreat` sends the flow to the other gate, puts
 everything back into its order, and tries again.
 
-A `MigrationRecord` says which step has begun. It is written before the step, and every step may be done twice: whoever finds a
-record goes on from there.
+A `MigrationRecord` contains the step that has begun. It is written before the step, and every step may be done twice:
+the next run continues from the record.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 What cannot be recorded is not done: `write` raises AuditUnavailable, and the caller goes no further.
 
-The database itself refuses to change or delete entries, by triggers, whoever asks (`append_only_statements`). They
-guard against mistakes and against whoever got hold of the application, not against the owner of the database, who can
-switch them off: that is also how old entries are removed (docs/audit.md).
+The database itself refuses to change or delete entries, by triggers, whoever asks (`append_only_statements` in
+`redrive.database.operator_tables`). They guard against mistakes and against whoever got hold of the application, not
+against the owner of the database, who can switch them off: that is also how old entries are removed (docs/audit.md).
 """
 
 from __future__ import annotations
@@ -61,32 +61,12 @@ class AuditLog:
             return [(row["number"], _entry(row)) for row in connection.execute(query).mappings()]
 
 
-def append_only_statements(kind: str) -> list[str]:
-    """Let the database refuse whatever would change or delete an entry."""
-    if kind == "postgresql":
-        return [
-            "CREATE OR REPLACE FUNCTION redrive_audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ "
-            f"BEGIN RAISE EXCEPTION '{_REFUSAL}'; END $$",
-            "DROP TRIGGER IF EXISTS redrive_audit_append_only ON redrive_audit",
-            "CREATE TRIGGER redrive_audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON redrive_audit "
-            "FOR EACH STATEMENT EXECUTE FUNCTION redrive_audit_refuse()",
-        ]
-    return [
-        f"CREATE TRIGGER IF NOT EXISTS redrive_audit_no_{verb.lower()} BEFORE {verb} ON redrive_audit "
-        f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
-        for verb in ("UPDATE", "DELETE")
-    ]
-
-
-_REFUSAL = "redrive_audit is append-only"
-
-
 def _why(error: Exception, database: Database) -> str:
     """What the database said, without the statement: that begins in its second line."""
     said = str(getattr(error, "orig", None) or error).partition("\n")[0]
     if "no such table" in said or "does not exist" in said:
         return f"{said} in {database}. Make the tables with `redrive db upgrade`"
-    return f"{said} ({database}). Try again when that is mended"
+    return f"{said} ({database}). Try again when that is fixed"
 
 
 def _row(entry: AuditEntry) -> dict[str, Any]:

@@ -11,13 +11,13 @@ A step is settled when
 
     nothing is left         no message is ready, unacknowledged or waiting for a retry. The embedded broker shows that
     or it had its time      the queues that the messages went to had no ready message for as long as one may be tried
-                            (`CanarySchedule.wait`), all told. A backlog stops that clock: until it is gone, the messages of the
-                            step may not have been delivered. Where unacknowledged messages can be seen, they must have
-                            been seen to be none, too
+                            (`CanarySchedule.wait`) in total. A backlog stops that clock: until it is gone, the messages
+                            of the step may not have been delivered. Where the number of unacknowledged messages is
+                            known, it must have been zero, too
 
-and undecided when the queues have not come nearer to that for `CanarySchedule.wait`: no consumer, or one that is slower than what
-arrives. RabbitMQ does not say which messages a consumer holds unacknowledged: there, one that is held for longer than
-`CanarySchedule.wait` is not seen.
+and undecided when the queues have not come nearer to that for `CanarySchedule.wait`: no consumer, or one that is slower
+than what arrives. RabbitMQ does not report which messages are unacknowledged: there, one that is unacknowledged for
+longer than `CanarySchedule.wait` is not noticed.
 """
 
 from __future__ import annotations

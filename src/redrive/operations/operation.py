@@ -8,9 +8,8 @@
                   +-> STOPPED_BY_GUARD              too much of it came back, or that could not be known ("undecided")
                   +-> FAILED                        it could not go on: the note says why
 
-An operation is a value. Whoever runs one makes the next of it and writes that down; whoever wants it paused, cancelled
-or slower writes a wish beside it (`ControlRequest`), in the same place, and the runner reads it. That place is a database, so it
-does not matter where the wish comes from.
+An operation is a value. Its runner makes the next value of it and stores that. To pause, cancel or slow it down, any
+process stores a `ControlRequest` next to it, in the same database, and the runner reads it there.
 
 What is counted:
 

@@ -17,10 +17,10 @@ counts on in the rest, x-first-death-* included; from 4.0 on it forgets what a c
 Everything else is skipped, with the reason; an operator can name the queue.
 
 Which queues dead-letter to which is known from the application's topology and from a complete snapshot of the broker
-(`redrive.topology.dlq_detection.Feeders`). If no queue is known to dead-letter to this one, because the broker cannot be
-seen or because only clients publish to it, what the message names is accepted if x-death and header do not contradict
-each other and the operator is unrestricted, or if the dead-letter queue is named after that queue: no producer chooses
-that name. docs/decisions/0015-where-a-dead-letter-belongs.md has the reasons.
+(`redrive.topology.dlq_detection.Feeders`). If no queue is known to dead-letter to this one, because the broker cannot
+be seen or because only clients publish to it, what the message names is accepted if x-death and header do not
+contradict each other and the operator is unrestricted, or if the dead-letter queue is named after that queue: no
+producer chooses that name. docs/decisions/0015-where-a-dead-letter-belongs.md has the reasons.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the operations ask of a broker and of a memory. `redrive.operations.dlq_adapter` and `redrive.store` have them."""
+"""What operations need of a broker (`dlq_adapter` has it) and of a database (`repository` has it)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from redrive.database.engine import Database
 
-log = logging.getLogger("redrive.store")
+log = logging.getLogger("redrive.outbox")
 
 POLL = 0.1  # seconds, where nobody tells
 POLL_WHILE_LISTENING = 2.0

@@ -43,7 +43,7 @@ from redrive.outbox.rows import OutboxRow
 from redrive.recovery.backoff import Backoff
 from redrive.wire.properties import Properties
 
-log = logging.getLogger("redrive.store")
+log = logging.getLogger("redrive.outbox")
 
 _PAUSES = Backoff(first=timedelta(seconds=1), ceiling=timedelta(minutes=5), jitter=0)
 _TROUBLE = 1.0  # seconds until the next try, when the database or the broker is away

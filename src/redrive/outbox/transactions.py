@@ -8,8 +8,8 @@ them, and no transaction would ever end.
     ending     commit, rollback, close: always finds a thread
 
 The transaction is the consumer's. A handler that committed it would have its message noted as processed before it is,
-and one that rolled it back would lose the note, and go on in a transaction without it: both are refused (`GuardedSession`).
-Savepoints are the handler's own.
+and one that rolled it back would lose the note, and go on in a transaction without it: both are refused
+(`GuardedSession`). Savepoints are the handler's own.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A delay is a function of the attempt number and of chance, which is an argument: the same two give the same
 delay. Jitter shortens, never lengthens, so that `ceiling` is a promise.
 
-A `OutageBackoff` is for many who fail of the same cause: a thousand messages that a database refuses in one moment are one
-failure, and the pause grows with the time that it lasts, not with how many it hit.
+An `OutageBackoff` is shared by all failures of one outage: a thousand messages that a database refuses in one moment
+are one failure, and the pause grows with the length of the outage, not with the number of messages.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ finishes the handshake and answers every call with the reply that `answers` hold
 takes one away (`broker.ignore(BasicCancel)`), or speaks up unasked. It never confirms a publish by itself, unless told
 to with `confirming`.
 
-`WiredLink` is a real `Transport` to such a broker without the socket: what the broker says arrives within `say`, before it
-returns. That stages the meetings of two events that a socket brings about once in a thousand runs.
+`WiredLink` is a real `Transport` to such a broker without the socket: what the broker says arrives within `say`, before
+it returns. That stages the meetings of two events that a socket brings about once in a thousand runs.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import Any, cast
 
 import pytest
-from health_server import HTTPStatus
+from http import HTTPStatus
 from health_server.client import HTTPResponse
 from hypothesis import given
 from hypothesis import strategies as st

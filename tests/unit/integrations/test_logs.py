@@ -211,17 +211,26 @@ def test_another_logger_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
             "fingerprint=3fa9c0ffee00]",
         ),
         (DeliverySettled("q", DeliveryOutcome.RETRIED, 1, 3, "failed"), "q: attempt 1 of 3 failed, again"),
-        (DeliverySettled("q", DeliveryOutcome.PARKED, 3, 3, "expired", error="E"), "q: parked as expired after attempt 3 of 3: E"),
-        (DeliverySettled("q", DeliveryOutcome.SNOOZED, 1, 3, "snoozed", delay=timedelta(minutes=5)), "q: snoozed for 5m"),
+        (
+            DeliverySettled("q", DeliveryOutcome.PARKED, 3, 3, "expired", error="E"),
+            "q: parked as expired after attempt 3 of 3: E",
+        ),
+        (
+            DeliverySettled("q", DeliveryOutcome.SNOOZED, 1, 3, "snoozed", delay=timedelta(minutes=5)),
+            "q: snoozed for 5m",
+        ),
         (DeliverySettled("q", DeliveryOutcome.SNOOZED, 1, 3, "snoozed"), "q: snoozed"),
         (BARE, "q.orders: released (redelivered) in attempt 1 of 3"),
-        (DeliverySettled("q", DeliveryOutcome.DISCARDED, 1, 3, "discarded"), "q: discarded (discarded) in attempt 1 of 3"),
+        (
+            DeliverySettled("q", DeliveryOutcome.DISCARDED, 1, 3, "discarded"),
+            "q: discarded (discarded) in attempt 1 of 3",
+        ),
         (BreakerChanged("db", "q", BreakerState.OPEN, 0.5), "q: breaker db is open, 50% had failed"),
         (ConnectionChanged("consuming", "open", None, 1), "connection for consuming is open"),
         (ConnectionChanged("consuming", "lost", "reset", 1), "connection for consuming is lost: reset"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_people_read_a_sentence(event: DeliverySettled | BreakerChanged | ConnectionChanged, sentence: str) -> None:
     [line] = written(event, form="text")
 

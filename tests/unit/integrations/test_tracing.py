@@ -189,10 +189,10 @@ def test_a_handler_that_fails_is_told_by_the_type_of_its_error(tracing: Tracing,
 
 
 def test_an_error_of_a_library_is_told_with_its_module(tracing: Tracing, recorder: Recorder) -> None:
-    class Unauthenticated(Exception): ...
+    class Refused(Exception): ...
 
-    with pytest.raises(Unauthenticated), tracing.publishing("e", "k", {}):
-        raise Unauthenticated
+    with pytest.raises(Refused), tracing.publishing("e", "k", {}):
+        raise Refused
 
     assert (
         recorder.spans[0]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.database.operator_tables import RUNNING_STATES
 from redrive.errors import ConfigurationError
 from redrive.operations.operation import (
     CanarySchedule,
@@ -140,3 +141,7 @@ def test_counts_are_told_by_name() -> None:
         "returned": 1,
         "possibly_duplicated": 6,
     }
+
+
+def test_the_table_knows_which_states_are_not_over() -> None:
+    assert set(RUNNING_STATES) == {str(state) for state in OperationState if not state.is_over}

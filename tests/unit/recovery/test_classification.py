@@ -109,9 +109,11 @@ def test_everything_else_may_pass(error: Exception) -> None:
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(400, FailureKind.PERMANENT), (404, FailureKind.PERMANENT), (422, FailureKind.PERMANENT), (408, FailureKind.TRANSIENT), (409, FailureKind.TRANSIENT),
-     (429, FailureKind.TRANSIENT), (500, FailureKind.TRANSIENT), (503, FailureKind.TRANSIENT), (302, FailureKind.TRANSIENT)],
-)  # fmt: skip
+    [
+        *((status, FailureKind.PERMANENT) for status in (400, 404, 422)),
+        *((status, FailureKind.TRANSIENT) for status in (408, 409, 429, 500, 503, 302)),
+    ],
+)
 def test_an_http_status_says_whose_fault_it_was(status: int, expected: FailureKind) -> None:
     assert kind(ClientError(status)) is expected
 

@@ -49,9 +49,7 @@ class Broker:
         self.refuses = False
         self._unanswered: list[ConfirmCallback] = []
 
-    def publish_now(
-        self, exchange: str, routing_key: str, body: bytes, properties: Any, waiter: ConfirmCallback
-    ) -> bool:  # noqa: ARG002
+    def publish_now(self, exchange: str, routing_key: str, _: bytes, properties: Any, waiter: ConfirmCallback) -> bool:
         if self.has_room:
             self.told.append("publish")
             self.published.append((exchange, routing_key, decode_properties(properties)))

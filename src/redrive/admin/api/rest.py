@@ -75,7 +75,7 @@ _BEARER = HTTPBearer(auto_error=False, description="A token (JWT), or an API key
 
 router = APIRouter(prefix="/admin", route_class=IdempotentRoute, responses=_PROBLEMS, dependencies=[Security(_BEARER)])
 
-# What each operation is, and so which role it needs; the document says it (`x-role`). `AuthorizedService` is where it is enforced.
+# The permission that each operation needs; the OpenAPI document has its role (`x-role`). `AuthorizedService` checks it.
 ACTS: Mapping[str, Permission] = {
     **dict.fromkeys(("queues", "queue", "messages", "message", "groups"), Permission.LOOK),
     **dict.fromkeys(("operations", "operation", "items", "events"), Permission.LOOK),

@@ -2,8 +2,8 @@
 
 Each has one form. Its first button asks for it (GET): it is planned, every time, so that a plan is an address. Its last
 button (POST) carries the token of the plan that is shown, and acts on that plan, if the fields still ask for the same
-messages (`AuthorizedService.carry_out_as_shown`). If they do not, nothing is done, and the page shows the new plan first. The rate,
-the reason and the name that confirms a discard are taken as they are sent; the rest is the plan's.
+messages (`AuthorizedService.carry_out_as_shown`). If they do not, nothing is done, and the page shows the new plan
+first. The rate, the reason and the name that confirms a discard are taken as they are sent; the rest is the plan's.
 """
 
 from __future__ import annotations

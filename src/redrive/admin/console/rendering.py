@@ -115,8 +115,8 @@ def environment() -> Environment:
 
 
 def page(
-    request: Request, template: str, at: AuthorizedService | None, *, status: int = 200, headers: Mapping[str, str] | None = None,
-    notice: str = "", **what: Any,
+    request: Request, template: str, at: AuthorizedService | None, *, status: int = 200,
+    headers: Mapping[str, str] | None = None, notice: str = "", **what: Any,
 ) -> HTMLResponse:  # fmt: skip
     office = office_of(request)
     known: dict[str, Any] = {

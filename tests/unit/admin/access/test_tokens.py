@@ -590,7 +590,7 @@ def test_without_pyjwt_all_of_access_can_be_imported_and_tokens_say_what_to_inst
     program = """
 import sys
 sys.modules["jwt"] = sys.modules["cryptography"] = None
-from redrive.admin.access import gate, jwks, keys, origin, roles, sessions, settings, throttle, tokens
+from redrive.admin.access import authenticator, csrf, jwks, keys, roles, sessions, settings, throttle, tokens
 from redrive.cli import admin
 from redrive.worker.clock import SystemClock
 try:
