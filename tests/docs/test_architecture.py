@@ -14,7 +14,7 @@ def entries(folder: str) -> set[str]:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     block = re.search(r"## The map\n\n```\n(.*?)```", text, re.DOTALL)
     assert block is not None
-    found = re.search(rf"^{folder}\s.*?\n((?: .*\n)+)", block[1], re.MULTILINE)
+    found = re.search(rf"^{folder}.*\n((?: .*\n)+)", block[1], re.MULTILINE)
     assert found is not None, f"the map has no {folder}"
     return {line.split()[0] for line in found[1].splitlines() if re.match(r"  \S", line)}
 

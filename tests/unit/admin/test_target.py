@@ -56,12 +56,12 @@ def test_a_re_drive_goes_where_the_topology_says(redrive_to: str | None, destina
 
 
 def test_a_target_can_be_sent_to_another_process_though_functions_classify_errors() -> None:
-    class Unauthenticated(Exception):
+    class Refused(Exception):
         """Known here alone."""
 
     waits = {"attempts": 11, "exponential": Exponential("5s"), "via": "delayed"}
     judging = Retry(**waits, never=lambda error: "no" in str(error), classify=lambda _: None)
-    stepping = Retry(steps=["1s", "2s"], only=(Unauthenticated,))
+    stepping = Retry(steps=["1s", "2s"], only=(Refused,))
     events = Exchange("events")
     queues = [Queue("orders", events.on("order"), retry=judging), Queue("bills", retry=stepping), Queue("plain")]
     names = {"orders": HeaderNames(attempts="x-retry-count")}

@@ -5,12 +5,12 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from http import HTTPStatus
+from http.client import HTTPResponse
 from io import BytesIO
 from typing import Any, cast
 
 import pytest
-from http import HTTPStatus
-from health_server.client import HTTPResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
