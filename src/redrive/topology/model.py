@@ -66,6 +66,9 @@ class DestinationKind(StrEnum):
     EXCHANGE = "exchange"  # one that is named, with a key
 
 
+_WORDS = (DestinationKind.OWN, DestinationKind.RETRY, DestinationKind.ORIGINAL)  # that stand for themselves
+
+
 @dataclass(frozen=True, slots=True)
 class Destination:
     way: DestinationKind = DestinationKind.OWN
@@ -75,7 +78,7 @@ class Destination:
     @classmethod
     def parse(cls, text: str) -> Destination:
         """`own`, `retry`, `original`, `exchange:NAME:KEY`, or the name of a queue (`queue:own` for one called own)."""
-        if text in (DestinationKind.OWN, DestinationKind.RETRY, DestinationKind.ORIGINAL):
+        if text in _WORDS:
             return cls(DestinationKind(text))
         if text.startswith("exchange:"):
             name, colon, key = text.removeprefix("exchange:").partition(":")
@@ -92,7 +95,8 @@ class Destination:
     def __str__(self) -> str:
         match self.way:
             case DestinationKind.QUEUE:
-                return self.name if Destination.parse(self.name) == self else f"queue:{self.name}"
+                ambiguous = self.name in _WORDS or self.name.startswith(("queue:", "exchange:"))
+                return f"queue:{self.name}" if ambiguous else self.name
             case DestinationKind.EXCHANGE:
                 return f"exchange:{self.name}:{self.key}"
             case _:

@@ -2,7 +2,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redrive.database.operator_tables import RUNNING_STATES
@@ -39,6 +39,8 @@ def test_a_destination_is_read_and_written_in_the_same_words(text: str, wanted: 
     assert Destination.parse(str(wanted)) == wanted
 
 
+@example("queue:")
+@example("exchange:")
 @given(st.text(min_size=1))
 def test_every_queue_can_be_named(name: str) -> None:
     to = Destination(DestinationKind.QUEUE, name)
