@@ -5,7 +5,7 @@
 
 It is the asyncio client in a background thread, with the same guarantees and the same errors. Any number of
 threads may publish at once; their messages share one connection and are confirmed together. The connection is
-made at the first publish, and anew in a child process after a fork (gunicorn, multiprocessing): what the parent
+made at the first publish, and again in a child process after a fork (gunicorn, multiprocessing): what the parent
 had under way stays the parent's.
 """
 

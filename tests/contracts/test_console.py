@@ -270,7 +270,7 @@ async def test_looking_that_would_count_is_refused_with_the_fix(tmp_path: Path) 
             page = seen(await client.get(QUEUE))
             assert "Not looked into" in page.text
             assert "look 21 deletes what it shows" in page.text
-            assert "What mends it" in page.text
+            assert "How to fix it" in page.text
             assert "Look all the same" in page.text
             assert "TimeoutError" not in seen(await client.get(QUEUE, params={"spend": "1"})).text
             posted = await client.post(QUEUE, data={"spend": "1"})

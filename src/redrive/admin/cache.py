@@ -102,6 +102,6 @@ class QueryCache:
 
 
 def _heard(task: asyncio.Task[Any]) -> None:
-    """Nobody may be left to hear of an error."""
+    """Retrieve the exception: no caller may be left to do it."""
     if not task.cancelled():
         task.exception()

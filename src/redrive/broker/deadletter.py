@@ -13,7 +13,7 @@ message had one. Who keeps this record differs, and with it everything else:
 Both sort the headers by name, remove `expiration` (what killed the message must not kill it again) and leave all
 other headers byte for byte. BCC is taken away when a message is published and never seen again.
 
-A dead letter may go round in circles. That is wanted after a `rejected`, when a consumer has had its turn; without
+A dead letter may travel in circles. That is wanted after a `rejected`, when a consumer has had its turn; without
 one nobody would ever stop it, and RabbitMQ drops the message (`is_cycle`).
 """
 

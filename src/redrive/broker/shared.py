@@ -127,7 +127,7 @@ class SharedBroker:
 
     async def _take_over(self) -> None:
         """Wait for the host to end, and be the next one; or wait on, if another guest was quicker, or if the folder is
-        in no state to be hosted: somebody may mend it.
+        in no state to be hosted: an operator may fix it.
         """
         told = ""
         while not self.hosting:

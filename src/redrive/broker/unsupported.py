@@ -11,7 +11,7 @@ UNSUPPORTED = {
     "TLS on the listener": "loopback, or a proxy in front",
     "permissions": "one user list; whoever may connect may do everything",
     "`EXTERNAL` and other SASL mechanisms": "PLAIN and AMQPLAIN",
-    "`consumer_timeout`": "a delivery may stay unacknowledged for ever",
+    "`consumer_timeout`": "a delivery may stay unacknowledged indefinitely",
     "native delayed retry of quorum queues (`x-delayed-retry-*`)": "accepted and without effect",
     "quorum queues as a replicated log": "a durable queue with delivery counts and limits, on one disk",
     "`at-least-once` dead-lettering as an option": "every dead letter is moved in one transaction",

@@ -42,7 +42,7 @@ TOUR = {
     },
     "Look": {
         "dlq": "dead letters: what failed and why; send it back without loss",
-        "doctor": "find what loses messages, and what mends it",
+        "doctor": "find what loses messages, and how to fix it",
         "ping": "connect to a broker, and say which one it is",
         "health": "ask a worker, relay or server whether it is ready",
         "audit": "who did what to dead letters",

@@ -1,4 +1,4 @@
-"""`redrive doctor`: what is wrong with a broker, and what mends it."""
+"""`redrive doctor`: what is wrong with a broker, and how to fix it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOWHERE = "without APP it takes --management to see what there is (or --broker,
 def doctor(
     app: str | None, broker: str | None, management: str | None, vhost: str | None, json: bool, severity: str
 ) -> None:
-    """Look for what loses messages, and say what mends it. Changes nothing.
+    """Look for what loses messages, and say how to fix it. Changes nothing.
 
     \b
     redrive doctor --management http://guest:guest@localhost:15672     all of a virtual host

@@ -70,7 +70,7 @@ EXITS = (
         PARTIAL,
         "done in part: some messages were not moved, or not all work was finished in time",
         "`redrive ops show ID` says what became of each message; run it again for what is left. A worker that could "
-        "not finish within `--drain` ends so, too: what it had in its hands comes back.",
+        "not finish within `--drain` ends so, too: what was unacknowledged is redelivered.",
     ),
     Exit(
         NOT_FOUND,
@@ -81,7 +81,7 @@ EXITS = (
     Exit(
         NOT_ALLOWED,
         "refused: the broker does not let this user, or it would not be safe, or could not be recorded",
-        "The message says who refused. Do not work around a look that is refused: mend the queue.",
+        "The message says who refused. Do not work around a peek that is refused: fix the queue.",
         (AccessRefused, AuthenticationFailed, PeekUnsafe, NotDeadLetterQueue, AuditUnavailable),
     ),
     Exit(

@@ -49,7 +49,7 @@ class _NotThere(Exception):
 @click.argument("queue")
 @broker_options
 @click.option("--wait-for-consumers", is_flag=True, help="Wait until they have stopped, instead of refusing.")
-@click.option("--timeout", metavar="DURATION", help="How long to wait for them ('10m').  [default: for ever]")
+@click.option("--timeout", metavar="DURATION", help="How long to wait for them ('10m').  [default: no limit]")
 @click.option(
     "--allow-reorder",
     is_flag=True,
@@ -76,7 +76,7 @@ def migrate(
     redrive topology migrate uploads:app q.validator --dry-run     what it would do
     redrive topology migrate uploads:app q.validator --wait-for-consumers
 
-    RabbitMQ cannot change the arguments of a queue, so it is deleted, when it is empty and unused, and declared anew,
+    RabbitMQ cannot change the arguments of a queue, so it is deleted, when it is empty and unused, and declared again,
     while its messages and the new ones wait beside it. Consumers must be stopped, producers need not. Whatever
     interrupts it: run it again, and it goes on. See docs/migration.md.
     """

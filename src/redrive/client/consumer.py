@@ -1,7 +1,7 @@
 """Deliveries from one queue, over any number of connections.
 
 A consumer owns a channel, so that nothing another one does can end it. When the channel ends, for whatever
-reason, or the broker cancels the consumer, its supervisor opens a new channel and consumes again, for ever,
+reason, or the broker cancels the consumer, its supervisor opens a new channel and consumes again, indefinitely,
 with a growing pause; a consumer ends only when it is cancelled by its owner. What was buffered from the old
 channel is dropped: the broker has those messages back and delivers them again.
 
@@ -56,7 +56,7 @@ _TURN = 64
 
 
 def log_death(supervisor: asyncio.Task[None]) -> None:
-    """A supervisor ends when it is cancelled. If it ends in any other way, somebody must hear of it."""
+    """A supervisor ends when it is cancelled. If it ends in any other way, that must be reported."""
     if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
         log.critical("%s died; what it kept alive is dead now: a bug", supervisor.get_name(), exc_info=error)
 

@@ -145,7 +145,7 @@ class ConfirmingPublisher:
                 except NotPublished as error:
                     gave_up = error
                     place.set_exception(error)
-                except Exception as error:  # whatever it is: a place that nobody settles would be waited for for ever
+                except Exception as error:  # a slot that is never released would block its waiter
                     unsent = NotPublished(exchange, routing_key, str(error))
                     unsent.__cause__ = error
                     place.set_exception(unsent)

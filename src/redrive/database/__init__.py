@@ -12,7 +12,7 @@ And what must outlive a process: operations on dead-letter queues, and who did w
 | `inbox`     | a message that was processed is not processed again                                          |
 | `operations`| operations on dead-letter queues: progress, wishes, what became of each message              |
 | `audit`     | who did what with dead letters; only ever added to                                           |
-| `waking`    | how a relay hears of new rows                                                                |
+| `waking`    | how a relay notices new rows                                                                 |
 | `schema`    | `redrive db upgrade`: the tables, made and changed by Alembic                                |
 
 On SQLAlchemy 2, with SQLite (the embedded default) and PostgreSQL.

@@ -1,7 +1,7 @@
 """A message that somebody changes before it goes back to work, and what that changes, for people to see.
 
 An `Edit` says what is to be different: the body, some headers, some properties. All else stays byte for byte, down to
-the type in which a header is written: one that is set to the value it has is not written anew.
+the type in which a header is written: one that is set to the value it has is not encoded again.
 
 What a broker would end the connection for is refused here, before anything is sent:
 

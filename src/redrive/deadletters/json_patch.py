@@ -15,7 +15,7 @@ path and shares the rest, so a document is what it was whatever happens half-way
 
 A message may be signed, or compared, or read by somebody who counts money. So numbers are not read at all (`Number` has
 the text of one): 1.10 stays 1.10, and an integer of thirty digits keeps them. Keys keep their order. An object with a
-key twice has no one meaning, and is refused. What is written anew is compact; a patch that changes nothing gives back
+key twice has no one meaning, and is refused. What is encoded again is compact; a patch that changes nothing gives back
 the bytes it was given.
 """
 

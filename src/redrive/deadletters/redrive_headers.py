@@ -1,6 +1,6 @@
 """The properties of a message that is sent back to work.
 
-It starts anew, and remembers. What would be counted on, or would do harm, goes:
+Its counters start at zero, and its past is kept. What would be counted on, or would do harm, goes:
 
     our counters and story             a re-driven message has all its attempts again
     x-death, x-first-death-*,          3.10 goes on counting in the x-death of a republished message, 4.x starts again
@@ -126,7 +126,7 @@ def redriven(
     names: HeaderNames = NAMES,
     budget: int = BUDGET,
 ) -> bytes:
-    """The properties of the copy. With `keep_counters` it goes on with the attempts it has had, instead of anew."""
+    """The properties of the copy. With `keep_counters` its attempts are counted on instead of from zero."""
     lineage = {_COUNT: _number(letter.redriven + 1), **_told(operation, by, at, reason, from_queue)}
     if letter.unreadable:
         return _with_new_properties(raw, lineage, budget)

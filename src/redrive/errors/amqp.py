@@ -101,7 +101,7 @@ class RemoteProtocolError(ProtocolError):
 class BrokerError(RedriveError):
     """The broker refused, with an AMQP reply code and its own words.
 
-    Whose: the broker's to say, most often yours to mend.
+    Whose: the broker's to say, most often yours to fix.
 
     Do: the code and the text are RabbitMQ's own: its log has the same line, with more around it.
     """
@@ -119,7 +119,7 @@ class ChannelClosed(BrokerError):
     Why: AMQP answers a mistake by closing the channel on which it was made. Others have channels of their own and
     notice nothing.
 
-    Do: mend what the text says; the next call opens a new channel.
+    Do: fix what the text says; the next call opens a new channel.
     """
 
 
@@ -280,7 +280,7 @@ class PublishRefused(PublishError):
     Why: a queue is full and has `x-overflow: reject-publish`, the exchange does not exist, the message is larger than
     the broker takes, or the broker has trouble of its own.
 
-    Do: mend the cause, then publish again. With a fan-out to several queues some may have it already: keep the same
+    Do: fix the cause, then publish again. With a fan-out to several queues some may have it already: keep the same
     `message_id`.
     """
 

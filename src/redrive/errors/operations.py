@@ -128,7 +128,7 @@ class PeekUnsafe(RedriveError):
     Whose: the queue's: of how it was declared.
 
     Why: a look takes a message and gives it back. A quorum queue counts that as a delivery, and beyond its limit (20 on
-    RabbitMQ 4, without being asked) the message is dropped, or goes round in a circle.
+    RabbitMQ 4, without being asked) the message is dropped, or returns in a cycle.
 
     Do: set `x-delivery-limit: -1` on the dead-letter queue, by a policy if it exists already. `redrive doctor` finds
     all queues like this one (`peek-deletes`).
@@ -199,7 +199,7 @@ class PatchError(ConfigurationError):
 
     Why: a path that is not in the document, a `test` that fails, an operation or a member that RFC 6902 does not know.
 
-    Do: `redrive dlq show QUEUE ID` has the body to compare with; mend the operation that the message names.
+    Do: `redrive dlq show QUEUE ID` has the body to compare with; correct the operation that the message names.
     """
 
     def __init__(self, why: str, operation: int | None = None, path: str = "") -> None:
@@ -234,8 +234,8 @@ class TransformFailed(RedriveError):
 
     Whose: the patch's or the function's, for this message.
 
-    Do: `redrive ops show ID --items failed` lists what was not changed, and why. Mend the patch, and run it for those
-    that are left.
+    Do: `redrive ops show ID --items failed` lists what was not changed, and why. Correct the patch, and run it for
+    those that are left.
     """
 
 
@@ -261,7 +261,7 @@ class ArchiveError(RedriveError):
 
     Why: no permission, no room, or somebody else is writing the same file.
 
-    Do: make room or mend the permissions, then do it again: what was not archived was not taken from its queue.
+    Do: make room or fix the permissions, then do it again: what was not archived was not taken from its queue.
     Archives are in `.redrive/archive`, or below REDRIVE_DATA.
     """
 
@@ -285,7 +285,7 @@ class DestinationUnavailable(RedriveError):
     Why: it refuses one message after the other: it is full, gone, or not routable any more. So the operation ended
     itself, as FAILED.
 
-    Do: mend the destination, then begin another operation: everything that was not moved is still in the dead-letter
+    Do: fix the destination, then begin another operation: everything that was not moved is still in the dead-letter
     queue.
     """
 

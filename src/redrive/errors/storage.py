@@ -84,7 +84,7 @@ class StorageFailed(StorageError):
 
     Whose: the disk's.
 
-    Do: mend the disk, then start the broker again. Publishers saw no confirm for what was not stored.
+    Do: fix the disk, then start the broker again. Publishers saw no confirm for what was not stored.
     """
 
     def __init__(self, path: Path, why: str, remedy: str = "restart the broker") -> None:

@@ -13,7 +13,7 @@ class TopologyError(ConfigurationError):
     Why: a name that is too long or the broker's own, an argument with a wrong value or for another type of queue, a
     binding to what is not there, a retry by a route that this queue or this broker does not have.
 
-    Do: mend each problem in the list. Nothing was changed, so `redrive topology plan APP` can be tried until it is
+    Do: fix each problem in the list. Nothing was changed, so `redrive topology plan APP` can be tried until it is
     quiet.
     """
 

@@ -11,5 +11,5 @@
 | `celery`     | a Celery application whose tasks wait in the broker and are parked with their story    |
 | `dashboards` | a Grafana dashboard and Prometheus alert rules for these metrics                       |
 
-Observers know no broker: they hear of a worker from `redrive.worker.events`.
+Observers know no broker: they get a worker's events from `redrive.worker.events`.
 """

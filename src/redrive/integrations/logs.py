@@ -69,7 +69,7 @@ FIELDS: Mapping[str, str] = {
     "name": "the breaker's or the connection's",
     "state": "the breaker's (closed, open, probing) or the connection's",
     "failureRate": "the share of the latest calls that failed, from 0 to 1",
-    "reconnects": "how often the connection was made anew",
+    "reconnects": "how often the connection was opened again",
     "logger": "who wrote it, if it is no event of Redrive's",
     "message": "what they wrote",
     "stack": "the stack that came with it, if one did",

@@ -91,7 +91,7 @@ METRICS: Mapping[str, Metric] = {
             ("connection",),
             "1 while a connection to the broker, or to the consumers' database, is open, else 0",
         ),
-        Metric("redrive_reconnects_total", _COUNTER, ("connection",), "Connections made anew after they were lost"),
+        Metric("redrive_reconnects_total", _COUNTER, ("connection",), "Connections opened again after they were lost"),
         Metric("redrive_publish_seconds", _HISTOGRAM, ("exchange",), "From publishing a message to its confirm"),
         Metric("redrive_queue_messages", _GAUGE, ("queue", "role"), "Messages ready in a queue's main, retry, dlq"),
         Metric("redrive_queue_oldest_seconds", _GAUGE, ("queue", "role"), "Age of the oldest message there"),

@@ -103,7 +103,7 @@ class MigrationCalls:
         return True
 
     async def replace_idle(self, old: QueueDefinition, new: QueueDefinition, binding: BindingDefinition) -> bool:
-        """Delete a queue if it is empty and unused and declare it anew, in one write; say whether that was done.
+        """Delete a queue if it is empty and unused and declare it again, in one write; return whether that was done.
 
         Whoever publishes to it by name in the moment between is told that there is no route, so the moment is kept as
         short as the broker allows.

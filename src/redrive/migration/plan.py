@@ -192,7 +192,7 @@ def _warnings(record: MigrationRecord, wanted: Definitions, snapshot: BrokerSnap
         "what is carried, and in the milliseconds between delete and declare it is unroutable. Stop such producers"
     )
     if record.feeders:
-        yield f"the waits of what is in {', '.join(record.feeders)} begin anew"
+        yield f"the waits of the messages in {', '.join(record.feeders)} start again"
     for other in _others(queue, snapshot):
         leads_here = (other.dead_letter_exchange, other.dead_letter_key) == (DEFAULT_EXCHANGE, queue)
         if leads_here and other.name not in record.feeders:

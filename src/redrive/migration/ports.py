@@ -79,7 +79,7 @@ class QueueMonitor(Protocol):
     async def snapshot(self) -> BrokerSnapshot: ...
 
     async def held(self, queue: str) -> int | None:
-        """How many messages of a queue are in other hands or otherwise not ready; None where it cannot be seen."""
+        """How many messages of a queue are unacknowledged or otherwise not ready; None where it cannot be seen."""
 
     async def consumers(self, queue: str) -> Sequence[str]:
         """Who consumes from it, in words for a person."""

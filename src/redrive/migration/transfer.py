@@ -98,7 +98,7 @@ class QueueTransfer:
         async with Pump(operations, "orders", lambda _: lane, window=200, user="guest") as pump:
             await pump.drain()
 
-    Left in peace, it has handed over all it took. Left by an error, what it had in hands is back in the queue.
+    Left in peace, it has handed over all it took. Left by an error, what it had taken is back in the queue.
     """
 
     def __init__(

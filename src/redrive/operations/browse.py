@@ -1,7 +1,7 @@
 """Look at a dead-letter queue: take its messages in order, read them, give them all back.
 
 A look keeps what it shows and forgets the rest, message by message, so a hundred thousand of them need no more memory
-than the answer. It covers what was ready when it began. While it lasts, the messages are in its hands: another look, or
+than the answer. It covers what was ready when it began. While it lasts, it holds the messages: another look, or
 a consumer of the queue, does not see them.
 """
 

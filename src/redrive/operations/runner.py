@@ -323,7 +323,7 @@ class OperationRunner:
 
     @property
     def _asked_at(self) -> datetime:
-        """After which nothing is meant. Where the urgent come first that is when it was planned: more may have come
+        """After which nothing is meant. On a priority queue that is when it was planned: more may have come
         before those that were shown until it began.
         """
         began = self.operation.started_at or self._clock.now()

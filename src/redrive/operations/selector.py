@@ -5,8 +5,8 @@
     Selected    it is moved, to this exchange and key
 
 What arrived after an operation began is none of its business. As a rule it stands behind everything that was there, and
-is never reached. A queue that puts what it gets back at its end mixes the two, and so does one in which the urgent come
-first; there the time of death decides, as far as the clocks of those who wrote it can be trusted.
+is never reached. A queue that requeues at its end mixes the two, and so does a priority queue; there the time of death
+decides, as far as the clock of the process that wrote it can be trusted.
 """
 
 from __future__ import annotations

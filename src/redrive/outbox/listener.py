@@ -1,4 +1,4 @@
-"""How a relay hears of new rows: PostgreSQL tells (LISTEN/NOTIFY), SQLite is asked again and again.
+"""Wake the relay when there are new rows: LISTEN/NOTIFY on PostgreSQL, polling on SQLite.
 
 A notification can be missed (the connection that listens may be down), so it only ever shortens the wait: the rows are
 asked for all the same, if less often.

@@ -59,7 +59,7 @@ class OutageBackoff:
         return pause
 
     def end(self) -> None:
-        """Something went well: pauses begin anew."""
+        """Something succeeded: the next pause is the first one again."""
         self._pauses, self._until = 0, -inf
 
     def __repr__(self) -> str:

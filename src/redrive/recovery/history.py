@@ -264,10 +264,10 @@ def _first_publish(
 def broker_can_count(headers: Mapping[str, object]) -> bool:
     """Can a broker count one more rejection in the x-death of this message?
 
-    In one that is no list of tables, or has counts that are no numbers, RabbitMQ 3.10 does not. What is no list, or an
-    empty one, it leaves as it is, and such a message would be retried for ever; over the rest its queue's process ends,
-    and may take the message with it. Nor does a count below zero get anywhere soon, and of one that is there twice
-    nobody knows which goes on.
+    RabbitMQ 3.10 cannot if it is not a list of tables, or has counts that are not numbers. It leaves an empty list, or
+    what is not a list, as it is, and such a message would be retried without end; at the rest the queue's process ends,
+    and may lose the message. A count below zero takes too long, and if there are two entries of a queue and reason, it
+    is undefined which one is counted.
     """
     value = headers.get("x-death")
     if value is None:

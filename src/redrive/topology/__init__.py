@@ -20,7 +20,7 @@
 | `snapshot`         | a broker as it was inspected: its server and what it can do, what it held               |
 | `flows`            | where messages can go, whatever their keys                                              |
 | `dead_ends`        | which queues are for dead letters, also in systems that others made                     |
-| `doctor`           | what in a broker loses messages, and what mends it                                      |
+| `doctor`           | what in a broker loses messages, and how to fix it                                      |
 | `draw`             | pictures: Mermaid, Graphviz, SVG                                                        |
 
 Nothing here does I/O.

@@ -91,7 +91,7 @@ def read_topology(raw: object) -> Topology:
 
 def _oddities(raw: object) -> Iterator[str]:
     """What no topology has in it. Everything counts as often as it is said: with the aliases of YAML a few lines can be
-    more than any memory holds, or go on for ever.
+    more than any memory holds, or never end.
     """
     seen, level = 0, [("topology", raw)]
     for _ in range(_MOST_DEPTH):

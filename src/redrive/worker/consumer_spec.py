@@ -96,7 +96,7 @@ class ConsumerSpec:
         if self.park not in ("publish", "reject"):
             raise ConfigurationError(f"{who}: park {self.park!r}: want 'publish' or 'reject'")
         if self.park == "reject" and self.rejects_to_retry:
-            raise ConfigurationError(f"{who}: with via='reject' a reject is a retry, for ever: use park='publish'")
+            raise ConfigurationError(f"{who}: with via='reject' a reject is a retry without end: use park='publish'")
         if self.prefetch < 0 or self.prefetch > 65535:
             raise ConfigurationError(f"{who}: prefetch {self.prefetch}: want 1 to 65535")
         if self.crash_limit is not None and self.crash_limit < 1:

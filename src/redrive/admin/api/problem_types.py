@@ -61,7 +61,7 @@ KINDS = {
             "peek-unsafe",
             (409,),
             "looking could lose messages",
-            "`fix` says what mends the queue.",
+            "`fix` says how to fix the queue.",
         ),
         ProblemType(
             "not-a-dead-letter-queue",

@@ -97,7 +97,7 @@ class OrderIn(SelectionIn):
     stop_if: StopIf = Field(StopIf(returned_pct=10.0), description="When a canary stops itself.")
     step_wait: str | None = Field(None, max_length=20, examples=["30s"], description="A canary's wait for failures.")
     most_redrives: int | None = Field(3, ge=1, le=2**31 - 1, description="Re-driven so often: skipped.")
-    keep_counters: bool = Field(False, description="Go on counting attempts instead of starting anew.")
+    keep_counters: bool = Field(False, description="Go on counting attempts instead of starting at zero.")
 
     def order(self, queue: str, default: Destination) -> OperationRequest:
         """Return what is asked for. `default`: where messages go if `to` is not given."""

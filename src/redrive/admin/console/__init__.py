@@ -1,7 +1,7 @@
 """The console: pages that a server writes, for an operator who wants to know what is broken, why, and what to press.
 
 Every state is a URL; what changes something is a form that is posted, and answered by a redirect. Without JavaScript
-everything can be read and re-driven; with it, numbers that change are fetched anew (`static/console.js`).
+everything can be read and re-driven; with it, numbers that change are refreshed (`static/console.js`).
 
 What a page shows was written by strangers. There is one way into the HTML, `pages.environment`: it escapes, always, and
 makes what hides in a text visible.

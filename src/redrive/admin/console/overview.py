@@ -84,7 +84,7 @@ async def overview(request: Request, at: CurrentService, calm: bool = False) -> 
 
 
 def _matters(view: QueueView) -> bool:
-    """An operation has messages in its hands, which the queue does not count meanwhile."""
+    """An operation holds messages, which the queue does not count meanwhile."""
     return view.depth > 0 or view.operation is not None
 
 

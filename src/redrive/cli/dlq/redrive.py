@@ -71,7 +71,7 @@ redrive_options = options(
     click.option("--reason", default="", help="For the audit and the messages' lineage: INC-42."),
     click.option("--most-redrives", type=int, default=3, show_default=True,
                  help="Skip messages that were re-driven so often already; 0: none."),
-    click.option("--keep-counters", is_flag=True, help="Go on counting attempts instead of starting anew."),
+    click.option("--keep-counters", is_flag=True, help="Go on counting attempts instead of starting at zero."),
 )  # fmt: skip
 confirmation_options = options(
     click.option("--dry-run", is_flag=True, help="Plan, and stop there."), yes_option, no_input_option

@@ -3,7 +3,7 @@
 Whether a task may run, and what a crash means, is decided by `recovery.admission` and `recovery.verdict`.
 
 A wait that is asked for (`countdown`, `eta`, `retry_backoff`) is one of the queues there are: the shortest that is not
-sooner. One that is longer than all of them goes round in the longest until its time has come, which the message knows.
+sooner. One that is longer than all of them waits in the longest, several times, until the time in its header has come.
 """
 
 from __future__ import annotations

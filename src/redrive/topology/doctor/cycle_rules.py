@@ -69,7 +69,8 @@ def cycle_delivery_limit(context: RuleContext) -> Iterator[Occurrence]:
         limit = context.delivery_limit(queue)
         if limit is None or limit < 0:
             continue
-        fate = "stays in the last queue for ever" if context.is_at_least_once(context.queues[way[-2]]) else "is dropped"
+        is_kept = context.is_at_least_once(context.queues[way[-2]])
+        fate = "stays in the last queue indefinitely" if is_kept else "is dropped"
         evidence = f"{_path_text(way[:-1])}; delivery limit {limit}: what its consumers die of {limit + 1} times {fate}"
         fix = f"{without_delivery_limit(context, queue)}; or let it dead-letter into its DLQ"
         yield Occurrence(queue.name, evidence, f"{fix}, and retry with via='republish'")

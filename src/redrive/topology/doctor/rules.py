@@ -37,7 +37,7 @@ class Finding:
     title: str
     subject: str  # the queue or exchange; empty for the broker itself
     evidence: str  # what was seen
-    fix: str  # the command or argument that mends it
+    fix: str  # the command or argument that fixes it
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.subject or 'the broker'}: {self.title} [{self.id}]"
@@ -48,7 +48,7 @@ Check: TypeAlias = "Callable[[RuleContext], Iterator[Occurrence]]"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of finding. `happens` and `remedy` are for the documentation: what it leads to, and how to mend it."""
+    """One kind of finding. `happens` and `remedy` are for the documentation: what it leads to, and how to fix it."""
 
     id: str
     severity: Severity
@@ -137,7 +137,7 @@ RULES = (
         "cycle-overflow",
         Severity.ERROR,
         "a full queue drops messages, because its dead letters come back to it",
-        "What `max-length` pushes out goes round the retry loop, comes back as a cycle and is dropped.",
+        "What `max-length` pushes out passes through the retry loop, comes back as a cycle and is dropped.",
         "`x-overflow: reject-publish`",
         cycle_rules.cycle_overflow,
     ),
@@ -145,8 +145,8 @@ RULES = (
         "cycle-delivery-limit",
         Severity.ERROR,
         "messages that kill their consumer are dropped, because dead letters come back",
-        "At its delivery limit (20 from 4.0 on, without being asked) a message goes round the retry loop, comes back "
-        "as a cycle and is dropped, or with at-least-once stays in the retry queue for ever.",
+        "At its delivery limit (by default 20 from 4.0 on) a message passes through the retry loop, comes back "
+        "as a cycle and is dropped, or with at-least-once stays in the retry queue indefinitely.",
         "`x-delivery-limit: -1` from 4.0 on; or dead letters to a DLQ and retries with `via='republish'`",
         cycle_rules.cycle_delivery_limit,
     ),

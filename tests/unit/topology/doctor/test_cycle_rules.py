@@ -109,7 +109,7 @@ def test_with_at_least_once_it_stays_in_the_retry_queue() -> None:
     waiting = quorum("q.retry", retry().arguments | {"x-queue-type": "quorum"} | SURE)
 
     assert (
-        "stays in the last queue for ever"
+        "stays in the last queue indefinitely"
         in only(seen(quorum("q", TO_RETRY | SURE), waiting), "cycle-delivery-limit").evidence
     )
 
