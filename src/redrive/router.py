@@ -93,9 +93,9 @@ class Router:
     def batch_consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
         """Have a function handle many messages at once; its parameter is annotated as `list[T]` or `Batch[T]`.
 
-        Beside the options of `consumer` there are those of `BatchSpec`: size, timeout, batchers, prepare, processors,
-        key, isolate. With `prepare=` the function gets what that returned for each message: `prepare(body: T) -> U` and
-        `list[U]`. The time limit of a call, of either function, is `call_timeout`.
+        In addition to the options of `consumer` there are those of `BatchSpec`: size, timeout, batchers, prepare,
+        processors, key, isolate. With `prepare=` the function gets what that returned for each message: `prepare(body:
+        T) -> U` and `list[U]`. The time limit of a call, of either function, is `call_timeout`.
         """
         _check_options(queue, options, _CONSUMER_OPTIONS | _BATCH_OPTIONS | {"call_timeout"})
         return self._consumer(queue, {"batch": _batch_of(options), **options})

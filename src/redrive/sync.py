@@ -6,7 +6,7 @@
 It is the asyncio client in a background thread, with the same guarantees and the same errors. Any number of
 threads may publish at once; their messages share one connection and are confirmed together. The connection is
 made at the first publish, and again in a child process after a fork (gunicorn, multiprocessing): what the parent
-had under way stays the parent's.
+had not finished stays the parent's.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SyncPublisher:
             return self._engine
 
     def close(self, *, within: timedelta = timedelta(seconds=30)) -> None:
-        """Wait for what is under way, then close. Publishing afterwards is an error."""
+        """Wait for unconfirmed messages, then close. Publishing afterwards is an error."""
         with self._lock:
             engine, self._engine, self._closed = self._engine, None, True
         if engine is not None:

@@ -4,7 +4,7 @@
 |-------------|-----------------------------------------------------------------------------------------|
 | `pipeline`  | the application: pictures go through seven queues, and some of them fail                |
 | `catalogue` | a service that the application depends on, which is sometimes unavailable               |
-| `books`     | what was published and what became of it, message by message                            |
+| `ledger`    | what was published, and the outcome of each message                                     |
 | `show`      | the scenario: traffic, outages, counters, and for `--once` a bounded run with a summary |
 | `web`       | the console of the demo                                                                 |
 """

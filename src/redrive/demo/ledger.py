@@ -1,4 +1,4 @@
-"""The account of every message: what was published and what became of it.
+"""The account of every message: what was published, and its outcome.
 
 A published message is owed to every queue that it reaches, until that queue's consumer has handled it. A message that
 is still owed when all work is done, and is not in a dead-letter queue, is lost.

@@ -32,7 +32,7 @@ EXTRACTOR = "q.extractor"
 _AT_A_TIME = 20
 _LOOK = 0.25  # seconds between looks at the queues
 _OUTAGE = (12.0, 8.0)  # seconds that the catalogue is up, and away
-_PATIENCE = 120.0  # seconds for everything that is under way to come to its end
+_PATIENCE = 120.0  # seconds until every message is settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class Scenario:
             if idle and len(books.owed) <= sum(depth.dead for depth in every):
                 return
             if monotonic() > until:
-                raise Stuck(f"after {_PATIENCE:g} s messages are still under way: {self._depths}")
+                raise Stuck(f"after {_PATIENCE:g} s messages are still unsettled: {self._depths}")
             await asyncio.sleep(_LOOK)
 
     async def _look(self) -> None:

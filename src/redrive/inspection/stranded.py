@@ -16,7 +16,7 @@ def stranded_warning(topology: Topology, folder: Path) -> str | None:
     try:
         held = count_unserved(folder)
     except StorageError as error:
-        return f"whether messages are left in the embedded broker cannot be told: {error}"
+        return f"cannot find out whether messages are left in the embedded broker: {error}"
     if not held:
         return None
     server = Server(embedded=True, delayed_exchanges=True)
@@ -37,6 +37,6 @@ def stranded(held: Mapping[str, int], own: Collection[str], dead: Collection[str
     what += ["dead letters can be dealt with"] if mine.keys() & set(dead) else []
     return (
         f"{sum(mine.values())} messages are still in the embedded broker in {folder} ({queues}), and with the outbox's "
-        "transport RABBIT nobody looks there: with LOCAL (REDRIVE_OUTBOX_TRANSPORT), on this machine, "
+        "transport RABBIT they are not consumed: with LOCAL (REDRIVE_OUTBOX_TRANSPORT), on this machine, "
         f"{' and '.join(what)}"
     )

@@ -8,7 +8,7 @@ nothing of what they mean: names are bytes, and a *raw value* is a field value w
     flags (2)  content_type  content_encoding  headers  delivery_mode  priority  correlation_id  reply_to  expiration …
 
 All that a broker looks at is in the first eight properties, so the first octet of the flags says what there is. The
-one exception is `user_id`, which RabbitMQ accepts from that user alone: whoever passes a message on takes it out.
+one exception is `user_id`, which RabbitMQ accepts from that user alone: a forwarded message must not have it.
 
 `check_properties` is the door: what has passed it can be patched. What has not may raise RemoteProtocolError
 from every function here, and never anything else.

@@ -5,8 +5,8 @@ Encoding picks the type that RabbitMQ itself would write; decoding understands e
     t bool     b B  8-bit    s u 16-bit    I i 32-bit    l L 64-bit    f d float, double    D decimal
     S text     x bytes       A array       F table       T timestamp   V nothing
 
-Everything in a table was written by whoever published the message, so reading is lenient where a mistake
-harms nobody and strict where it could: text that is not UTF-8 becomes bytes, a name that is not UTF-8 keeps
+Everything in a table was written by the publisher of the message, so reading is lenient where a mistake
+is harmless and strict where it could: text that is not UTF-8 becomes bytes, a name that is not UTF-8 keeps
 its bytes as surrogate escapes (and gets them back when encoded), a timestamp outside the calendar stays a
 number. A length that lies, an unknown type or a table nested deeper than `MAX_DEPTH` is a FRAME_ERROR.
 

@@ -31,9 +31,9 @@ class BatchSpec:
     the batch. If it raises, this one message has failed, and is in no batch.
     """
 
-    size: int = 100  # so many messages are a batch
+    size: int = 100  # messages in a batch
     timeout: Duration = "1s"  # or as many as came within this time of the first
-    batchers: int = 1  # so many batches are handled at a time
+    batchers: int = 1  # batches handled at a time
     prepare: Callable[..., Any] | None = None  # called with each message before it is gathered
     processors: int | None = None  # how many messages are prepared at a time; None: one, in the order of the queue
     key: Callable[[Any], Any] | None = None  # messages of one batch have one key
@@ -65,10 +65,10 @@ class BatchSpec:
 class ConsumerSpec:
     queue: Queue  # the queue whose messages are handled
     function: Callable[..., Any]  # the handler
-    concurrency: int = 1  # so many messages are handled at a time
+    concurrency: int = 1  # messages handled at a time
     prefetch: int = 0  # 0: enough to keep `concurrency` busy
     timeout: Duration | None = None  # a handler that takes longer has failed
-    processes: int = 0  # heavy work: in so many processes of their own; 0 in this one
+    processes: int = 0  # processes for heavy work; 0: handle it in this one
     # publish: with its story, to the dead-letter queue. reject: by the broker, as it came
     park: Literal["publish", "reject"] = "publish"
     crash_limit: int | None = 5  # a message that killed its worker so often is parked; None: no guard

@@ -55,7 +55,7 @@ class Handler:
         self.is_async = inspect.iscoroutinefunction(function)
         self.name = f"{function.__module__}.{function.__qualname__}"
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigurationError(f"{self.name} yields, so nobody would run it: a handler does its work and returns")
+            raise ConfigurationError(f"{self.name} yields, so calling it would not run it: a handler returns")
         self._given = dict(given)
         self._for_batches = for_batches
         self._wants_batch = False  # the `Batch` itself, rather than a list of bodies
@@ -106,7 +106,7 @@ class Handler:
         elif parameter.default is parameter.empty:
             raise ConfigurationError(
                 f"{self.name}: {self._body[0]} gets the body; what should {parameter.name} get? "
-                "There are Message and Publisher beside it"
+                "In addition there may be Message and Publisher"
             )
 
     def _check_session(self, wanted: type, name: str) -> None:

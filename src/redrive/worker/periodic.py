@@ -1,4 +1,4 @@
-"""Chores that are done now and then, beside the work: to delete what has been kept for long enough."""
+"""Periodic jobs next to the work: delete what has expired."""
 
 from __future__ import annotations
 

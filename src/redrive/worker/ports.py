@@ -25,7 +25,7 @@ class PublisherPort(Protocol):
 
 
 class ConfirmCallback(Protocol):
-    """Who wants to know what became of a publish: a future, or anything that can be told in the same way."""
+    """What is called with the result of a publish: a future, or anything with the same methods."""
 
     def done(self) -> bool:
         """Is it too late to tell?"""
@@ -34,7 +34,7 @@ class ConfirmCallback(Protocol):
         """The broker has it."""
 
     def set_exception(self, error: PublishError, /) -> None:
-        """It has not, or nobody knows."""
+        """It was not confirmed, or that is unknown."""
 
 
 class TransferPublisher(PublisherPort, Protocol):

@@ -1,4 +1,4 @@
-"""Publishing for applications: values in, a confirmed message out, with an identity and a place in the story.
+"""Publishing for applications: values in, a confirmed message out, with an id and its correlation.
 
 Every message gets an id (UUIDv7: they sort by time), a timestamp and a content type. What is published while another
 message is handled belongs to it: it carries on its correlation id.

@@ -313,7 +313,7 @@ class VerdictExecutor:
 
 
 def _has_sound_deaths(delivery: Delivery) -> bool:
-    """May it be rejected? Over an x-death that nobody can read a queue's process ends (RabbitMQ 3.10)."""
+    """Return whether it may be rejected: an unreadable x-death ends a queue's process (RabbitMQ 3.10)."""
     if _X_DEATH not in delivery.raw_properties:
         return True
     properties = _readable_properties(delivery)

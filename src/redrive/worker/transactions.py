@@ -56,7 +56,7 @@ class DatabaseUnavailable(BaseException):
 
 
 class NoMessageId(Exception):
-    """A message without an id cannot be told from its duplicate. Its publisher must set `message_id`."""
+    """A message without an id cannot be distinguished from its duplicate. Its publisher must set `message_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

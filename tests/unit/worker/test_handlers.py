@@ -278,8 +278,8 @@ async def _batch_and_message(orders: list[Order], message: Message) -> None: ...
 @pytest.mark.parametrize(
     ("function", "options", "complaint"),
     [
-        (yields, {}, "yields, so nobody would run it"),
-        (_yields, {}, "yields, so nobody would run it"),
+        (yields, {}, "yields, so calling it would not run it"),
+        (_yields, {}, "yields, so calling it would not run it"),
         (_two_bodies, {}, "a gets the body; what should b get?"),
         (_starred, {}, r"what should \*orders get\?"),
         (_unreadable, {}, "its annotations cannot be read"),

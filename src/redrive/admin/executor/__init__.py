@@ -1,8 +1,8 @@
 """Run the operations of an admin server: they outlive the request that started them, and the server itself.
 
 An executor takes the id of an operation. Everything else is in the operation's row: what was asked for, how far it is,
-its heartbeat, and what operators want of it (pause, go on, cancel, rate). Whoever starts an operation writes the row
-first, as its owner; the executor's process claims the row and runs it.
+its heartbeat, and what operators want of it (pause, go on, cancel, rate). To start an operation, a process writes the
+row first, as its owner; the executor's process claims the row and runs it.
 
     `local`         tasks in this process
     `subprocess`    a child process, so that a page does not wait for a re-drive of a million messages

@@ -4,7 +4,7 @@
 "x-"; `all-with-x` and `any-with-x` do not. An argument without a value (type `V`) wants the header to be there,
 whatever its value. To want nothing is to match everything with `all`, and nothing with `any`.
 
-How values compare is told in `header_values`; what a timestamp is compared with, in `Dialect`.
+`header_values` has the comparison of values, `Dialect` what a timestamp is compared with.
 
 A message meets *conditions*: each of its headers is one by its value and one by being there. Bindings wait at the
 conditions they want, so that a message looks only at those that want something it has.

@@ -2,7 +2,7 @@
 
     print(draw(expand(topology, server), "mermaid"))
 
-They are drawn from the definitions alone, so that a live broker or somebody's `definitions.json` can be drawn as well.
+They are drawn from the definitions alone, so that a live broker or any `definitions.json` can be drawn as well.
 
 | module    | what it does                                                                       |
 |-----------|------------------------------------------------------------------------------------|

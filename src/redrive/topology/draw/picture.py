@@ -224,7 +224,7 @@ class _Sketch:
             self._add_edge(source, target, EdgeKind.BINDING, keys=_keys(binding, self._flows.kind(binding.source)))
 
     def _is_for_retries(self, binding: BindingDefinition) -> bool:
-        """Does a queue get its own messages back here? Anybody may publish to a delayed exchange; but such a binding
+        """Does a queue get its own messages back here? Any client may publish to a delayed exchange; but such a binding
         has the name of its queue as key, or a key by which the queue gets its messages anyway.
         """
         exchange = self._exchanges.get(binding.source)
