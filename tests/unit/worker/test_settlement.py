@@ -452,7 +452,7 @@ async def test_the_last_attempt_of_a_queue_without_dead_letters_is_the_end(broke
 
 
 def test_parking_by_reject_where_a_reject_is_a_retry_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="a reject is a retry, for ever"):
+    with pytest.raises(ConfigurationError, match="a reject is a retry without end"):
         App("shop").consumer("orders", retry=BY_REJECT, park="reject")(busy)
 
 
