@@ -1,5 +1,6 @@
 """The map in ARCHITECTURE.md names every package and every folder, and nothing else."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -45,3 +46,18 @@ def test_every_name_in_the_text_exists() -> None:
         assert (ROOT / "src/redrive" / name).is_file(), name
     for name in set(re.findall(r"`([A-Z]\w+)(?:\.\w+)?(?:\(.*?\))?`", text)):
         assert re.search(rf"^\s*(class|def|async def) {name}\b|^{name}\b.*=", source, re.MULTILINE), name
+
+
+def modules(package: Path) -> set[str]:
+    packages = {path.parent.name for path in package.glob("*/__init__.py")}
+    return packages | {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
+
+
+HEADS = sorted((ROOT / "src/redrive").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda path: str(path.parent.relative_to(ROOT / "src")))
+def test_a_package_that_lists_its_modules_lists_all_of_them(head: Path) -> None:
+    listed = set(re.findall(r"^\| `(\w+)`", ast.get_docstring(ast.parse(head.read_text())) or "", re.MULTILINE))
+    if listed:
+        assert listed - {"dashboards"} == modules(head.parent)

@@ -1,13 +1,21 @@
 """Operating dead letters: one service, and the faces that people use it through.
 
-| module     | what                                                                                             |
-|------------|--------------------------------------------------------------------------------------------------|
-| `target`   | a broker with what is known about it: topology, management API, the application's settings       |
-| `access`   | who may come in, and what they may do there                                                      |
-| `service`  | look, plan, re-drive, discard, steer: everything the faces can do                                |
-| `office`   | what a server has: the service, what was seen lately, what runs, who may come in                 |
-| `desk`     | what one person does there, as far as they may                                                   |
-| `web`      | the REST API and the console around it                                                           |
+| module               | what                                                                               |
+|----------------------|------------------------------------------------------------------------------------|
+| `target`             | a broker with what is known about it: topology, management API, the application's  |
+| `access`             | who may come in, and what they may do there                                        |
+| `service`            | look, plan, re-drive, discard, steer: everything the faces can do                  |
+| `context`            | what a server has: the service, what was seen lately, what runs, who may come in   |
+| `authorized_service` | what one person does there, as far as they may                                     |
+| `api`                | the REST API and the console around it                                             |
+| `authorization`      | what one principal may do, and what the audit says about a refusal                 |
+| `authorized_queries` | queries of one principal                                                           |
+| `cache`              | what was seen in a queue, kept for a while                                         |
+| `cached_target`      | a broker target for a server                                                       |
+| `console`            | the console                                                                        |
+| `executor`           | run the operations of an admin server                                              |
+| `notifications`      | notifications about new dead letters and stalled operations, by webhook or command |
+| `queries`            | read dead-letter queues                                                            |
 """
 
 from __future__ import annotations

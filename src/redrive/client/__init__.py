@@ -7,19 +7,19 @@
             async for delivery in consumer:
                 delivery.ack()
 
-| module         | what                                                                            |
-|----------------|---------------------------------------------------------------------------------|
-| `url`          | where the broker is and how to speak to it                                      |
-| `connection`   | the one object people hold: reconnects, restores, and tells its state           |
-| `publisher`    | publish, confirm, and nothing in between is lost                                |
-| `consumer`     | deliveries, by callback or iterator, over any number of connections             |
-| `topology`     | declaring, binding, deleting, and restoring what was declared                   |
-| `declarations` | what was declared, to be declared again                                         |
-| `getter`       | basic.get, message by message                                                   |
-| `link`         | one socket, from the first byte to the last                                     |
-| `channel`      | one channel of one link                                                         |
-| `settler`      | tells the broker about deliveries, in few frames                                |
-| `relay_lock`   | the right to be the only relay of an outbox                                     |
+| module         | what                                                                                      |
+|----------------|-------------------------------------------------------------------------------------------|
+| `url`          | where the broker is and how to speak to it                                                |
+| `connection`   | the one object people hold: reconnects, restores, and tells its state                     |
+| `publisher`    | publish, confirm, and nothing in between is lost                                          |
+| `consumer`     | deliveries, by callback or iterator, over any number of connections                       |
+| `topology`     | declaring, binding, deleting, and restoring what was declared                             |
+| `declarations` | what was declared, to be declared again                                                   |
+| `basic_get`    | basic.get, message by message                                                             |
+| `transport`    | one socket, from the first byte to the last                                               |
+| `channel`      | one channel of one link                                                                   |
+| `ack_batcher`  | tells the broker about deliveries, in few frames                                          |
+| `browser`      | a cursor over a queue: take messages, ack some, requeue the others in their order         |
 
 Publish and consume on two connections: a broker in a memory or disk alarm stops reading a connection that
 publishes, and the acks on it with the publishes (`connection.blocked`).

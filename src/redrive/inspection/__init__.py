@@ -1,11 +1,12 @@
 """What a broker holds: connect to one, whichever it is, and inspect it.
 
-| module       | how                                                                                       |
-|--------------|-------------------------------------------------------------------------------------------|
-| `management` | RabbitMQ's management API lists everything in a virtual host                              |
-| `embedded`   | the embedded broker lists everything over AMQP                                            |
-| `passive`    | any other broker answers, over plain AMQP, questions about the names that are asked for   |
-| `policies`   | the policy of a queue, where an old RabbitMQ does not report it                           |
+| module       | what                                                                                    |
+|--------------|-----------------------------------------------------------------------------------------|
+| `management` | RabbitMQ's management API lists everything in a virtual host                            |
+| `embedded`   | the embedded broker lists everything over AMQP                                          |
+| `passive`    | any other broker answers, over plain AMQP, questions about the names that are asked for |
+| `policies`   | the policy of a queue, where an old RabbitMQ does not report it                         |
+| `stranded`   | messages that are left in the embedded broker of an application that uses RabbitMQ now  |
 
 All three give a `BrokerSnapshot` (`redrive.topology.snapshot`), a value: plans and the doctor need nothing else.
 """

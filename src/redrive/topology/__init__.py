@@ -6,22 +6,26 @@
     )
     definitions = expand(topology, Server.of("4.3"))     # seven objects: main, retry and dead-letter queue, ...
 
-| module             | what                                                                                    |
-|--------------------|-----------------------------------------------------------------------------------------|
-| `declared`         | what a person says: `Topology`, `Exchange`, `Queue`                                     |
-| `naming`           | how the retry and dead-letter parts of a queue are called                               |
-| `definitions`      | what a broker holds: plain exchanges, queues and bindings                               |
-| `expansion`        | from the one to the other                                                               |
-| `ladder`           | delays without a plugin: queues of 2^n seconds                                          |
-| `rules`            | what no broker would accept, or would accept and regret                                 |
-| `plan`             | what is missing, what differs, what is more                                             |
-| `definitions_json` | RabbitMQ's `definitions.json`, kept whole                                               |
-| `files`            | a topology written as TOML or YAML                                                      |
-| `snapshot`         | a broker as it was inspected: its server and what it can do, what it held               |
-| `flows`            | where messages can go, whatever their keys                                              |
-| `dead_ends`        | which queues are for dead letters, also in systems that others made                     |
-| `doctor`           | what in a broker loses messages, and how to fix it                                      |
-| `draw`             | pictures: Mermaid, Graphviz, SVG                                                        |
+| module             | what                                                                      |
+|--------------------|---------------------------------------------------------------------------|
+| `model`            | what a person says: `Topology`, `Exchange`, `Queue`                       |
+| `naming`           | how the retry and dead-letter parts of a queue are called                 |
+| `definitions`      | what a broker holds: plain exchanges, queues and bindings                 |
+| `expansion`        | from the one to the other                                                 |
+| `ladder`           | delays without a plugin: queues of 2^n seconds                            |
+| `validation`       | what no broker would accept, or would accept and regret                   |
+| `plan`             | what is missing, what differs, what is more                               |
+| `definitions_json` | RabbitMQ's `definitions.json`, kept whole                                 |
+| `serialization`    | a topology written as TOML or YAML                                        |
+| `snapshot`         | a broker as it was inspected: its server and what it can do, what it held |
+| `reachability`     | where messages can go, whatever their keys                                |
+| `dlq_detection`    | which queues are for dead letters, also in systems that others made       |
+| `doctor`           | what in a broker loses messages, and how to fix it                        |
+| `draw`             | pictures: Mermaid, Graphviz, SVG                                          |
+| `add_retry`        | give queues that somebody else made what they lack                        |
+| `cycles`           | ways that lead back to where they began, in a graph of names              |
+| `peek_safety`      | may a queue be looked at, and what does it cost?                          |
+| `routing`          | where a message would go, according to the definitions alone              |
 
 Nothing here does I/O.
 """

@@ -1,20 +1,23 @@
 """`redrive dlq`: look at dead letters, plan, and send them back to work.
 
-| module       | what                                                                    |
-|--------------|-------------------------------------------------------------------------|
-| `looking`    | ls, groups, peek, show, query, check                                    |
-| `redriving`  | plan, redrive, move                                                     |
-| `letters`    | discard, edit, transform, export, import                                |
-| `telling`    | watch: tell somebody about new dead letters                             |
-| `options`    | what several of them have                                               |
+| module    | what                                        |
+|-----------|---------------------------------------------|
+| `inspect` | ls, groups, peek, show, query, check        |
+| `redrive` | plan, redrive, move                         |
+| `watch`   | watch: tell somebody about new dead letters |
+| `discard` | `redrive dlq discard`                       |
+| `edit`    | `redrive dlq edit` and `transform`          |
+| `export`  | `redrive dlq export` and `import`           |
 """
 
 from __future__ import annotations
 
 import click
 
+from redrive.cli.dlq.discard import discard
+from redrive.cli.dlq.edit import edit, transform
+from redrive.cli.dlq.export import export, import_
 from redrive.cli.dlq.inspect import check, groups, list_, peek, query, show
-from redrive.cli.dlq.letters import discard, edit, export, import_, transform
 from redrive.cli.dlq.redrive import move, plan, redrive
 from redrive.cli.dlq.watch import watch
 

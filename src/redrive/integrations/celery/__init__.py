@@ -18,16 +18,16 @@ is where a message is, and when it leaves its queue:
     ever, or lost                                     deaths
     what cannot be decoded is acknowledged            it is parked
 
-| module      | what                                                                                             |
-|-------------|--------------------------------------------------------------------------------------------------|
-| `equipping` | `equip`: the settings, the classes, the queues                                                   |
-| `deciding`  | the decisions, as values: where a retry waits, what becomes of a failure, who may come in        |
-| `places`    | which queue a task came from, and where its retries and its end are                              |
-| `messages`  | a message as Celery has it, and as it is on the wire                                             |
-| `sending`   | publish mandatory and confirmed over the application's own connections                           |
-| `tasks`     | `Task`: retries                                                                                  |
-| `requests`  | `Request`, in the worker's main process: parking, crashes, waits that are not over               |
-| `workers`   | the worker's own steps: the topology is made, and what is no task is parked                      |
+| module      | what                                                                                      |
+|-------------|-------------------------------------------------------------------------------------------|
+| `setup`     | `equip`: the settings, the classes, the queues                                            |
+| `decisions` | the decisions, as values: where a retry waits, what becomes of a failure, who may come in |
+| `queues`    | which queue a task came from, and where its retries and its end are                       |
+| `messages`  | a message as Celery has it, and as it is on the wire                                      |
+| `producer`  | publish mandatory and confirmed over the application's own connections                    |
+| `tasks`     | `Task`: retries                                                                           |
+| `requests`  | `Request`, in the worker's main process: parking, crashes, waits that are not over        |
+| `bootsteps` | the worker's own steps: the topology is made, and what is no task is parked               |
 """
 
 from redrive.errors import ConfigurationError

@@ -1,21 +1,16 @@
-"""Outbox, topology, doctor and audit."""
+"""The topology page: what the broker holds and what the application wants, with a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from redrive.admin.api.cursors import read_cursor, write_cursor
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Cursor, RowId
 from redrive.admin.authorized_queries import TopologyView
-from redrive.admin.console.formatting import counted
-from redrive.admin.console.rendering import page, seen, theme_of
-from redrive.admin.console.urls import links_of
+from redrive.admin.console.rendering import page, theme_of
 from redrive.topology.definitions import Definitions
 from redrive.topology.draw import FORMATS, Node, NodeKind, picture_of
 from redrive.topology.plan import Action
@@ -23,52 +18,10 @@ from redrive.topology.snapshot import BrokerSnapshot
 
 router = APIRouter()
 
-_MOST_ROWS = 100
-_PAGE = 100
-
 # A picture brings its own style, which the policy of the pages would not allow when it is opened by itself.
 _PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 _BY_THE_SYSTEM = "@media (prefers-color-scheme: dark)"
 _BY_CHOICE = {"auto": _BY_THE_SYSTEM, "light": "@media not all", "dark": "@media all"}
-
-
-# Outbox -------------------------------------------------------------------------------------------------
-
-
-@router.get("/outbox")
-async def outbox(request: Request, at: CurrentService) -> Response:
-    found = await at.outbox(_MOST_ROWS)
-    return page(request, "outbox.html", at, here="outbox", outbox=found)
-
-
-@router.post("/outbox/retry")
-async def retry_all(request: Request, at: CurrentService) -> Response:
-    await at.retry_outbox(None)
-    return seen(links_of(request)("outbox", said="all-retried"))
-
-
-@router.post("/outbox/{id}/retry")
-async def retry(request: Request, at: CurrentService, id: RowId) -> Response:
-    count = await at.retry_outbox(id)
-    return seen(links_of(request)("outbox", said="retried" if count else "row-gone"))
-
-
-@router.get("/outbox/{id}/discard")
-async def discard_form(request: Request, at: CurrentService, id: RowId) -> Response:
-    rows = (await at.outbox(_MOST_ROWS)).rows
-    row = next((row for row in rows if row["id"] == id), None)
-    if row is None:
-        return seen(links_of(request)("outbox", said="row-gone"))
-    return page(request, "discard_row.html", at, here="outbox", row=row)
-
-
-@router.post("/outbox/{id}/discard")
-async def discard(request: Request, at: CurrentService, id: RowId) -> Response:
-    count = await at.discard_outbox(id)
-    return seen(links_of(request)("outbox", said="row-discarded" if count else "row-gone"))
-
-
-# Topology -----------------------------------------------------------------------------------------------
 
 
 @router.get("/topology")
@@ -123,37 +76,3 @@ def _with_depths(nodes: Iterable[Node], snapshot: BrokerSnapshot) -> Iterable[No
 
 
 _EXCHANGES = frozenset((NodeKind.EXCHANGE, NodeKind.DELAYS, NodeKind.MISSING))
-
-
-# Doctor and audit ---------------------------------------------------------------------------------------
-
-
-@router.get("/doctor")
-async def doctor(request: Request, at: CurrentService) -> Response:
-    findings = await at.doctor()
-    return page(request, "doctor.html", at, here="doctor", findings=findings, counted=counted)
-
-
-@router.get("/audit")
-async def audit(
-    request: Request,
-    at: CurrentService,
-    queue: Annotated[str, Query(max_length=300)] = "",
-    by: Annotated[str, Query(max_length=300)] = "",
-    action: Annotated[str, Query(max_length=100)] = "",
-    cursor: Cursor = None,
-) -> Response:
-    before = int(read_cursor("audit", cursor)) if cursor is not None else None
-    found = await at.audit(queue or None, by or None, action or None, limit=_PAGE, before=before)
-    return page(
-        request,
-        "audit.html",
-        at,
-        here="audit",
-        entries=found.items,
-        queue=queue,
-        by=by,
-        action=action,
-        cursor=cursor,
-        next=write_cursor("audit", found.next) if found.next is not None else None,
-    )
