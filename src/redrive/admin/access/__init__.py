@@ -1,4 +1,4 @@
-"""Who may come in, and what they may do there. It knows nothing of HTTP: whoever serves asks the `Gate`.
+"""Who may come in, and what they may do there. It knows nothing of HTTP: whoever serves asks the `Authenticator`.
 
 | module          | what                                                                             |
 |-----------------|----------------------------------------------------------------------------------|
