@@ -78,7 +78,6 @@ class HeaderNames:
     RAW_SIZE: ClassVar = "x-redrive-raw-properties-size"  # of which the header holds the beginning
     EXPIRATION: ClassVar = "x-redrive-expiration"  # while a queue is migrated: what the message must not expire by
     ONLY_EXPIRATION: ClassVar = "x-redrive-only-expiration"  # the same, of a message that had no other header
-    TRACE: ClassVar = "x-redrive-trace"  # the trace context of the attempt that failed before
     # Written when a parked message is sent back to work:
     REDRIVEN: ClassVar = "x-redriven-count"  # how often, with this time
     REDRIVEN_AT: ClassVar = "x-redriven-at"  # when
