@@ -166,15 +166,10 @@ class Scenario:
         await asyncio.gather(*(some() for _ in range(_AT_A_TIME)))
 
     async def _redrive(self, queue: str) -> int:
-        operation = await self._service.run(
-            await self._service.begin(OperationRequest(OperationKind.REDRIVE, queue, reason="demo"))
-        )
-        return operation.counts.moved
-
-    @property
-    def _service(self) -> Service:
         target = BrokerTarget(data=app.data, topology=app.topology)
-        return Service(target, OperationRepository(app.database), AuditLog(app.database), by="demo")
+        service = Service(target, OperationRepository(app.database), AuditLog(app.database), by="demo")
+        operation = await service.begin(OperationRequest(OperationKind.REDRIVE, queue, reason="demo"))
+        return (await service.run(operation)).counts.moved
 
     def _say(self, words: str) -> None:
         self._screen.print(f"  {words}", soft_wrap=True)
