@@ -13,7 +13,7 @@ import click
 from redrive.cli import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = ROOT / "src" / "redrive" / "admin" / "web" / "console"
+PAGES = ROOT / "src" / "redrive" / "admin" / "console"
 _ROUTE = re.compile(r"@router\.(get|post)\(\s*\"(/[^\"]*)\"")
 _QUEUE, _MESSAGE, _OPERATION = "/queues/{queue:path}", "/queues/{queue:path}/messages/{id}", "/operations/{id}"
 

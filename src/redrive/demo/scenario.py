@@ -166,8 +166,7 @@ class Scenario:
         await asyncio.gather(*(some() for _ in range(_AT_A_TIME)))
 
     async def _redrive(self, queue: str) -> int:
-        target = BrokerTarget(data=app.data, topology=app.topology)
-        service = Service(target, OperationRepository(app.database), AuditLog(app.database), by="demo")
+        service = _service()
         operation = await service.begin(OperationRequest(OperationKind.REDRIVE, queue, reason="demo"))
         return (await service.run(operation)).counts.moved
 
@@ -182,7 +181,7 @@ class Scenario:
         dead: set[tuple[str, str | None]] = set()
         for queue, depth in self._depths.items():
             if depth.dead:
-                page = await self._service.peek(f"{queue}.dlq", limit=depth.dead)
+                page = await _service().peek(f"{queue}.dlq", limit=depth.dead)
                 dead |= {(queue, letter.message_id) for letter in page.letters}
         lost = len(books.lost(dead))
         table = Table(show_header=False, box=None, padding=(0, 2))
@@ -221,3 +220,8 @@ class Scenario:
                 ]
                 dead = found.get((f"{queue}.dlq", "dlq"), 0)
                 self._depths[queue] = Depth(found.get((queue, "main"), 0), sum(waits), dead)
+
+
+def _service() -> Service:
+    target = BrokerTarget(data=app.data, topology=app.topology)
+    return Service(target, OperationRepository(app.database), AuditLog(app.database), by="demo")
