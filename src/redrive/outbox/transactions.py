@@ -32,7 +32,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from redrive.database.connection_errors import is_outage
 from redrive.database.engine import Database
 from redrive.outbox.inbox import Inbox
-from redrive.worker.transactions import DatabaseUnavailable
+from redrive.worker.transactions import DatabaseLost
 
 SESSION_TYPES: tuple[type, ...] = (AsyncSession, Session)
 
@@ -146,7 +146,7 @@ class StoreTransactions:
                 yield transaction
         except BaseException as error:
             if self._is_outage(error, transaction.connection if transaction is not None else None):
-                raise DatabaseUnavailable(_first_line(error)) from error
+                raise DatabaseLost(_first_line(error)) from error
             raise
 
     def _is_outage(self, error: BaseException, connection: sa.Connection | None) -> bool:

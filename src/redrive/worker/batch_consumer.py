@@ -38,7 +38,7 @@ from redrive.worker.handlers import Handler
 from redrive.worker.invocation import PartlyFailed
 from redrive.worker.message import Message, current_message
 from redrive.worker.pipeline import DeliveryPipeline
-from redrive.worker.transactions import DatabaseUnavailable
+from redrive.worker.transactions import DatabaseLost
 
 _SETTLED = object()  # in place of a body: the message is settled already
 
@@ -193,7 +193,7 @@ class Batching:
         try:
             budget.spend()
             known = await self._walk.invocation.call_with_batch(batch)
-        except DatabaseUnavailable:  # and the worker stops
+        except DatabaseLost:  # and the worker stops
             for delivery in batch.deliveries:
                 self._walk.end(delivery, Ending.NO_DATABASE)
             return

@@ -20,7 +20,7 @@ from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.handlers import Handler
 from redrive.worker.message import Message
 from redrive.worker.outage import Outage
-from redrive.worker.transactions import DatabaseUnavailable, Transaction, Transactions
+from redrive.worker.transactions import DatabaseLost, Transaction, Transactions
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Invocation:
             return await self._outage.ride_out(work)
         try:
             return await work()
-        except DatabaseUnavailable as unavailable:
+        except DatabaseLost as unavailable:
             raise (unavailable.__cause__ or OSError(str(unavailable))) from None
 
     async def _call(self, body: Any, message: Message) -> None:

@@ -22,7 +22,7 @@ from typing import TypeVar
 from redrive.recovery.backoff import Backoff
 from redrive.worker.cancellation import is_cancelled
 from redrive.worker.events import ConnectionChanged, Observer
-from redrive.worker.transactions import DatabaseUnavailable, Transaction, Transactions
+from redrive.worker.transactions import DatabaseLost, Transaction, Transactions
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=3
 
 class Outage:
     def __init__(self, observer: Observer) -> None:
-        self.error: DatabaseUnavailable | None = None  # why the database is unavailable; None: it is not
+        self.error: DatabaseLost | None = None  # why the database is unavailable; None: it is not
         self._observer = observer
         self._probe = asyncio.Lock()
         self._probes = 0  # the number of the next one in this outage
@@ -40,12 +40,12 @@ class Outage:
         self._stopping = asyncio.Event()
 
     async def ride_out(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work, and repeat it while the database is unavailable. Raise DatabaseUnavailable on a stop."""
+        """Do the work, and repeat it while the database is unavailable. Raise DatabaseLost on a stop."""
         while True:
             if self.error is None:
                 try:
                     return await work()
-                except DatabaseUnavailable as error:
+                except DatabaseLost as error:
                     _stay_cancelled()
                     self._begin(error)
             else:
@@ -54,7 +54,7 @@ class Outage:
                         await self._pause(self.error)
                         try:
                             return await self._probing(work)
-                        except DatabaseUnavailable as error:
+                        except DatabaseLost as error:
                             _stay_cancelled()
                             self.error = error
                             self._probes += 1
@@ -63,7 +63,7 @@ class Outage:
         self._reached = False
         try:
             result = await work()
-        except DatabaseUnavailable:
+        except DatabaseLost:
             raise
         except BaseException:
             if self._reached:  # the handler failed, not the database
@@ -82,19 +82,19 @@ class Outage:
         except asyncio.CancelledError:
             if transaction is not None and transaction.connection is not None:
                 raise
-            raise DatabaseUnavailable("the transaction did not begin within the handler's time limit") from None
+            raise DatabaseLost("the transaction did not begin within the handler's time limit") from None
         finally:
             self._reached |= transaction is not None and transaction.connection is not None
 
-    async def _pause(self, error: DatabaseUnavailable) -> None:
+    async def _pause(self, error: DatabaseLost) -> None:
         try:
             async with asyncio.timeout(_PAUSES.delay(self._probes, random.random()).total_seconds()):
                 await self._stopping.wait()
         except TimeoutError:
             return
-        raise DatabaseUnavailable(str(error))
+        raise DatabaseLost(str(error))
 
-    def _begin(self, error: DatabaseUnavailable) -> None:
+    def _begin(self, error: DatabaseLost) -> None:
         """All that are being handled fail in the same moment: that is one failure."""
         if self.error is None:
             self.error, self._probes = error, 1

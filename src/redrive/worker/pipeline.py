@@ -50,7 +50,7 @@ from redrive.worker.message import Message, current_message
 from redrive.worker.outage import Outage
 from redrive.worker.quarantine import HandlerLock, Quarantine
 from redrive.worker.settlement import FailedDelivery, VerdictExecutor, mark_of
-from redrive.worker.transactions import DatabaseUnavailable, NoMessageId, Transactions
+from redrive.worker.transactions import DatabaseLost, NoMessageId, Transactions
 
 log = logging.getLogger("redrive.worker")
 
@@ -140,7 +140,7 @@ class DeliveryPipeline:
                 await self.invocation.call(body, message, began)
         except AlreadyProcessed:
             self.end(delivery, Ending.DUPLICATE)
-        except DatabaseUnavailable:  # and the worker stops
+        except DatabaseLost:  # and the worker stops
             self.end(delivery, Ending.NO_DATABASE)
         except BaseException as error:
             if not ends_task(error):

@@ -43,12 +43,12 @@ class Transactions(Protocol):
     def begin(self, *, blocking: bool) -> AbstractAsyncContextManager[Transaction]:
         """A transaction that commits when left in peace, else is rolled back. `blocking`: for plain functions.
 
-        Raises DatabaseUnavailable if the database is the reason that it cannot begin, go on or commit. Whether a commit
+        Raise DatabaseLost if the database is the reason that it cannot begin, go on or commit. Whether a commit
         whose answer was lost took place is then unknown: the message's note says so when it is handled again.
         """
 
 
-class DatabaseUnavailable(BaseException):
+class DatabaseLost(BaseException):
     """The transaction of a message failed because its database is unavailable: neither message nor handler is to blame.
 
     No Exception: middleware that makes another error of every Exception must not make one of this.

@@ -10,7 +10,7 @@ import pytest
 from redrive.recovery.backoff import Backoff
 from redrive.worker.events import ConnectionChanged, Observer
 from redrive.worker.outage import Outage
-from redrive.worker.transactions import DatabaseUnavailable
+from redrive.worker.transactions import DatabaseLost
 
 
 class Seen(Observer):
@@ -37,7 +37,7 @@ class Work:
         await asyncio.sleep(0)
         self.running -= 1
         if self.calls <= self._failures:
-            raise DatabaseUnavailable("refused")
+            raise DatabaseLost("refused")
         return "done"
 
 
@@ -81,7 +81,7 @@ async def test_a_probe_that_never_reaches_the_database_ends_no_outage() -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
-            raise DatabaseUnavailable("refused")
+            raise DatabaseLost("refused")
         raise ValueError("before its transaction")
 
     with pytest.raises(ValueError, match="before its transaction"):
@@ -98,7 +98,7 @@ async def test_who_waits_when_the_worker_stops_is_let_go() -> None:
     outage.stop()
 
     ended = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(error) for error in ended] == [DatabaseUnavailable] * 3
+    assert [type(error) for error in ended] == [DatabaseLost] * 3
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_for_the_database_stays_cancelled() -> None:
@@ -109,7 +109,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_for_the_database_stays_ca
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            raise DatabaseUnavailable("no transaction") from None
+            raise DatabaseLost("no transaction") from None
 
     task = asyncio.create_task(Outage(seen).ride_out(work))
     await begun.wait()

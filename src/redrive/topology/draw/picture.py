@@ -32,7 +32,7 @@ from redrive.topology.definitions import (
     QueueDefinition,
     milliseconds,
 )
-from redrive.topology.draw.roles import DeadLetters, Role, roles_of
+from redrive.topology.draw.roles import DeadLetters, QueueRole, roles_of
 from redrive.topology.draw.style import shortened
 from redrive.topology.reachability import Reachability
 
@@ -177,7 +177,7 @@ class _Sketch:
         letters = self._roles.dead_letters.get(queue.name)
         if letters is None:
             return
-        waits = self._roles.roles[queue.name] is Role.WAITING
+        waits = self._roles.roles[queue.name] is QueueRole.WAITING
         for target in self._dead_letter_nodes(letters):
             # An exchange that also copies to other queues matters to the reader; one that leads only here does not.
             shown = target.name in letters.targets and not self._roles.is_part(target.name)
@@ -206,7 +206,7 @@ class _Sketch:
             self._entrances[target].append(_entrance(binding))
         elif (owner := self._publishing_worker(binding)) is not None:
             self._entrances[target].append(_entrance(binding))
-            why = "parked" if self._roles.roles[target] is Role.DEAD else "retry"
+            why = "parked" if self._roles.roles[target] is QueueRole.DEAD else "retry"
             self._add_edge(self._queue_node(owner), self._queue_node(target), EdgeKind.HANDED, why)
         else:
             self._connect(self._exchange_node(source), self._queue_node(target), binding)
@@ -326,9 +326,9 @@ class _Sketch:
         for part, owner in sorted(self._roles.owners.items()):
             parts[owner].append(part)
         for main in sorted(parts):
-            waiting = [part for part in parts[main] if roles[part] is Role.WAITING]
+            waiting = [part for part in parts[main] if roles[part] is QueueRole.WAITING]
             waiting.sort(key=lambda name: (self._queues[name].ttl, name))
-            dead = [part for part in parts[main] if roles[part] is not Role.WAITING]
+            dead = [part for part in parts[main] if roles[part] is not QueueRole.WAITING]
             ids = [[self._queue_node(name).id for name in names] for names in (waiting, dead)]
             yield Group(self._queue_node(main).id, tuple(ids[0]), tuple(ids[1]))
 
@@ -336,14 +336,14 @@ class _Sketch:
 # Words ----------------------------------------------------------------------------------------------------
 
 
-def _caption(queue: QueueDefinition, role: Role) -> str:
+def _caption(queue: QueueDefinition, role: QueueRole) -> str:
     time = None if queue.ttl is None else _time(queue.ttl)
     match role:
-        case Role.WAITING:
+        case QueueRole.WAITING:
             return f"waits {time}"
-        case Role.DEAD:
+        case QueueRole.DEAD:
             return "dead letters" + (f", dropped after {time}" if time else "")
-        case Role.MAIN | Role.PLAIN:
+        case QueueRole.MAIN | QueueRole.PLAIN:
             kind = f"{shortened(queue.type, 20)} queue" if "x-queue-type" in queue.arguments else "queue"
             return ("stream" if queue.type == "stream" else kind) + (f", at most {time}" if time else "")
         case _:

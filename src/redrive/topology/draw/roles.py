@@ -28,7 +28,7 @@ _KIND_WORD = re.compile(
 )
 
 
-class Role(StrEnum):
+class QueueRole(StrEnum):
     MAIN = "main"
     PLAIN = "plain"
     WAITING = "waiting"
@@ -52,12 +52,12 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    roles: Mapping[str, Role]
+    roles: Mapping[str, QueueRole]
     owners: Mapping[str, str]  # the main queue of each waiting or dead-letter queue that has one
     dead_letters: Mapping[str, DeadLetters]
 
     def is_part(self, queue: str) -> bool:
-        return self.roles.get(queue) in (Role.WAITING, Role.DEAD)
+        return self.roles.get(queue) in (QueueRole.WAITING, QueueRole.DEAD)
 
 
 def roles_of(definitions: Definitions) -> Roles:
@@ -71,10 +71,10 @@ def roles_of(definitions: Definitions) -> Roles:
     owners |= _owners_of_waiting(sorted(waiting), leaving, parts)
     owning = set(owners.values())
 
-    def role(name: str) -> Role:
+    def role(name: str) -> QueueRole:
         if name in parts:
-            return Role.WAITING if name in waiting else Role.DEAD
-        return Role.MAIN if name in leaving or name in owning else Role.PLAIN
+            return QueueRole.WAITING if name in waiting else QueueRole.DEAD
+        return QueueRole.MAIN if name in leaving or name in owning else QueueRole.PLAIN
 
     return Roles({name: role(name) for name in names}, owners, leaving)
 

@@ -3,11 +3,11 @@
 import pytest
 
 from redrive.topology import Definitions, ExchangeDefinition
-from redrive.topology.draw.roles import Role, Roles, roles_of
+from redrive.topology.draw.roles import QueueRole, Roles, roles_of
 from unit.topology.draw.topologies import bound, dying, queue, topic
 
 
-def roles(definitions: Definitions) -> dict[str, Role]:
+def roles(definitions: Definitions) -> dict[str, QueueRole]:
     return dict(roles_of(definitions).roles)
 
 
@@ -16,38 +16,38 @@ def of(*queues: object, exchanges: tuple[ExchangeDefinition, ...] = (), bindings
 
 
 def test_a_queue_without_dead_letters_is_plain() -> None:
-    assert of(queue("orders")).roles == {"orders": Role.PLAIN}
+    assert of(queue("orders")).roles == {"orders": QueueRole.PLAIN}
 
 
 def test_where_another_queue_rejects_to_is_a_dead_letter_queue() -> None:
     found = of(dying("orders", "", "graveyard"), queue("graveyard"))
 
-    assert found.roles == {"graveyard": Role.DEAD, "orders": Role.MAIN}
+    assert found.roles == {"graveyard": QueueRole.DEAD, "orders": QueueRole.MAIN}
     assert found.owners == {"graveyard": "orders"}
 
 
 def test_a_dead_letter_queue_of_several_belongs_to_none() -> None:
     found = of(dying("a", "", "graveyard"), dying("b", "", "graveyard"), queue("graveyard"))
 
-    assert found.roles["graveyard"] is Role.DEAD
+    assert found.roles["graveyard"] is QueueRole.DEAD
     assert found.owners == {}
 
 
 def test_a_queue_with_a_ttl_and_a_way_on_waits() -> None:
     found = of(queue("orders"), dying("orders.later", "", "orders", message_ttl=15_000))
 
-    assert found.roles == {"orders": Role.MAIN, "orders.later": Role.WAITING}
+    assert found.roles == {"orders": QueueRole.MAIN, "orders.later": QueueRole.WAITING}
     assert found.owners == {"orders.later": "orders"}
 
 
 def test_a_queue_for_work_with_a_time_limit_does_not_wait() -> None:
     found = of(dying("orders", "", "orders.dlq", message_ttl=3_600_000), queue("orders.dlq"))
 
-    assert found.roles == {"orders": Role.MAIN, "orders.dlq": Role.DEAD}
+    assert found.roles == {"orders": QueueRole.MAIN, "orders.dlq": QueueRole.DEAD}
 
 
 def test_a_queue_with_a_ttl_and_no_way_on_is_plain() -> None:
-    assert of(queue("cache", message_ttl=1000)).roles == {"cache": Role.PLAIN}
+    assert of(queue("cache", message_ttl=1000)).roles == {"cache": QueueRole.PLAIN}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_of_two_queues_that_a_name_could_mean_it_means_the_one_it_contains() -> 
 def test_a_queue_called_dead_that_is_called_after_nobody_stands_alone() -> None:
     found = of(queue("orders"), queue("payments.dlq"))
 
-    assert found.roles["payments.dlq"] is Role.DEAD
+    assert found.roles["payments.dlq"] is QueueRole.DEAD
     assert found.owners == {}
 
 
