@@ -310,4 +310,4 @@ async def test_a_folder_that_cannot_be_read_stops_nobody(
     now.app.data.mkdir()
     (now.app.data / "broker.sqlite3").write_text("no database")
     async with now.app.listening():
-        assert "whether messages are left in the embedded broker cannot be told" in caplog.text
+        assert "cannot find out whether messages are left in the embedded broker" in caplog.text

@@ -265,10 +265,10 @@ def test_producers_who_publish_by_name_are_always_warned_of() -> None:
     assert "published straight to orders by its name" in warning
 
 
-def test_waits_that_begin_anew_are_told() -> None:
+def test_waits_that_start_again_are_reported() -> None:
     snapshot = seen(waiting("orders.retry", message_ttl=5, dead_letter_exchange="", dead_letter_routing_key="orders"))
 
-    assert "the waits of what is in orders.retry begin anew" in plan(snapshot=snapshot).warnings
+    assert "the waits of the messages in orders.retry start again" in plan(snapshot=snapshot).warnings
 
 
 def test_other_queues_whose_dead_letters_come_by_name_are_told() -> None:
