@@ -450,9 +450,10 @@ class _Grid:
 
 
 def _columns(picture: Picture) -> dict[str, Column]:
+    mains = {group.main for group in picture.groups}  # one that is missing is a queue, also if it has edges
     owned = {id for group in picture.groups for id in group.members}
-    sources = {edge.source for edge in picture.edges}
-    bound = {edge.target for edge in picture.edges if edge.kind is EdgeKind.BINDING}
+    sources = {edge.source for edge in picture.edges} - mains
+    bound = {edge.target for edge in picture.edges if edge.kind is EdgeKind.BINDING} | mains
 
     def column(id: str, kind: NodeKind) -> Column:
         if kind in (NodeKind.EXCHANGE, NodeKind.DELAYS) or (kind is NodeKind.MISSING and id in sources):

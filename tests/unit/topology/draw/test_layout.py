@@ -6,10 +6,10 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from redrive.recovery.retry import Retry, RetryRoute
-from redrive.topology import Definitions, ExchangeDefinition
+from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.draw.layout import INDENT, Box, Layout, PlacedEdge, PlacedNode
 from redrive.topology.draw.picture import picture_of
 from unit.topology.draw.topologies import (
@@ -142,6 +142,16 @@ def test_everything_is_within_the_picture(definitions: Definitions) -> None:
     assert all(paper.contains(at(point)) for edge in layout.edges for point in points(edge.path))
 
 
+@example(
+    Definitions.of(  # queue c, which is missing, has b as its retry queue
+        [ExchangeDefinition("c", "direct")],
+        [
+            QueueDefinition("a", arguments={"x-message-ttl": 0, "x-dead-letter-exchange": ""}),
+            QueueDefinition("b", arguments={"x-message-ttl": 0, "x-dead-letter-exchange": "b"}),
+        ],
+        [BindingDefinition("a", "a", ""), BindingDefinition("a", "b", ""), BindingDefinition("b", "c", "")],
+    )
+)
 @given(any_definitions)
 def test_groups_hold_their_members_and_nobody_else(definitions: Definitions) -> None:
     picture = picture_of(definitions)
