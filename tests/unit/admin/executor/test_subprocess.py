@@ -42,9 +42,12 @@ async def executor(service: Service, tmp_path: Path) -> AsyncIterator[Subprocess
 @pytest.fixture
 async def silent() -> AsyncIterator[str]:
     """The URL of a server that accepts connections and answers nothing."""
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1")
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1")
     yield f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     server.close()
+    for writer in writers:
+        writer.close()
 
 
 async def test_a_child_that_died_has_no_operations(executor: SubprocessExecutor, service: Service) -> None:
@@ -115,7 +118,7 @@ async def test_an_operation_of_another_owner_is_not_started(executor: Subprocess
     operation = await service.begin(an_order())
     assert service.store.take_over(operation.id, "server:mark:elsewhere:1:ff", service.clock.now(), service.owner)
 
-    with pytest.raises(RedriveError, match="which somebody else resumed"):
+    with pytest.raises(RedriveError, match="which another process resumed"):
         await executor.start(operation.id)
 
     assert (await service.operation(operation.id)).state is OperationState.PENDING
