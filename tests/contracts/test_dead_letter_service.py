@@ -387,7 +387,7 @@ async def test_only_one_takes_it_over(
     await prepare(connection, 50)
     left = await interrupted(service)
     monkeypatch.setattr(successor.store, "take_over", lambda *_: False)
-    with pytest.raises(OperationConflict, match="which somebody else resumed"):
+    with pytest.raises(OperationConflict, match="which another process resumed"):
         await successor.resume(left.id)
 
 

@@ -155,7 +155,7 @@ class AuthorizedQueries(Authorization):
         return "everything" if query and self.service.reveals else ""
 
     async def _running(self) -> dict[str, Operation]:
-        """By queue, those that somebody works on."""
+        """Return the running operations that have a live process, by queue."""
 
         async def ask() -> dict[str, Operation]:
             found = await asyncio.to_thread(self.service.store.running)
@@ -208,7 +208,7 @@ class AuthorizedQueries(Authorization):
         return await self._looked(queue, ("message", id), look, filter=f"id:{id}", fresh=fresh, risk=risk)
 
     async def export(self, queue: str, query: str = "", *, reveal: bool = False) -> AsyncGenerator[bytes, None]:
-        """Lines of JSON. Without secrets, unless somebody may see them; only those that have all can be imported."""
+        """Yield lines of JSON, without secrets unless `reveal`; only lines with secrets can be imported."""
         await self.need(Permission.REVEAL if reveal else Permission.EXPORT, queue)
         lines = self.service.export(queue, query, reveal=reveal)
         async with aclosing(lines):
@@ -251,7 +251,7 @@ class AuthorizedQueries(Authorization):
     async def items(
         self, id: str, outcome: ItemOutcome | None = None, *, limit: int = 100, after: int | None = None
     ) -> Listed[OperationItem]:
-        """What became of its messages, in the order in which that was written down."""
+        """Return the outcome of each of its messages, in the order in which it was recorded."""
         operation = await self.operation(id)
         found = await self.service.items(operation.id, outcome, limit + 1, after)
         page = found[:limit]

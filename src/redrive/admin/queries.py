@@ -1,7 +1,8 @@
 """Read dead-letter queues: list, peek, group, find, plan, preview, export. Nothing here moves a message.
 
-Queries and operations exclude each other on a queue, by the same lock in the broker, because whoever holds a queue's
-messages hides them from others. A query waits a moment for the lock; a running operation refuses everybody else.
+Queries and operations exclude each other on a queue, by the same lock in the broker, because a process that holds a
+queue's messages hides them from others. A query waits a moment for the lock; a running operation refuses everybody
+else.
 
 Queries are recorded in the audit. Those that show no secrets and cost nothing take place also when that fails.
 
@@ -418,7 +419,7 @@ class Queries:
         return operation.beat_at is not None and self.clock.now() - operation.beat_at < STALE
 
     def is_interrupted(self, operation: Operation) -> bool:
-        """Not over, and nobody works on it any more."""
+        """Return whether it is not over, and its process is gone."""
         return not operation.state.is_over and not self._lives(operation)
 
     async def record(self, action: str, queue: str, **told: Any) -> None:

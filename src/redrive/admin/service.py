@@ -266,7 +266,7 @@ class Service(Queries):
         """Of several processes that try, one succeeds."""
         id, now = operation.id, self.clock.now()
         if not await asyncio.to_thread(self.store.take_over, id, self.owner, now, operation.owner, state):
-            raise OperationConflict(operation.order.queue, f"operation {id}, which somebody else resumed")
+            raise OperationConflict(operation.order.queue, f"operation {id}, which another process resumed")
         return replace(operation, owner=self.owner, state=state or operation.state, beat_at=now)
 
     async def resume(self, id: str, *, changed: Changed = lambda _: None) -> Operation:

@@ -1,4 +1,4 @@
-"""Direct reply-to: an answer that goes straight to the channel that asked, through no queue of anybody's making.
+"""Direct reply-to: an answer goes straight to the channel that asked, without a queue.
 
     consume amq.rabbitmq.reply-to (no ack)          once per channel
     publish with reply_to amq.rabbitmq.reply-to     on that channel; arrives as amq.rabbitmq.reply-to.<secret>

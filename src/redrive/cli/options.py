@@ -141,7 +141,7 @@ risk_options = options(
 query_option = click.option(
     "-q", "--query", default="", metavar="QUERY", help="Which messages; see `redrive dlq query`."
 )
-limit_option = click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+limit_option = click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most this many.")
 json_option = click.option("--json", "json", is_flag=True, help="JSON for scripts.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 no_input_option = click.option("--no-input", is_flag=True, help="Never ask; without --yes nothing is done.")

@@ -19,7 +19,7 @@ _REFUSAL = "redrive_audit is append-only"
 
 
 def operations_table(metadata: sa.MetaData) -> sa.Table:
-    """What was asked for, as JSON; how far it is; and what somebody wants of it meanwhile."""
+    """The request as JSON, the progress, and the control request of an operation."""
     table = sa.Table(
         "redrive_operations",
         metadata,
@@ -56,7 +56,7 @@ def is_running(operations: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def items_table(metadata: sa.MetaData) -> sa.Table:
-    """What became of each message, numbered in the order in which it was written down."""
+    """The outcome of each message, numbered in the order in which it was recorded."""
     table = sa.Table(
         "redrive_operation_items",
         metadata,
@@ -139,7 +139,7 @@ def sessions_table(metadata: sa.MetaData) -> sa.Table:
 
 
 def plans_table(metadata: sa.MetaData) -> sa.Table:
-    """What somebody was shown before they said yes to it."""
+    """The plans that were shown to operators."""
     table = sa.Table(
         "redrive_plans",
         metadata,

@@ -23,7 +23,7 @@
 | `idempotency_keys` | requests that must not be carried out twice, however often they are sent                  |
 | `origins`          | decide which queue a dead letter belongs to                                               |
 | `peek_allowance`   | deliveries that looks cost in a queue that counts them                                    |
-| `plan_tokens`      | plans that somebody was shown, for as long as they may say yes to one                     |
+| `plan_tokens`      | plans that were shown to an operator, until they expire                                   |
 | `reconciliation`   | find the dead letters that an operation has already moved and that are in its queue again |
 | `repository`       | the memory of operations on dead-letter queues                                            |
 """

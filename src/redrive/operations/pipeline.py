@@ -227,7 +227,7 @@ class OperationPipeline:
                 self._settled.set()
 
     async def _record(self, held: BrowsedMessages, settled: Sequence[tuple[SelectedMessage, str | None]]) -> None:
-        """Record what became of these messages, each with the problem it had, and ack those that were moved."""
+        """Record the outcome of these messages, each with its problem, and ack those that were moved."""
         now, done, items, last, unresolved = self._clock.now(), [], [], "", ""
         for taken, problem in settled:
             letter, outcome = taken.letter, _outcome(problem)

@@ -131,7 +131,7 @@ class OperationRunner:
             counts = replace(counts, possibly_duplicated=counts.possibly_duplicated + in_flight)
         self.steering.has_begun = True
         await self.steering.become(replace(self.operation, state=state, scope=scope, started_at=began, counts=counts))
-        await self.steering.hear()  # before anything is moved: somebody may have wanted it to end while nobody listened
+        await self.steering.hear()  # before anything is moved: it may have been cancelled while no process ran it
 
     async def _work(self) -> tuple[OperationState, str]:
         try:
@@ -143,7 +143,7 @@ class OperationRunner:
             return OperationState.FAILED, f"{error}. Nothing is lost: what was not moved is in the queue"
 
     async def _steps(self) -> tuple[OperationState, str]:
-        # What became of a step that another process took nobody has asked yet.
+        # The outcome of a step that another process took is not known yet.
         if self.operation.counts.moved and (why := await self._objection()):
             return self._stopped(why, ended=self._room(None) == 0)
         for number, size in steps(self.operation.order.ramp, self.operation.counts.moved):
@@ -165,7 +165,7 @@ class OperationRunner:
         return OperationState.STOPPED_BY_GUARD, why if ended else f"{why}: the rest was left where it is"
 
     async def _step(self, size: int | None) -> bool:
-        """Move so many. Whether there is nothing more to move."""
+        """Move up to that number of messages. Return whether there is nothing more to move."""
         target = None if size is None else self.operation.counts.moved + size
         while not self.steering.is_cancelled:
             await self.steering.while_paused()

@@ -3,9 +3,9 @@
 | module       | what                                                                             |
 |--------------|----------------------------------------------------------------------------------|
 | `lifecycle`  | the life of a connection and of a channel, as tables                             |
-| `connection` | bytes in, events out; methods in, bytes out; whoever breaks the rules is told so |
+| `connection` | bytes in, events out; methods in, bytes out; violations of AMQP are refused      |
 | `outgoing`   | what this side sends, and the states of the connection and its channels          |
-| `messages`   | deliveries and publications, decoded only as far as somebody looks               |
+| `messages`   | deliveries and publications, decoded only as far as needed                       |
 | `handshake`  | credentials and tuning                                                           |
 | `heartbeat`  | silence, as deadlines                                                            |
 | `confirms`   | which publishes the broker has answered for                                      |

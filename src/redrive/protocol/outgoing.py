@@ -122,7 +122,7 @@ class Outgoing:
     # Channels -----------------------------------------------------------------------------------------
 
     def free_channel(self) -> int:
-        """The lowest number that nobody uses. A number is free again when both sides said so.
+        """Return the lowest unused number. A number is free again when both sides said so.
 
         One that the broker closed is the last choice, and of these the one that has been closed for longest.
         """

@@ -1,6 +1,6 @@
 """What went wrong, as a value: an exception told in words that can travel with the message.
 
-An exception holds its frames, and the frames hold everything the handler used, so it is told at once and
+An exception holds its frames, and the frames hold everything the handler used, so it is described at once and
 let go. What is told is bounded, because it goes into headers, and headers into one frame.
 
 The stack reads as Python prints it, the first cause first and the raise last, but without the source lines: for these

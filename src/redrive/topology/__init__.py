@@ -22,7 +22,7 @@
 | `dlq_detection`    | which queues are for dead letters, also in systems that others made       |
 | `doctor`           | what in a broker loses messages, and how to fix it                        |
 | `draw`             | pictures: Mermaid, Graphviz, SVG                                          |
-| `add_retry`        | give queues that somebody else made what they lack                        |
+| `add_retry`        | add retry and dead-letter queues to existing queues                        |
 | `cycles`           | ways that lead back to where they began, in a graph of names              |
 | `peek_safety`      | may a queue be looked at, and what does it cost?                          |
 | `routing`          | where a message would go, according to the definitions alone              |

@@ -1,4 +1,4 @@
-"""Somebody who watches what becomes of messages."""
+"""An observer that records the outcome of every message."""
 
 import asyncio
 

@@ -134,7 +134,7 @@ class Tokens:
             self._source = key_source(policy.jwks, KeySet.parse, clock)
 
     async def verify(self, token: str) -> Principal:
-        """Whose it is. `Unauthenticated`: it is no proof. `NoRole`: it is, of somebody who has no role here."""
+        """Return the principal; raise `Unauthenticated` if the token is invalid, `NoRole` if it has no role here."""
         header = _header(token)
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in self.policy.allowed:

@@ -44,7 +44,7 @@ class RiskIn(RequestModel):
 
 
 class PeekIn(RiskIn):
-    limit: int = Field(20, ge=1, le=MOST, description="At most so many on a page.")
+    limit: int = Field(20, ge=1, le=MOST, description="The number of items on a page, at most.")
     cursor: str | None = Field(None, max_length=200, description="`next_cursor` of the page before.")
     q: Query = ""
 
@@ -55,7 +55,7 @@ class PeekGroupsIn(RiskIn):
 
 
 class SelectionIn(RequestModel):
-    limit: int | None = Field(None, ge=1, le=2**31 - 1, description="At most so many.")
+    limit: int | None = Field(None, ge=1, le=2**31 - 1, description="At most this number of messages.")
     ids: list[Annotated[str, Field(min_length=1, max_length=300)]] = Field(
         default_factory=list, max_length=_MOST_IDS, description="These messages."
     )
@@ -92,7 +92,7 @@ class OrderIn(SelectionIn):
     )
     rate: float | None = Field(None, gt=0, le=1e6, description="Messages a second.")
     ramp: list[Annotated[int, Field(ge=1, le=2**31 - 1)]] | None = Field(
-        None, min_length=1, max_length=20, examples=[[1, 5, 20, 100]], description="A canary: so many first."
+        None, min_length=1, max_length=20, examples=[[1, 5, 20, 100]], description="A canary: the sizes of its steps."
     )
     stop_if: StopIf = Field(StopIf(returned_pct=10.0), description="When a canary stops itself.")
     step_wait: str | None = Field(None, max_length=20, examples=["30s"], description="A canary's wait for failures.")

@@ -95,7 +95,7 @@ ACTS: Mapping[str, Permission] = {
 
 # Paths come as they were sent: a name's own / is not one of the path's.
 Named = Annotated[str, Path(max_length=2000, description="Percent-encoded."), AfterValidator(unquote)]
-Limit = Annotated[int, Query(ge=1, le=r.MOST, description="At most so many on a page.")]
+Limit = Annotated[int, Query(ge=1, le=r.MOST, description="The number of items on a page, at most.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
 Words = Annotated[str, Query(max_length=10_000, description="Which messages: `error:Timeout since:2h`.")]
 GroupedBy = Annotated[GroupBy, Query(description="What makes a group.")]

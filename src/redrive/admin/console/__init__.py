@@ -12,7 +12,7 @@ makes what hides in a text visible.
 | `urls`        | addresses, under whatever path the console is mounted, of queues of any name |
 | `formatting`  | numbers, times and states, as people read them                               |
 | `sparkline`   | a line of depths                                                             |
-| `forms`       | what somebody typed, and what is wrong with it                               |
+| `forms`       | fields of a form, and what is wrong with them                                 |
 | `overview`    | what is dead, where, since when; what runs                                   |
 | `queues`      | a queue in groups, its messages, one message                                 |
 | `redrive`     | a plan, and carrying it out; discarding                                      |

@@ -4,7 +4,7 @@
 |-----------|---------------------------------------------|
 | `inspect` | ls, groups, peek, show, query, check        |
 | `redrive` | plan, redrive, move                         |
-| `watch`   | watch: tell somebody about new dead letters |
+| `watch`   | watch: notify of new dead letters           |
 | `discard` | `redrive dlq discard`                       |
 | `edit`    | `redrive dlq edit` and `transform`          |
 | `export`  | `redrive dlq export` and `import`           |

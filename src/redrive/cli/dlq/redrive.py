@@ -49,7 +49,7 @@ selection_options = options(
     query_option,
     click.option("--id", "ids", multiple=True, metavar="ID", help="This message; may be said several times."),
     click.option("--group", default="", metavar="FINGERPRINT", help="This group; the beginning is enough."),
-    click.option("--limit", type=click.IntRange(1), help="At most so many."),
+    click.option("--limit", type=click.IntRange(1), help="At most this many."),
     risk_options,
 )
 rate_option = click.option("--rate", type=float, metavar="N", help="At most N messages a second.")
@@ -63,7 +63,7 @@ redrive_options = options(
         "queue, if --app says one; else own]",
     ),
     rate_option,
-    click.option("--ramp", metavar="1,5,20,100", help="A canary: so many first, then the rest, if all goes well."),
+    click.option("--ramp", metavar="1,5,20,100", help="A canary: the sizes of its steps; then the rest."),
     click.option("--stop-if", "stop_if", type=float, default=10, show_default=True, metavar="PERCENT",
                  help="Stop the canary when more than this many of a hundred come back, or if it cannot be known."),
     click.option("--step-wait", metavar="TIME", help="How long a message may take to fail after it was "
