@@ -163,7 +163,7 @@ _SETTINGS: Sequence[tuple[str, str, type]] = (
         Queue,
     ),
     ("Consumer", "Options of `@app.consumer`, and `App(defaults=...)` for all of them.", ConsumerSpec),
-    ("Batch", "Beside those, options of `@app.batch_consumer`; the time limit of a call is `call_timeout`.", BatchSpec),
+    ("Batch", "In addition, options of `@app.batch_consumer`.", BatchSpec),
     ("Retry", 'When a message that failed is tried again: `retry=Retry(attempts=3, delay="15s")`.', Retry),
     ("Exponential", 'Waits that grow: `Retry(exponential=Exponential("5s"))`.', Exponential),
     ("BreakerPolicy", "When to stop calling what fails: `breaker=BreakerPolicy(...)`.", BreakerPolicy),

@@ -36,7 +36,7 @@ async def batches(job: InsertJob, watch: Stopwatch) -> None:
     app, countdown = App("bench", broker=job.url), _Countdown(job.count)
     async with _database(job, BATCHERS) as idle:
 
-        @app.batch_consumer(job.queue, size=BATCH, timeout="1s", batchers=BATCHERS)
+        @app.batch_consumer(job.queue, size=BATCH, max_wait="1s", batchers=BATCHERS)
         async def insert(users: list[User]) -> None:
             connection = idle.pop()
             try:

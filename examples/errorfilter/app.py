@@ -26,8 +26,7 @@ from examples.errorfilter.exceptions import NotFoundException
 from examples.errorfilter.gateway import Gateway
 from examples.errorfilter.messages import Charge, Receipt
 from examples.errorfilter.records import RECEIPTS, metadata
-from redrive import App, Naming
-from redrive.worker.transactions import InboxPolicy
+from redrive import App, InboxPolicy, Naming, Router
 
 everywhere = settings.FILTER
 for_receipts = replace(everywhere, non_retryable=(*everywhere.non_retryable, NotFoundException), exponential=False)
@@ -47,8 +46,8 @@ app = App(
 exchange = app.exchange("minha.exchange", "direct")
 gateway = Gateway(settings.GATEWAY_URL or "http://{}:{}".format(*settings.SANDBOX), settings.GATEWAY_TIMEOUT)
 
-# What both depend on: when it fails, both leave it alone.
-careful = {"breaker": settings.BREAKER, "depends_on": "gateway", "timeout": 3 * settings.GATEWAY_TIMEOUT}
+# The exception: its consumer has a filter of its own.
+receipts = Router(defaults=for_receipts.options)
 
 
 @app.on_start
@@ -58,7 +57,17 @@ def prepare() -> None:
     app.database.create_tables(metadata)
 
 
-@app.consumer("minha.fila", bind=exchange.on("minha.chave"), concurrency=4, **careful)
+# Both depend on the gateway: when it fails, both pause.
+
+
+@app.consumer(
+    "minha.fila",
+    bind=exchange.on("minha.chave"),
+    concurrency=4,
+    breaker=settings.BREAKER,
+    depends_on="gateway",
+    timeout=3 * settings.GATEWAY_TIMEOUT,
+)
 async def charge(order: Charge) -> None:
     """Have somebody pay. Whenever this comes again, the gateway knows it by the charge's id, and nobody pays twice."""
     order.check()
@@ -67,15 +76,19 @@ async def charge(order: Charge) -> None:
     await app.publish(exchange, "minha.chave.recibo", receipt, type="Receipt")
 
 
-@app.consumer(
+@receipts.consumer(
     "recibos",
     bind=exchange.on("minha.chave.recibo"),
     inbox=InboxPolicy(key=lambda receipt, _: receipt.charge),
-    **for_receipts.options,
-    **careful,
+    breaker=settings.BREAKER,
+    depends_on="gateway",
+    timeout=3 * settings.GATEWAY_TIMEOUT,
 )
 async def send_receipt(receipt: Receipt, session: AsyncSession) -> None:
     """One receipt for each charge, though the message may come twice: its inbox knows the charge."""
     address = await asyncio.to_thread(gateway.address_of, receipt.customer)
     sent = {"charge": receipt.charge, "payment": receipt.payment, "amount": receipt.amount}
     await session.execute(sa.insert(RECEIPTS).values(**sent, currency=receipt.currency, address=address))
+
+
+app.include(receipts)

@@ -22,10 +22,10 @@ from examples.errorfilter.exceptions import (
     UnprocessableEntityException,
     ValidationException,
 )
-from redrive import Exponential, Retry
+from redrive import ConsumerOptions, Exponential, HeaderNames, Retry
 from redrive.recovery.classification import FailureKind, classify
 from redrive.recovery.durations import milliseconds
-from redrive.recovery.history import HeaderNames, read_history
+from redrive.recovery.history import read_history
 from redrive.recovery.verdict import RecoveryPolicy, RetryVerdict, decide
 
 RETRY_COUNT_HEADER = "x-retry-count"
@@ -76,7 +76,7 @@ class RabbitMQConsumerErrorFilter:
         )
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> ConsumerOptions:
         """`@app.consumer("a.queue", **options)` for one consumer, `App("name", defaults=options)` for all of them."""
         return {"retry": self.policy, "headers": HeaderNames(attempts=self.header), "park": "reject"}
 

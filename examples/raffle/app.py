@@ -53,13 +53,13 @@ def may_have_a_culprit(error: BaseException) -> bool:
     headers=HeaderNames(attempts="x-retries", reason="x-retry-reason", wording="db_error: {message}"),
     park="reject",
     size=settings.USERS_BATCH_SIZE,
-    timeout=f"{settings.USERS_BATCH_TIMEOUT_MS}ms",
+    max_wait=f"{settings.USERS_BATCH_TIMEOUT_MS}ms",
     prepare=to_row,
     processors=settings.USERS_PROC_CONCURRENCY,
     batchers=settings.USERS_BATCH_CONCURRENCY,
     isolate=may_have_a_culprit,
     database_outage="retry",  # as the document counts it: db_error
-    call_timeout="1m",  # a commit included
+    timeout="1m",  # a commit included
 )
 async def insert_users(rows: list[Row], session: AsyncSession) -> None:
     await insert(session, rows)
@@ -68,12 +68,12 @@ async def insert_users(rows: list[Row], session: AsyncSession) -> None:
 @app.dlq_batch_consumer(
     "raffle_queue",
     size=settings.USERS_BATCH_SIZE,
-    timeout=f"{settings.USERS_BATCH_TIMEOUT_MS}ms",
+    max_wait=f"{settings.USERS_BATCH_TIMEOUT_MS}ms",
     prepare=dead_letter_to_row,
     processors=settings.USERS_PROC_CONCURRENCY,
     isolate=may_have_a_culprit,
     database_outage="retry",
-    call_timeout="1m",
+    timeout="1m",
 )
 async def insert_late(rows: list[Row], session: AsyncSession) -> None:
     """The last resort: what fails here goes back to the dead-letter queue."""

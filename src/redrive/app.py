@@ -16,10 +16,11 @@ from datetime import timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack, overload
 
 from redrive import environment
 from redrive.broker.shared import SharedBroker
+from redrive.checks import checked
 from redrive.client import BrokerURL, Connection
 from redrive.connected_app import ConnectedApp
 from redrive.database.application_tables import InboxNames, OutboxNames
@@ -38,7 +39,7 @@ from redrive.inspection.stranded import stranded_warning
 from redrive.outbox.inbox import Inbox
 from redrive.outbox.listener import OutboxListener
 from redrive.outbox.mode import OutboxMode, arrange
-from redrive.outbox.outbox import Outbox, OutboxPolicy
+from redrive.outbox.outbox import AsyncPlace, Outbox, OutboxPolicy, RowOptions, SyncPlace
 from redrive.outbox.relay import Relay
 from redrive.outbox.relay_lock import RelayLock
 from redrive.outbox.repository import OutboxRepository
@@ -47,14 +48,16 @@ from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
 from redrive.router import F, Router
 from redrive.topology import Naming, QueueType, Server, Topology, expand
+from redrive.topology.model import Exchange
+from redrive.topology.model import queue_type as as_queue_type
 from redrive.topology.naming import fill
 from redrive.topology.plan import make_plan
 from redrive.worker.clock import Clock, SystemClock
 from redrive.worker.codecs import Codec, Codecs
-from redrive.worker.consumer_spec import ConsumerSpec
+from redrive.worker.consumer_spec import ConsumerOptions, ConsumerSpec
 from redrive.worker.events import Observer
 from redrive.worker.periodic import tidying
-from redrive.worker.publisher import Publisher, PublishHook, nothing_around
+from redrive.worker.publisher import Publisher, PublishHook, PublishOptions, nothing_around
 from redrive.worker.topology_apply import insist, provision
 
 log = logging.getLogger("redrive")
@@ -65,6 +68,7 @@ _CHANGING_HANDS = timedelta(seconds=10)  # the embedded broker's host ends, and 
 _AGAIN = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds=30), jitter=0)
 
 
+@checked("app {name}", outbox="OutboxNames('my_outbox')", clock="the fixture redrive_clock")
 class App(Router):
     """`App("uploads")` keeps its messages in `.redrive/`; `App("uploads", broker="amqps://...")` in RabbitMQ."""
 
@@ -83,15 +87,15 @@ class App(Router):
         queue_type: QueueType | str = QueueType.CLASSIC,  # of all queues that say none: classic, quorum or stream
         delays: bool = False,  # publish with a delay, even if no queue retries by that route
         declare: bool = True,  # make what is missing when it connects; if not, that is an error
-        defaults: Mapping[str, Any] | None = None,  # options of all consumers that do not say them themselves
+        defaults: ConsumerOptions | None = None,  # options of all consumers that do not say them themselves
         patience: Duration = "30s",  # how long a publish waits for a broker that is away, before it is an error
         codecs: Mapping[str, Codec] | None = None,  # bodies by content type, beside JSON, MessagePack, text and bytes
         observers: Iterable[Observer] = (),  # who is told of everything that happens
         clock: Clock | None = None,  # for tests: a clock that is moved by hand
     ) -> None:
         super().__init__(defaults=defaults)
-        if not name or not isinstance(name, str):
-            raise ConfigurationError(f"app name {name!r}: want a text, it stands in logs and messages")
+        if not name:
+            raise ConfigurationError("app: name is empty: it stands in logs and messages", option="name")
         self.name = name
         policy = outbox_policy or OutboxPolicy()
         self.transport = OutboxMode.of(policy.transport or environment.outbox_transport() or OutboxMode.RABBIT)
@@ -107,7 +111,7 @@ class App(Router):
         self.codecs = Codecs(codecs)
         self.observers: list[Observer] = list(observers)
         self.naming = naming or Naming()
-        self._queue_type = QueueType(queue_type)
+        self._queue_type = as_queue_type(queue_type, f"app {name}")
         self._delays = delays
         self._declares = declare
         self._patience = duration(patience, "patience")
@@ -221,11 +225,50 @@ class App(Router):
         self._running = None
         await self._stack.aclose()
 
-    async def publish(self, exchange: Any, routing_key: str, body: Any, *, session: Any = None, **options: Any) -> str:
-        """Publish and wait for the broker's confirm; `options` are those of `Publisher.publish`. Gives the id.
+    @overload
+    async def publish(
+        self,
+        exchange: str | Exchange,
+        routing_key: str,
+        body: Any,
+        *,
+        session: None = None,
+        **options: Unpack[PublishOptions],
+    ) -> str: ...
 
-        With a `session` the message goes into the outbox, as part of its transaction; `options` are then those of
-        `Outbox.row`. A synchronous session does not need the `await` that this takes: use `app.outbox.add`.
+    @overload
+    async def publish(
+        self,
+        exchange: str | Exchange,
+        routing_key: str,
+        body: Any,
+        *,
+        session: AsyncPlace | SyncPlace,
+        **options: Unpack[RowOptions],
+    ) -> str: ...
+
+    async def publish(
+        self, exchange: str | Exchange, routing_key: str, body: Any, *, session: Any = None, **options: Any
+    ) -> str:
+        """Publish a message, wait for the broker's confirm, and return the message's id.
+
+        With a `session` the message goes into the outbox, as part of the session's transaction. A synchronous session
+        does not need the `await` that this takes: use `app.outbox.add`.
+
+        In both cases:
+            type: what kind of message it is
+            headers: its headers
+            content_type: how the body is encoded; by default as JSON, or as it is if it is bytes or a text
+            message_id: its id; by default a UUIDv7
+            correlation_id: the id of what it belongs to; by default that of the message being handled, or its own
+            priority: its priority, on queues that have priorities
+        Without a session:
+            after: deliver it after this time; `exchange` is then "" and `routing_key` the name of a queue
+            reply_to: where an answer is expected
+            persistent: whether it survives a restart of the broker
+        With a session:
+            ordering_key: messages with the same key are published in the order of their rows
+            envelope: wrap the body, `Envelope(...)` or `CloudEvent(...)`
         """
         if session is not None:
             added = self.outbox.add(session, exchange, routing_key, body, **options)

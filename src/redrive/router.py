@@ -7,7 +7,7 @@
 
     app.include(router)
 
-What all consumers of a router or an application have in common is said once, and each of them may say otherwise:
+Options that all consumers of a router or an application share are given once; each consumer may override them:
 
     router = Router(defaults={"retry": Retry(attempts=11, exponential=Exponential("5s")), "timeout": "30s"})
 
@@ -16,41 +16,52 @@ A decorated function stays what it was: call it in a test as any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, cast
 
+from redrive.checks import Examples, check_names, check_types, checked, option_types
 from redrive.errors import ConfigurationError
-from redrive.recovery.retry import Retry
-from redrive.text import did_you_mean
-from redrive.topology.definitions import BindingDefinition
-from redrive.topology.model import Bind, Exchange, Queue
-from redrive.worker.consumer_spec import BatchSpec, ConsumerSpec, Middleware
+from redrive.recovery.retry import Retry, retry_example
+from redrive.topology.definitions import Arguments, BindingDefinition
+from redrive.topology.model import Exchange, Queue, QueueOptions, bind_example
+from redrive.worker.consumer_spec import (
+    BatchConsumerOptions,
+    BatchSpec,
+    ConsumerOptions,
+    ConsumerSpec,
+    DlqBatchConsumerOptions,
+    GatheringOptions,
+    HandlerOptions,
+    Middleware,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_QUEUE_OPTIONS = {field.name for field in fields(Queue)} - {"name", "dead_ends"}
-_CONSUMER_OPTIONS = {field.name for field in fields(ConsumerSpec)} - {
-    "queue",
-    "function",
-    "batch",
-    "dead_ends",
-    "for_dead_letters",
+_QUEUE_OPTIONS = frozenset(option_types(QueueOptions))
+_GATHERING_OPTIONS = frozenset(option_types(GatheringOptions))
+_EXAMPLES: Examples = {
+    "retry": retry_example,
+    "bind": bind_example,
+    "breaker": "BreakerPolicy(pause='30s')",
+    "inbox": "InboxPolicy(keep='7d')",
+    "naming": "Naming(dlq_queue='{queue}.dead')",
 }
-_BATCH_OPTIONS = {field.name for field in fields(BatchSpec)}
-_DEFAULTS = (_QUEUE_OPTIONS | _CONSUMER_OPTIONS) - {"bind"}
 
 
+@checked("router")
 class Router:
-    """Collects what a module declares.
+    """Collects the exchanges, queues and consumers that a module declares.
 
-    `defaults` are options of `consumer`, for every consumer declared here that does not say them itself. Those of an
+    `defaults` are options of `consumer`, for every consumer declared here that does not give them itself. Those of an
     included router have the defaults of that router.
     """
 
-    def __init__(self, *, defaults: Mapping[str, Any] | None = None) -> None:
-        self._defaults = dict(defaults or {})
-        _check_known("defaults", self._defaults, _DEFAULTS)
+    def __init__(self, *, defaults: ConsumerOptions | None = None) -> None:
+        self._defaults: dict[str, Any] = {**(defaults or {})}
+        _check_options("defaults", self._defaults, ConsumerOptions)
+        if "bind" in self._defaults:
+            raise ConfigurationError("defaults: bind belongs to one queue: give it to that consumer", option="bind")
         self.exchanges: list[Exchange] = []
         self.queues: list[Queue] = []
         self.bindings: list[BindingDefinition] = []
@@ -60,73 +71,119 @@ class Router:
 
     # Topology -----------------------------------------------------------------------------------------
 
-    def exchange(self, name: str, type: str = "direct", **options: Any) -> Exchange:
-        """Declare an exchange; `options` are those of `Exchange`."""
-        exchange = Exchange(name, type, **options)
+    def exchange(
+        self,
+        name: str,
+        type: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Arguments | None = None,
+    ) -> Exchange:
+        """Declare an exchange; the options are those of `Exchange`."""
+        exchange = Exchange(name, type, durable, auto_delete, internal, arguments if arguments is not None else {})
         self.exchanges.append(exchange)
         return exchange
 
-    def queue(self, name: str, *, bind: Sequence[Bind] = (), **options: Any) -> Queue:
-        """Declare a queue with what belongs to it; `options` are those of `Queue`."""
-        queue = Queue(name, bind, **options)
+    def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue:
+        """Declare a queue with its retry and dead-letter queues.
+
+        The options are those of `Queue`: bind, retry, dlq, type, durable, auto_delete, arguments, naming,
+        dead_lettering, delivery_limit, redrive_to.
+        """
+        _check_options(f"queue {name}", options, QueueOptions)
+        queue = Queue(name, **cast("dict[str, Any]", options))
         self.queues.append(queue)
         return queue
 
     def bind(self, destination: Exchange, source: Exchange, *routing_keys: str) -> None:
-        """Lead what an exchange gets on to another exchange."""
+        """Route messages of an exchange on to another exchange."""
         for key in routing_keys or ("",):
             self.bindings.append(BindingDefinition(source.name, destination.name, key, "exchange"))
 
     # Consumers ----------------------------------------------------------------------------------------
 
-    def consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
-        """Have a function handle the messages of a queue.
+    def consumer(self, queue: str | Queue, **options: Unpack[ConsumerOptions]) -> Callable[[F], F]:
+        """Handle the messages of a queue with the decorated function, and declare that queue.
 
-        `options` are those of `Queue` (bind, retry, type, ...) and of `ConsumerSpec` (concurrency, prefetch, timeout,
-        ...). Without a word about `retry` there are three attempts, 15 s apart; `retry=None` parks at once.
-        `dlq` may be the name of the queue's dead-letter queue, or a table of errors and the dead-letter queues for
-        them; what is not in the table goes to the queue's own.
+        Without `retry` there are three attempts, 15 s apart; `retry=None` parks at once.
+
+        The queue:
+            bind: what it is bound to, such as `events.on("order.*")`
+            retry: when a failed message is retried; `Retry(attempts=3, delay="15s")`, or None
+            dlq: whether it has a dead-letter queue, the name of that queue, or a table of errors and the dead-letter
+                queues for them; errors that are not in the table go to the queue's own
+            type: classic, quorum or stream; that of the application if not given
+            durable: whether it survives a restart of the broker
+            auto_delete: whether it is deleted with its last consumer
+            arguments: more arguments, as the broker takes them
+            naming: the names of its retry and dead-letter queues
+            dead_lettering: at-least-once or at-most-once; quorum queues use the first if it is not given
+            delivery_limit: how often a quorum queue delivers a message before it dead-letters it
+            redrive_to: where a re-drive of its dead letters goes by default
+
+        The handler:
+            concurrency: how many messages are handled at a time
+            prefetch: how many messages the broker delivers ahead
+            timeout: how long one call of the handler may take; a longer one has failed
+            processes: how many processes run a handler that needs a processor of its own; 0: none
+            park: publish dead letters with their failure record, or reject them and leave it to the broker
+            crash_limit: park a message after it crashed its worker this often; None: never
+            crash_grace: how long a worker that lost its connection has to come back before it counts as dead
+            breaker: stop consuming while what the handler depends on fails; one policy, or one for each dependency
+            depends_on: the name of the dependency; consumers with the same dependency share a breaker
+            rate: how many messages are handled per second at most
+            headers: the names of the headers in which attempts are counted
+            middleware: context managers around each call of the handler
+            inbox: process each message once, in one transaction with the handler's writes
+            database_outage: while the database of these transactions is unavailable, wait or count a failed attempt
         """
-        _check_options(queue, options, _CONSUMER_OPTIONS)
-        return self._consumer(queue, options)
+        _check_options(_name_of(queue), options, ConsumerOptions)
+        return self._consumer(queue, {**options})
 
-    def batch_consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
-        """Have a function handle many messages at once; its parameter is annotated as `list[T]` or `Batch[T]`.
+    def batch_consumer(self, queue: str | Queue, **options: Unpack[BatchConsumerOptions]) -> Callable[[F], F]:
+        """Handle many messages at once; the function's parameter is annotated as `list[T]` or `Batch[T]`.
 
-        In addition to the options of `consumer` there are those of `BatchSpec`: size, timeout, batchers, prepare,
-        processors, key, isolate. With `prepare=` the function gets what that returned for each message: `prepare(body:
-        T) -> U` and `list[U]`. The time limit of a call, of either function, is `call_timeout`.
+        In addition to the options of `consumer`:
+            size: how many messages are in a batch
+            max_wait: how long after its first message a batch is complete, however few it has
+            batchers: how many batches are handled at a time
+            prepare: a function that is called with each message before it is gathered; the batch gets what it returns:
+                `prepare(body: T) -> U` and `list[U]`
+            processors: how many messages are prepared at a time
+            key: a function of the body; all messages of a batch have the same key
+            isolate: when a batch fails, or fails with these errors, find the message that is the cause by halving
         """
-        _check_options(queue, options, _CONSUMER_OPTIONS | _BATCH_OPTIONS | {"call_timeout"})
-        return self._consumer(queue, {"batch": _batch_of(options), **options})
+        _check_options(_name_of(queue), options, BatchConsumerOptions)
+        return self._consumer(queue, _with_batch(options))
 
     def _consumer(self, queue: str | Queue, options: dict[str, Any]) -> Callable[[F], F]:
         declared, more = self._queue_of(queue, self._completed(queue, options))
+        return self._decorator(ConsumerSpec(queue=declared, function=_no_handler, **more), self._add)
 
-        def register(function: F) -> F:
-            self._add(ConsumerSpec(queue=declared, function=function, **more))
-            return function
+    def dlq_consumer(self, queue: str | Queue, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
+        """Handle the dead letters of a queue with the decorated function.
 
-        return register
-
-    def dlq_consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
-        """Have a function handle the dead letters of a queue. What it fails on goes back, after a growing pause, unless
-        it raises `Discard`.
+        A message on which it fails is returned, after a growing pause, unless the function raises `Discard`. The
+        options are those of `consumer` that are about the handler.
         """
-        _check_options(queue, options, _CONSUMER_OPTIONS)
-        return self._dead_letter_consumer(queue, options)
+        _check_options(f"dlq_{_name_of(queue)}", options, HandlerOptions)
+        return self._dead_letter_consumer(queue, {**options})
 
-    def dlq_batch_consumer(self, queue: str | Queue, **options: Any) -> Callable[[F], F]:
-        """Have a function handle many dead letters at once: as `dlq_consumer`, with the options of `batch_consumer`."""
-        _check_options(queue, options, _CONSUMER_OPTIONS | _BATCH_OPTIONS | {"call_timeout"})
-        return self._dead_letter_consumer(queue, {"batch": _batch_of(options), **options})
+    def dlq_batch_consumer(self, queue: str | Queue, **options: Unpack[DlqBatchConsumerOptions]) -> Callable[[F], F]:
+        """Handle many dead letters at once: as `dlq_consumer`, with the options of `batch_consumer`."""
+        _check_options(f"dlq_{_name_of(queue)}", options, DlqBatchConsumerOptions)
+        return self._dead_letter_consumer(queue, _with_batch(options))
 
     def _dead_letter_consumer(self, queue: str | Queue, options: Mapping[str, Any]) -> Callable[[F], F]:
         name = queue.name if isinstance(queue, Queue) else queue
+        spec = ConsumerSpec(queue=Queue(name), function=_no_handler, for_dead_letters=True, **options)
+        return self._decorator(spec, lambda spec: self.dead_letter_consumers.append((name, spec)))
 
+    def _decorator(self, spec: ConsumerSpec, add: Callable[[ConsumerSpec], None]) -> Callable[[F], F]:
         def register(function: F) -> F:
-            spec = ConsumerSpec(queue=Queue(name), function=function, for_dead_letters=True, **options)
-            self.dead_letter_consumers.append((name, spec))
+            add(replace(spec, function=function))
             return function
 
         return register
@@ -137,16 +194,16 @@ class Router:
         return {name: value for name, value in self._defaults.items() if name not in said} | options
 
     def _queue_of(self, queue: str | Queue, options: dict[str, Any]) -> tuple[Queue, dict[str, Any]]:
-        """The queue that the options describe, declared once, and the options that are the consumer's."""
-        dlq = options.pop("dlq", None)
-        dead_ends = dict(dlq) if isinstance(dlq, Mapping) else {}
+        """Declare the queue that the options describe, once. Return it with the options of its consumer."""
         said = {name: options.pop(name) for name in list(options) if name in _QUEUE_OPTIONS}
-        said["dead_ends"] = tuple(dead_ends.values())
-        named = isinstance(queue, Queue) and isinstance(queue.dlq, str)
-        said["dlq"] = (None if named else True) if isinstance(dlq, Mapping) else dlq
+        dead_ends: Mapping[type[BaseException], str] = {}
+        if isinstance(said.get("dlq"), Mapping):
+            dead_ends = dict(said.pop("dlq"))
+            said["dead_ends"] = tuple(dead_ends.values())
+            if not (isinstance(queue, Queue) and isinstance(queue.dlq, str)):
+                said["dlq"] = True
         if isinstance(queue, Queue):
-            changes = {name: value for name, value in said.items() if value not in (None, ())}
-            declared = replace(queue, **changes) if changes else queue
+            declared = replace(queue, **said) if said else queue
             self.queues = [one for one in self.queues if one is not queue]
         else:
             declared = Queue(queue, **({"retry": Retry()} | said))
@@ -171,12 +228,21 @@ class Router:
         self.middleware += router.middleware
 
 
-def _batch_of(options: dict[str, Any]) -> BatchSpec:
-    """What the options say of batches, taken out of them; what is left are those of any consumer."""
-    batch = BatchSpec(**{name: options.pop(name) for name in list(options) if name in _BATCH_OPTIONS})
-    if "call_timeout" in options:
-        options["timeout"] = options.pop("call_timeout")
-    return batch
+def _no_handler() -> None:
+    """Stand for the handler of a consumer until the decorator gets it."""
+
+
+def _name_of(queue: str | Queue) -> str:
+    if not isinstance(queue, str | Queue):
+        raise ConfigurationError(f"consumer: queue {queue!r:.100}: want a queue's name or a Queue", option="queue")
+    return f"consumer of {queue.name if isinstance(queue, Queue) else queue}"
+
+
+def _with_batch(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with those of batches as one `batch`."""
+    gathering = {name: value for name, value in options.items() if name in _GATHERING_OPTIONS}
+    others = {name: value for name, value in options.items() if name not in _GATHERING_OPTIONS}
+    return others | {"batch": BatchSpec(**gathering)}
 
 
 def _said_by(queue: Queue) -> set[str]:
@@ -185,13 +251,7 @@ def _said_by(queue: Queue) -> set[str]:
     return {field.name for field in fields(Queue) if getattr(queue, field.name) != getattr(plain, field.name)}
 
 
-def _check_options(queue: str | Queue, options: Mapping[str, Any], more: set[str]) -> None:
-    name = queue.name if isinstance(queue, Queue) else queue
-    _check_known(f"consumer of {name}", options, _QUEUE_OPTIONS | more)
-
-
-def _check_known(whose: str, options: Mapping[str, Any], known: set[str]) -> None:
-    for option in options:
-        if option not in known:
-            hint = did_you_mean(option, known, f"; there are {', '.join(sorted(known))}")
-            raise ConfigurationError(f"{whose}: unknown option {option}{hint}")
+def _check_options(what: str, options: Mapping[str, Any], known: type) -> None:
+    types = option_types(known)
+    check_names(what, options, types)
+    check_types(f"{what}: ", options, types, _EXAMPLES)

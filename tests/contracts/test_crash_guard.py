@@ -135,9 +135,9 @@ def consume(app: App, handler: Handler, shape: str = "single", **options: Any) -
         case "single":
             app.consumer("orders", **options)(handle)
         case "batch":
-            app.batch_consumer("orders", size=3, timeout="5ms", **options)(handle_batch)
+            app.batch_consumer("orders", size=3, max_wait="5ms", **options)(handle_batch)
         case "prepare":
-            prepared = app.batch_consumer("orders", size=3, timeout="5ms", prepare=handle, processors=2, **options)
+            prepared = app.batch_consumer("orders", size=3, max_wait="5ms", prepare=handle, processors=2, **options)
             prepared(accept_batch)
 
 

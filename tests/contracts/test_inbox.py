@@ -502,7 +502,7 @@ async def test_another_key_can_be_what_makes_messages_the_same(app: App) -> None
 async def test_a_batch_is_one_transaction_without_its_duplicates(app: App) -> None:
     calls: list[list[int]] = []
 
-    @app.batch_consumer("orders", size=12, timeout="300ms", retry=Retry(attempts=1), inbox=True)
+    @app.batch_consumer("orders", size=12, max_wait="300ms", retry=Retry(attempts=1), inbox=True)
     async def handle(batch: Batch[Order], session: AsyncSession) -> None:
         calls.append([item.body.id for item in batch])
         for item in batch:
@@ -523,7 +523,7 @@ async def test_a_batch_is_one_transaction_without_its_duplicates(app: App) -> No
 
 @pytest.mark.parametrize("isolate", [True, False])
 async def test_those_without_an_id_are_known_and_their_neighbours_done(app: App, isolate: bool) -> None:
-    @app.batch_consumer("orders", size=30, timeout="300ms", retry=Retry(attempts=1), inbox=True, isolate=isolate)
+    @app.batch_consumer("orders", size=30, max_wait="300ms", retry=Retry(attempts=1), inbox=True, isolate=isolate)
     async def handle(batch: Batch[Order], session: AsyncSession) -> None:
         await session.execute(sa.insert(EFFECTS), [{"n": item.body.id, "who": ""} for item in batch])
 

@@ -241,7 +241,7 @@ def consume(app: App, kind: str) -> None:
 
     else:
 
-        @app.batch_consumer("orders", retry=ONCE, inbox=True, size=5, timeout="20ms", batchers=2)
+        @app.batch_consumer("orders", retry=ONCE, inbox=True, size=5, max_wait="20ms", batchers=2)
         async def handle_many(orders: list[Order], session: AsyncSession) -> None:
             await session.execute(insert, [{"n": order.id} for order in orders])
 

@@ -104,7 +104,7 @@ async def test_what_prepare_returns_is_the_body_in_the_batch(app: App) -> None:
     async def price(order: Order, message: Message) -> Priced:
         return Priced(order, message.attempt)
 
-    @app.batch_consumer("orders", size=3, timeout="10s", retry=SHORT, prepare=price)
+    @app.batch_consumer("orders", size=3, max_wait="10s", retry=SHORT, prepare=price)
     async def handle(orders: list[Priced]) -> None:
         handled.extend((order.id, order.attempt) for order in orders)
 
@@ -117,7 +117,7 @@ async def test_what_prepare_returns_is_the_body_in_the_batch(app: App) -> None:
 async def test_an_item_of_a_batch_has_the_prepared_body_and_the_original_message(app: App) -> None:
     handled: list[tuple[str, bytes]] = []
 
-    @app.batch_consumer("orders", size=2, timeout="10s", retry=SHORT, prepare=lambda body: f"order {body['id']}")
+    @app.batch_consumer("orders", size=2, max_wait="10s", retry=SHORT, prepare=lambda body: f"order {body['id']}")
     async def handle(batch: Batch[str]) -> None:
         handled.extend((item.body, item.message.body) for item in batch)
 
@@ -134,7 +134,7 @@ async def test_batches_are_gathered_by_a_key_of_the_prepared_body(app: App) -> N
         return f"{'odd' if order.id % 2 else 'even'} {order.id}"
 
     @app.batch_consumer(
-        "orders", size=3, timeout="10s", retry=SHORT, prepare=name, processors=2, key=lambda text: text.split()[0]
+        "orders", size=3, max_wait="10s", retry=SHORT, prepare=name, processors=2, key=lambda text: text.split()[0]
     )
     async def handle(orders: list[str]) -> None:
         calls.append(orders)
@@ -152,7 +152,7 @@ async def test_as_many_messages_as_there_are_processors_are_prepared_at_a_time(a
     processors = Processors()
     handled: list[int] = []
 
-    @app.batch_consumer("orders", size=4, timeout="50ms", retry=SHORT, prepare=processors.as_function(), processors=3)
+    @app.batch_consumer("orders", size=4, max_wait="50ms", retry=SHORT, prepare=processors.as_function(), processors=3)
     async def handle(orders: list[Order]) -> None:
         handled.extend(order.id for order in orders)
 
@@ -171,7 +171,7 @@ async def test_without_a_number_one_message_is_prepared_at_a_time_in_order(app: 
     processors = Processors()
     handled: list[int] = []
 
-    @app.batch_consumer("orders", size=2, timeout="10s", retry=SHORT, prepare=processors.as_function())
+    @app.batch_consumer("orders", size=2, max_wait="10s", retry=SHORT, prepare=processors.as_function())
     async def handle(orders: list[Order]) -> None:
         handled.extend(order.id for order in orders)
 
@@ -194,7 +194,7 @@ async def test_a_plain_prepare_function_runs_in_as_many_threads(app: App) -> Non
 
     handled: list[tuple[int, str]] = []
 
-    @app.batch_consumer("orders", size=6, timeout="10s", retry=ONCE, prepare=prepare, processors=3)
+    @app.batch_consumer("orders", size=6, max_wait="10s", retry=ONCE, prepare=prepare, processors=3)
     async def handle(orders: list[tuple[int, str]]) -> None:
         handled.extend(orders)
 
@@ -219,7 +219,7 @@ async def test_a_batch_is_in_the_order_of_arrival_whichever_message_was_prepared
 
     calls: list[list[int]] = []
 
-    @app.batch_consumer("orders", size=4, timeout="10s", retry=SHORT, prepare=last_first, processors=4)
+    @app.batch_consumer("orders", size=4, max_wait="10s", retry=SHORT, prepare=last_first, processors=4)
     async def handle(orders: list[Order]) -> None:
         calls.append([order.id for order in orders])
 
@@ -238,7 +238,7 @@ async def test_the_time_of_a_batch_begins_with_its_first_prepared_message(app: A
         return order
 
     @app.batch_consumer(
-        "orders", size=10, timeout="300ms", retry=SHORT, prepare=takes_longer_than_the_batch_may, processors=2
+        "orders", size=10, max_wait="300ms", retry=SHORT, prepare=takes_longer_than_the_batch_may, processors=2
     )
     async def handle(orders: list[Order]) -> None:
         calls.append([order.id for order in orders])
@@ -252,7 +252,7 @@ async def test_the_time_of_a_batch_begins_with_its_first_prepared_message(app: A
 async def test_more_processors_than_a_batch_has_places_are_all_at_work(app: App) -> None:
     processors = Processors()
 
-    @app.batch_consumer("orders", size=1, timeout="10s", retry=SHORT, prepare=processors.as_function(), processors=8)
+    @app.batch_consumer("orders", size=1, max_wait="10s", retry=SHORT, prepare=processors.as_function(), processors=8)
     async def handle(orders: list[Order]) -> None: ...
 
     async with working(app) as (_, watcher):
@@ -277,7 +277,7 @@ async def test_a_message_that_cannot_be_prepared_is_retried_alone(app: App) -> N
                 raise OSError("the price list is unavailable")
         return order
 
-    @app.batch_consumer("orders", size=3, timeout="200ms", retry=SHORT, prepare=fails_once, processors=2)
+    @app.batch_consumer("orders", size=3, max_wait="200ms", retry=SHORT, prepare=fails_once, processors=2)
     async def handle(orders: list[Order]) -> None:
         calls.append([order.id for order in orders])
 
@@ -311,7 +311,7 @@ async def test_prepare_decides_what_becomes_of_its_message(
             raise error
         return order
 
-    @app.batch_consumer("orders", size=2, timeout="10s", retry=ONCE, prepare=prepare)
+    @app.batch_consumer("orders", size=2, max_wait="10s", retry=ONCE, prepare=prepare)
     async def handle(orders: list[Order]) -> None:
         handled.extend(order.id for order in orders)
 
@@ -336,7 +336,7 @@ async def test_a_snoozed_message_is_prepared_again_without_an_attempt_used(app: 
             raise Snooze("50ms")
         return order
 
-    @app.batch_consumer("orders", size=1, timeout="10s", retry=SHORT, prepare=prepare)
+    @app.batch_consumer("orders", size=1, max_wait="10s", retry=SHORT, prepare=prepare)
     async def handle(orders: list[Order]) -> None: ...
 
     async with working(app) as (_, watcher):
@@ -353,7 +353,7 @@ async def test_a_body_that_prepare_cannot_read_is_parked_without_a_call(app: App
         bodies.append(order)
         return order
 
-    @app.batch_consumer("orders", size=2, timeout="10s", retry=SHORT, prepare=prepare)
+    @app.batch_consumer("orders", size=2, max_wait="10s", retry=SHORT, prepare=prepare)
     async def handle(orders: list[Order]) -> None: ...
 
     async with working(app) as (running, watcher):
@@ -381,7 +381,7 @@ async def test_a_prepare_that_takes_longer_than_a_call_may_has_failed(app: App, 
         return order
 
     @app.batch_consumer(
-        "orders", size=2, timeout="10s", retry=ONCE, call_timeout="200ms", prepare=blocks if plain else waits,
+        "orders", size=2, max_wait="10s", retry=ONCE, timeout="200ms", prepare=blocks if plain else waits,
         processors=3,
     )  # fmt: skip
     async def handle(orders: list[Order]) -> None: ...
@@ -407,7 +407,7 @@ async def test_a_message_whose_failure_cannot_be_settled_is_prepared_again(
             raise OSError("busy")
         return order
 
-    @app.batch_consumer("orders", size=1, timeout="10s", retry=SHORT, prepare=prepare)
+    @app.batch_consumer("orders", size=1, max_wait="10s", retry=SHORT, prepare=prepare)
     async def handle(orders: list[Order]) -> None: ...
 
     monkeypatch.setattr("redrive.worker.pipeline.describe", lambda *_, **__: 1 / 0)
@@ -423,7 +423,7 @@ async def test_messages_that_cannot_be_prepared_open_the_breaker(app: App) -> No
         raise OSError("the price list is unavailable")
 
     @app.batch_consumer(
-        "orders", size=2, timeout="10s", retry=ONCE, prepare=prepare, breaker=BreakerPolicy(minimum_calls=3)
+        "orders", size=2, max_wait="10s", retry=ONCE, prepare=prepare, breaker=BreakerPolicy(minimum_calls=3)
     )
     async def handle(orders: list[Order]) -> None: ...
 
@@ -447,7 +447,7 @@ async def test_a_dead_letter_that_cannot_be_prepared_goes_back_and_one_to_discar
 
     handled: list[int] = []
 
-    @app.dlq_batch_consumer("orders", size=2, timeout="10s", prepare=prepare, processors=2)
+    @app.dlq_batch_consumer("orders", size=2, max_wait="10s", prepare=prepare, processors=2)
     async def last_resort(orders: list[Order]) -> None:
         handled.extend(order.id for order in orders)
 
@@ -472,7 +472,7 @@ async def test_what_prepare_publishes_carries_on_the_correlation_of_its_message_
         await publisher.publish("", "prepared", order)
         return order
 
-    @app.batch_consumer("orders", size=2, timeout="10s", retry=SHORT, prepare=prepare, processors=2)
+    @app.batch_consumer("orders", size=2, max_wait="10s", retry=SHORT, prepare=prepare, processors=2)
     async def handle(orders: list[Order], publisher: Publisher) -> None:
         await publisher.publish("", "handled", len(orders))
 
@@ -502,7 +502,7 @@ async def test_middleware_is_around_each_call_of_prepare(app: App) -> None:
         depths.append(len(within))
         return order
 
-    @app.batch_consumer("orders", size=2, timeout="10s", retry=SHORT, prepare=prepare, middleware=[middleware])
+    @app.batch_consumer("orders", size=2, max_wait="10s", retry=SHORT, prepare=prepare, middleware=[middleware])
     async def handle(orders: list[Order]) -> None:  # noqa: ARG001
         depths.append(len(within))
 
@@ -519,7 +519,7 @@ async def test_stopping_handles_what_is_being_prepared_and_gives_back_what_waits
     processors = Processors()
     calls: list[list[int]] = []
 
-    @app.batch_consumer("orders", size=10, timeout="60s", retry=SHORT, prepare=processors.as_function(), processors=2)
+    @app.batch_consumer("orders", size=10, max_wait="60s", retry=SHORT, prepare=processors.as_function(), processors=2)
     async def handle(orders: list[Order]) -> None:
         calls.append([order.id for order in orders])
 
@@ -549,7 +549,7 @@ async def test_what_is_not_prepared_in_time_comes_back(app: App, queue_type: str
     calls: list[list[int]] = []
 
     @app.batch_consumer(
-        "orders", size=5, timeout="60s", retry=SHORT, prepare=processors.as_function(), processors=2, type=queue_type
+        "orders", size=5, max_wait="60s", retry=SHORT, prepare=processors.as_function(), processors=2, type=queue_type
     )
     async def handle(orders: list[Order]) -> None:
         calls.append([order.id for order in orders])
@@ -569,7 +569,7 @@ async def test_a_message_that_must_be_handled_alone_is_prepared_alone(app: App) 
     processors = Processors()
     handled: list[int] = []
 
-    @app.batch_consumer("orders", size=3, timeout="50ms", retry=SHORT, prepare=processors.as_function(), processors=3)
+    @app.batch_consumer("orders", size=3, max_wait="50ms", retry=SHORT, prepare=processors.as_function(), processors=3)
     async def handle(orders: list[Order]) -> None:
         handled.extend(order.id for order in orders)
 

@@ -133,7 +133,7 @@ async def test_raffle_inserts_in_batches_counts_in_x_retries_and_rejects_into_it
 
     @app.batch_consumer(
         queue_of("raffle", "raffle_queue", delay="50ms"),
-        size=1000, timeout="100ms", prepare=check, processors=8, batchers=2, headers=names, park="reject",
+        size=1000, max_wait="100ms", prepare=check, processors=8, batchers=2, headers=names, park="reject",
     )  # fmt: skip
     async def insert(batch: Batch[User]) -> None:
         for item in batch:

@@ -558,7 +558,7 @@ async def test_a_rate_limit_holds_messages_back(app: App) -> None:
 async def test_a_batch_is_one_call(app: App) -> None:
     calls: list[list[int]] = []
 
-    @app.batch_consumer("orders", size=10, timeout="100ms", retry=SHORT)
+    @app.batch_consumer("orders", size=10, max_wait="100ms", retry=SHORT)
     async def handle(orders: list[Order]) -> None:
         calls.append([order.id for order in orders])
 
@@ -573,7 +573,7 @@ async def test_a_batch_is_one_call(app: App) -> None:
 async def test_one_bad_message_fails_alone(app: App) -> None:
     """Marked by the handler, unreadable, or found by halves: the others are done."""
 
-    @app.batch_consumer("orders", size=20, timeout="500ms", retry=Retry(attempts=1))
+    @app.batch_consumer("orders", size=20, max_wait="500ms", retry=Retry(attempts=1))
     async def handle(batch: Batch[Order]) -> None:
         for item in batch:
             if item.body.id == 3:
@@ -596,7 +596,7 @@ async def test_one_bad_message_fails_alone(app: App) -> None:
 async def test_when_everything_fails_it_is_not_tried_over_and_over(app: App) -> None:
     calls = 0
 
-    @app.batch_consumer("orders", size=64, timeout="1m", retry=Retry(attempts=1))
+    @app.batch_consumer("orders", size=64, max_wait="1m", retry=Retry(attempts=1))
     async def handle(orders: list[Order]) -> None:  # noqa: ARG001
         nonlocal calls
         calls += 1
@@ -613,7 +613,7 @@ async def test_when_everything_fails_it_is_not_tried_over_and_over(app: App) -> 
 async def test_only_errors_that_can_be_somebodys_fault_have_culprits(app: App, isolate: Any) -> None:
     calls: list[int] = []
 
-    @app.batch_consumer("orders", size=8, timeout="10s", retry=Retry(attempts=1), isolate=isolate)
+    @app.batch_consumer("orders", size=8, max_wait="10s", retry=Retry(attempts=1), isolate=isolate)
     async def handle(orders: list[Order]) -> None:
         calls.append(len(orders))
         if len(calls) == 1:
@@ -633,7 +633,7 @@ async def test_a_key_that_nothing_can_be_gathered_by_fails_its_message_alone(app
     handled: list[int] = []
 
     @app.batch_consumer(
-        "orders", size=3, timeout="1m", key=lambda order: [] if order.id == 1 else "", retry=Retry(attempts=1)
+        "orders", size=3, max_wait="1m", key=lambda order: [] if order.id == 1 else "", retry=Retry(attempts=1)
     )
     async def handle(orders: list[Order]) -> None:
         handled.extend(order.id for order in orders)
@@ -649,7 +649,7 @@ async def test_a_key_that_nothing_can_be_gathered_by_fails_its_message_alone(app
 async def test_a_batch_whose_handler_was_cancelled_from_within_fails_as_any_other(app: App) -> None:
     calls: list[int] = []
 
-    @app.batch_consumer("orders", size=4, timeout="1m", retry=Retry(attempts=1))
+    @app.batch_consumer("orders", size=4, max_wait="1m", retry=Retry(attempts=1))
     async def handle(orders: list[Order]) -> None:
         calls.append(len(orders))
         if any(order.id == 2 for order in orders):
@@ -667,7 +667,7 @@ async def test_a_setting_that_cannot_say_who_is_to_blame_strands_no_batch(app: A
     def fails(_: BaseException) -> bool:
         raise ZeroDivisionError("a mistake in the settings")
 
-    @app.batch_consumer("orders", size=4, timeout="1m", retry=Retry(attempts=1, classify=fails), isolate=fails)
+    @app.batch_consumer("orders", size=4, max_wait="1m", retry=Retry(attempts=1, classify=fails), isolate=fails)
     async def handle(orders: list[Order]) -> None:
         if any(order.id == 2 for order in orders):
             raise OSError("a bad row")
@@ -683,7 +683,7 @@ async def test_a_setting_that_cannot_say_who_is_to_blame_strands_no_batch(app: A
 async def test_batches_can_be_gathered_by_key(app: App) -> None:
     calls: list[set[int]] = []
 
-    @app.batch_consumer("orders", size=5, timeout="200ms", key=lambda order: order.id % 2, retry=SHORT)
+    @app.batch_consumer("orders", size=5, max_wait="200ms", key=lambda order: order.id % 2, retry=SHORT)
     async def handle(orders: list[Order]) -> None:
         calls.append({order.id % 2 for order in orders})
 
@@ -697,7 +697,7 @@ async def test_batches_can_be_gathered_by_key(app: App) -> None:
 async def test_stopping_handles_what_was_gathered(app: App) -> None:
     handled: list[int] = []
 
-    @app.batch_consumer("orders", size=100, timeout="60s", retry=SHORT)
+    @app.batch_consumer("orders", size=100, max_wait="60s", retry=SHORT)
     async def handle(orders: list[Order]) -> None:
         handled.extend(order.id for order in orders)
 
@@ -821,7 +821,7 @@ async def test_dead_letters_are_handled_in_batches_each_with_a_fate_of_its_own(a
     async def handle() -> None:
         raise OSError("no")
 
-    @app.dlq_batch_consumer("orders", size=10, timeout="10s")
+    @app.dlq_batch_consumer("orders", size=10, max_wait="10s")
     async def last_resort(batch: Batch[Order]) -> None:
         calls.append(len(batch))
         batch.fail(0, Discard("nobody wants it"))

@@ -142,7 +142,7 @@ class Batching(Working):
         app = App("simulated", broker=self.world.url, clock=self.world.clock)
         retry = Retry(attempts=ATTEMPTS, delay="1s")
 
-        @app.batch_consumer(QUEUE, size=3, timeout="100ms", retry=retry)
+        @app.batch_consumer(QUEUE, size=3, max_wait="100ms", retry=retry)
         async def handle(batch: Batch[dict[str, int]]) -> None:
             for order, message in zip(batch.bodies, batch.messages, strict=True):
                 try:
@@ -167,7 +167,7 @@ class Preparing(Working):
             self.fail_if_bad(order["number"], message.attempt)
             return order["number"]
 
-        @app.batch_consumer(QUEUE, size=3, timeout="100ms", retry=retry, prepare=check, processors=2)
+        @app.batch_consumer(QUEUE, size=3, max_wait="100ms", retry=retry, prepare=check, processors=2)
         async def handle(numbers: list[int]) -> None:
             for number in numbers:
                 self.count_done(number)

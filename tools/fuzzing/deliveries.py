@@ -130,7 +130,7 @@ def application(url: str, folder: Path, good: dict[str, set[int]], *, delays: bo
         if (number := _good(body)) is not None:
             good.setdefault("h.inbox", set()).add(number)
 
-    @app.batch_consumer("h.batch", bind=everything, retry=short, size=10, timeout="10ms")
+    @app.batch_consumer("h.batch", bind=everything, retry=short, size=10, max_wait="10ms")
     async def many(batch: Batch[Order_]) -> None:
         good.setdefault("h.batch", set()).update(item.body.id for item in batch)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from redrive.checks import checked
 from redrive.database.types import BIG_INTEGER, partial_index
 from redrive.errors import ConfigurationError
 from redrive.text import did_you_mean
@@ -30,6 +31,7 @@ class RowState(IntEnum):
     PARKED = 2
 
 
+@checked("outbox")
 @dataclass(frozen=True, slots=True)
 class OutboxNames:
     """`OutboxNames("nfe_outbox_event", {"body": "payload"})`: the table, and columns that have names of their own."""
@@ -45,6 +47,7 @@ class OutboxNames:
         return self.columns.get(name, name)
 
 
+@checked("inbox_table")
 @dataclass(frozen=True, slots=True)
 class InboxNames:
     """`InboxNames("nfe_inbox_processed", {"message_id": "event_id"})`: as those of the outbox."""

@@ -18,12 +18,13 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
+from redrive.checks import checked
 from redrive.database.application_tables import OutboxNames, outbox_table
 from redrive.errors import ConfigurationError
 from redrive.outbox.envelope import Envelope
@@ -41,6 +42,7 @@ SyncPlace = Session | scoped_session[Session] | sa.Connection
 AsyncPlace = AsyncSession | AsyncConnection
 
 
+@checked("outbox_policy")
 @dataclass(frozen=True, slots=True)
 class OutboxPolicy:
     """`attempts`: how often a row that the broker refuses is tried before it is parked. `keep`: published rows are
@@ -56,6 +58,19 @@ class OutboxPolicy:
     def __post_init__(self) -> None:
         if self.transport is not None:
             OutboxMode.of(self.transport)
+
+
+class RowOptions(TypedDict, total=False):
+    """The options of a message in the outbox, as keyword arguments."""
+
+    message_id: str | None
+    type: str | None
+    headers: Mapping[str, Any] | None
+    content_type: str | None
+    correlation_id: str | None
+    ordering_key: str | None
+    envelope: Envelope | None
+    priority: int | None
 
 
 class Outbox:
@@ -76,17 +91,31 @@ class Outbox:
         self._codecs = codecs or Codecs()
 
     @overload
-    def add(self, session: SyncPlace, exchange: str | Exchange, routing_key: str, body: Any, **options: Any) -> str: ...
+    def add(
+        self,
+        session: SyncPlace,
+        exchange: str | Exchange,
+        routing_key: str,
+        body: Any,
+        **options: Unpack[RowOptions],
+    ) -> str: ...
 
     @overload
     async def add(
-        self, session: AsyncPlace, exchange: str | Exchange, routing_key: str, body: Any, **options: Any
+        self,
+        session: AsyncPlace,
+        exchange: str | Exchange,
+        routing_key: str,
+        body: Any,
+        **options: Unpack[RowOptions],
     ) -> str: ...
 
-    def add(self, session: Any, exchange: str | Exchange, routing_key: str, body: Any, **options: Any) -> Any:
-        """Write a message into the outbox, as part of the session's transaction. Gives the message's id.
+    def add(
+        self, session: Any, exchange: str | Exchange, routing_key: str, body: Any, **options: Unpack[RowOptions]
+    ) -> Any:
+        """Write a message into the outbox, as part of the session's transaction. Return the message's id.
 
-        With an `AsyncSession`, await it. `options` are those of `statement`.
+        With an `AsyncSession` or `AsyncConnection`, await it. The options are those of `row`.
         """
         row = self.row(exchange, routing_key, body, **options)
         insert = sa.insert(self.table).values(**row)
@@ -99,7 +128,10 @@ class Outbox:
         session.execute(insert)
         return row["message_id"]
 
-    def statement(self, exchange: str | Exchange, routing_key: str, body: Any, **options: Any) -> sa.Insert:
+    def statement(
+        self, exchange: str | Exchange, routing_key: str, body: Any, **options: Unpack[RowOptions]
+    ) -> sa.Insert:
+        """Return the INSERT of a message, for a session of another kind. The options are those of `row`."""
         return sa.insert(self.table).values(**self.row(exchange, routing_key, body, **options))
 
     def row(
@@ -117,7 +149,17 @@ class Outbox:
         envelope: Envelope | None = None,
         priority: int | None = None,
     ) -> dict[str, Any]:
-        """The columns of a message. `ordering_key`: messages of one key are published in the order of their ids."""
+        """Return the columns of a message's row.
+
+        message_id: its id; by default a UUIDv7
+        type: what kind of message it is
+        headers: its headers
+        content_type: how the body is encoded; by default as JSON, or as it is if it is bytes or a text
+        correlation_id: the id of what it belongs to; by default that of the message being handled, or its own
+        ordering_key: messages with the same key are published in the order of their rows
+        envelope: wrap the body, `Envelope(...)` or `CloudEvent(...)`
+        priority: its priority, on queues that have priorities
+        """
         now = datetime.now(UTC)
         identity = message_id or str(uuid7(now, secrets.token_bytes(10)))
         handled = current_message.get()

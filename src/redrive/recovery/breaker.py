@@ -26,6 +26,7 @@ from enum import Enum, StrEnum, auto
 from math import inf
 from typing import assert_never
 
+from redrive.checks import checked
 from redrive.errors import ConfigurationError
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
@@ -58,11 +59,12 @@ _CLOSED = BreakerState.CLOSED  # looked up once: this is asked for every message
 _SOON = 0.1
 
 
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _check_count(name: str, value: int) -> None:
+    if value < 1:
         raise ConfigurationError(f"breaker.{name} {value!r}: want a number from 1")
 
 
+@checked("breaker")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerPolicy:
     """Trip when `failure_rate` of the latest calls failed, if there were `minimum_calls`; pause; let `probes` pass.

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from redrive.errors import ConfigurationError
 
-Duration: TypeAlias = "str | timedelta"
+_EXAMPLES = "write it like '15s', '500ms', '1m30s', '2h' or '1d'"
+
+Duration: TypeAlias = Annotated[
+    str | timedelta, "a length of time with its unit, such as '15s', '500ms', '1m30s', '2h' or '1d'"
+]
 
 _UNITS = {
     "ms": timedelta(milliseconds=1),
@@ -22,7 +26,6 @@ _UNITS = {
 }
 _MILLISECOND = timedelta(milliseconds=1)
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", re.ASCII)
-_EXAMPLES = "write it like '15s', '500ms', '1m30s', '2h' or '1d'"
 
 
 def duration(value: Duration, what: str = "duration") -> timedelta:

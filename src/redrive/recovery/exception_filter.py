@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from redrive.errors import ConfigurationError
 
-Errors: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]"
+_WANTED = "an exception's class, a tuple of them, or a function of an error"
+
+Errors: TypeAlias = Annotated[
+    type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool], _WANTED
+]
 
 
 def is_one_of(error: BaseException, errors: Errors) -> bool:
@@ -21,9 +25,7 @@ def check_errors(what: str, errors: object) -> None:
     kinds = errors if isinstance(errors, tuple) else (errors,)
     for kind in kinds:
         if not _is_exception(kind) and (isinstance(kind, type) or kind is not errors or not callable(kind)):
-            raise ConfigurationError(
-                f"{what} {kind!r}: want an exception's class, a tuple of them, or a function of an error"
-            )
+            raise ConfigurationError(f"{what} {kind!r}: want {_WANTED}")
 
 
 def _is_exception(kind: object) -> bool:

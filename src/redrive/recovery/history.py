@@ -29,6 +29,7 @@ from decimal import Decimal
 from string import Formatter
 from typing import ClassVar, TypeGuard
 
+from redrive.checks import checked
 from redrive.errors import ConfigurationError
 from redrive.text import truncate
 
@@ -44,6 +45,7 @@ _LONGEST_WORDING = 64
 _NUMBER = re.compile(r"\s*+\+?0*+([0-9]*+)(?:\.[0-9]*+)?\s*+", re.ASCII)
 
 
+@checked("headers")
 @dataclass(frozen=True, slots=True)
 class HeaderNames:
     """How the headers are called. Other people's consumers count too: two can have the names that those understand,

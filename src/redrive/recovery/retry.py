@@ -13,7 +13,9 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
 from math import inf
+from typing import cast
 
+from redrive.checks import checked
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, brief, duration, milliseconds
 from redrive.recovery.exception_filter import Errors, check_errors
@@ -63,6 +65,7 @@ def _rung(value: Duration, what: str) -> Rung:
     return Rung(delay, value.strip().replace(" ", "") if isinstance(value, str) else brief(delay))
 
 
+@checked("exponential")
 @dataclass(frozen=True, slots=True)
 class Exponential:
     """Waits that grow: `first`, `first * factor`, and so on, up to `ceiling`."""
@@ -90,9 +93,10 @@ class Exponential:
         return Rung.of(timedelta(milliseconds=round(seconds * 1000)), "exponential")
 
 
+@checked("retry", exponential="Exponential('5s')")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """`attempts` tries in all, with a wait after each failed one: `delay`, or `steps`, or `exponential`.
+    """`attempts` in all, with a wait after each failed one: `delay`, or `steps`, or `exponential`.
 
         Retry(attempts=3, delay="15s")                     15s, 15s
         Retry(steps=["30s", "2m", "10m"])                  30s, 2m, 10m: four attempts
@@ -103,7 +107,8 @@ class Retry:
     True (retry), False (park) or None (whatever the rest says).
     """
 
-    attempts: int = 0  # tries in all, the first one included; without a word three, or one more than there are `steps`
+    # how many attempts there are, the first one included: 3 if not given, or one more than there are `steps`
+    attempts: int = cast(int, None)
     delay: Duration | None = None  # the same wait after each failed attempt; 15s if nothing is said of waits
     steps: Sequence[Duration] = ()  # one wait after another; the last one is repeated if there are more attempts
     exponential: Exponential | None = None  # waits that grow
@@ -119,21 +124,19 @@ class Retry:
         ways = [name for name in ("delay", "steps", "exponential") if getattr(self, name) not in (None, (), [])]
         if len(ways) > 1:
             raise ConfigurationError(f"retry: {' and '.join(ways)} exclude each other: give one of them")
-        if isinstance(self.steps, str):
-            raise ConfigurationError(f"retry.steps {self.steps!r}: want a list of waits, like ['30s', '2m']")
         put = object.__setattr__
         put(self, "steps", tuple(self.steps))
         if not ways:
             put(self, "delay", "15s")
-        if not self.attempts:
+        if cast("int | None", self.attempts) is None:
             put(self, "attempts", len(self.steps) + 1 if self.steps else 3)
         self._check()
         put(self, "via", _route(self.via))
         self.rungs  # noqa: B018 - a schedule that cannot be must fail now
 
     def _check(self) -> None:
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
-            raise ConfigurationError(f"retry.attempts {self.attempts!r}: want a number from 1 (the first try counts)")
+        if self.attempts < 1:
+            raise ConfigurationError(f"retry.attempts {self.attempts!r}: want a number from 1 (the first one counts)")
         if not 0 <= self.jitter < 1:
             raise ConfigurationError(f"retry.jitter {self.jitter!r}: want a share from 0 to below 1")
         if self.max_age is not None and duration(self.max_age, "retry.max_age") <= timedelta(0):
@@ -193,6 +196,19 @@ def _route(value: str) -> RetryRoute:
         return RetryRoute(value)
     except ValueError:
         raise ConfigurationError(f"retry.via {value!r}: want one of {', '.join(RetryRoute)}") from None
+
+
+def retry_example(value: object) -> str:
+    """Return what to give for `retry` instead of a value."""
+    match value:
+        case bool():
+            return "Retry() or None"
+        case int():
+            return f"Retry(attempts={value}), the first attempt included"
+        case str():
+            return f"Retry(delay={value!r})"
+        case _:
+            return "Retry(attempts=3, delay='15s')"
 
 
 NO_RETRY = Retry(attempts=1)

@@ -14,7 +14,7 @@ from msgspec import json
 
 from redrive.wire.values import MAX_DEPTH, shown
 
-Arguments: TypeAlias = "Mapping[str, Any]"
+Arguments: TypeAlias = Mapping[str, Any]
 
 DEFAULT_EXCHANGE = ""
 DEFAULT_DELIVERY_LIMIT = 20  # of quorum queues, from RabbitMQ 4.0 on

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
+from redrive.checks import checked
 from redrive.errors import ConfigurationError
-from redrive.recovery.retry import Retry
+from redrive.recovery.retry import Retry, retry_example
 from redrive.topology.definitions import Arguments, BindingDefinition, Definitions, ExchangeDefinition
 from redrive.topology.naming import Naming
 from redrive.wire.values import shown
@@ -25,8 +26,11 @@ _LONGEST = 300  # of a name that is quoted: a file may hold a longer one than an
 _TRUTHS = frozenset(("", "yes", "no", "true", "false", "on", "off"))  # texts that were not meant as a queue's name
 
 DeadLettering = Literal["at-least-once", "at-most-once"]
+_DLQ = "true, false or the name of its dead-letter queue"
+DlqOption: TypeAlias = Annotated[bool | str | None, _DLQ]
 
 
+@checked("binding")
 @dataclass(frozen=True, slots=True)
 class Bind:
     """One binding of a queue, as said from the queue's side."""
@@ -36,6 +40,7 @@ class Bind:
     arguments: Arguments = field(default_factory=dict)
 
 
+@checked("exchange {name}")
 @dataclass(frozen=True, slots=True)
 class Exchange:
     name: str  # as it is called in the broker
@@ -64,6 +69,11 @@ class DestinationKind(StrEnum):
     QUEUE = "queue"  # one that is named
     ORIGINAL = "original"  # the exchange and key of the first publish: everybody bound to it gets it again
     EXCHANGE = "exchange"  # one that is named, with a key
+
+
+def bind_example(value: object) -> str:
+    """Return what to give for `bind` instead of a value."""
+    return f"events.on({value!r}) of an exchange" if isinstance(value, str) else "events.on('order.*') of an exchange"
 
 
 _WORDS = (DestinationKind.OWN, DestinationKind.RETRY, DestinationKind.ORIGINAL)  # that stand for themselves
@@ -103,6 +113,7 @@ class Destination:
                 return self.way
 
 
+@checked("queue {name}", retry=retry_example, bind=bind_example, naming="Naming(retry_queue='{queue}.wait')")
 @dataclass(frozen=True, slots=True)
 class Queue:
     """A queue and what becomes of the messages that fail in it.
@@ -117,7 +128,7 @@ class Queue:
     retry: Retry | None = None
     # has it a dead-letter queue? Yes, unless it is auto-delete or a stream. A text names it, `{queue}` stands for the
     # queue's own name. A consumer may give a table of errors and the dead-letter queues for them
-    dlq: bool | str | None = None
+    dlq: DlqOption = None
     type: QueueType | None = None  # classic, quorum or stream; without a word that of the application
     durable: bool = True  # it survives a restart of the broker
     auto_delete: bool = False  # it goes with its last consumer
@@ -138,10 +149,6 @@ class Queue:
         _check_redrive_to(self.name, self.redrive_to)
         if self.type is not None:
             object.__setattr__(self, "type", queue_type(self.type, f"queue {self.name}"))
-        if self.dead_lettering not in (None, "at-least-once", "at-most-once"):
-            raise ConfigurationError(
-                f"queue {self.name}: dead_lettering {self.dead_lettering!r}: want 'at-least-once' or 'at-most-once'"
-            )
 
     @property
     def destination(self) -> Destination:
@@ -154,6 +161,28 @@ class Queue:
         return not self.auto_delete and (self.type or default) is not QueueType.STREAM
 
 
+class DeclarationOptions(TypedDict, total=False):
+    """What a queue and a consumer of it have in common, as keyword arguments."""
+
+    bind: Sequence[Bind]
+    retry: Retry | None
+    type: QueueType | Literal["classic", "quorum", "stream"] | None
+    durable: bool
+    auto_delete: bool
+    arguments: Arguments
+    naming: Naming | None
+    dead_lettering: DeadLettering | None
+    delivery_limit: int | None
+    redrive_to: str | None
+
+
+class QueueOptions(DeclarationOptions, total=False):
+    """The options of a queue, as keyword arguments: `app.queue("q.thumbs", **options)`."""
+
+    dlq: DlqOption
+
+
+@checked("topology")
 @dataclass(frozen=True, slots=True)
 class Topology:
     """Everything an application wants of its broker."""
@@ -186,10 +215,8 @@ class Topology:
 def _check_dlq(queue: str, dlq: object) -> None:
     if isinstance(dlq, Mapping):
         raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq: a table of errors belongs to the queue's consumer")
-    is_name = isinstance(dlq, str) and dlq.lower() not in _TRUTHS
-    if not (is_name or dlq is None or isinstance(dlq, bool)):
-        want = "true, false or the name of its dead-letter queue"
-        raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq {shown(dlq)}: want {want}")
+    if isinstance(dlq, str) and dlq.lower() in _TRUTHS:
+        raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq {shown(dlq)}: want {_DLQ}")
     if isinstance(dlq, str):
         try:
             Naming(dlq_queue=dlq)

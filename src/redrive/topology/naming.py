@@ -11,6 +11,7 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from redrive.checks import checked
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Rung
 from redrive.wire.values import shown
@@ -30,6 +31,7 @@ class RungNames:
     back_key: str
 
 
+@checked("naming")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
     retry_exchange: str = "retry.{queue}"  # to which retries are published

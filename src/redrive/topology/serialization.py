@@ -27,6 +27,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, TypeAlias, TypeVar
 
+from redrive.checks import describe, fits, option_types
 from redrive.errors import ConfigurationError, TopologyError
 from redrive.recovery.retry import Exponential, Retry
 from redrive.text import did_you_mean
@@ -224,43 +225,23 @@ class _Reader:
         self, kind: type, raw: _Table, where: str, special: Mapping[str, Callable[[Any], Any]]
     ) -> dict[str, Any]:
         known = {field.name: field for field in fields(kind) if field.name not in _UNSAYABLE}
-        values = {}
+        types, values = option_types(kind), {}
         for name, value in raw.items():
             if name not in known:
                 hint = did_you_mean(name, known, f"; there are {', '.join(known)}")
                 self.problems.append(f"{where}: unknown option {name[:_MOST_WORDS]}{hint}")
             elif name in special:
                 values[name] = special[name](value)
-            elif problem := _misfit(str(known[name].type), value):
-                self.problems.append(f"{where}: {name} {shown(value)}: want {problem}")
+            elif not fits(value, types[name]):
+                self.problems.append(
+                    f"{where}: {name} {shown(value)}: want {describe(types[name]).removesuffix(' or None')}"
+                )
             else:
                 values[name] = value
         for name, field in known.items():
             if name not in raw and field.default is MISSING and field.default_factory is MISSING:
                 self.problems.append(f"{where}: {name} is missing")
         return values
-
-
-# By the name of a field's type: what a value must be, and how to say it.
-_SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
-    "str": (lambda value: isinstance(value, str), "a text"),
-    "bool | str": (lambda value: isinstance(value, bool | str), "true, false or the name of its dead-letter queue"),
-    "bool": (lambda value: isinstance(value, bool), "true or false"),
-    "int": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
-    "float": (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
-    "Duration": (lambda value: isinstance(value, str), "a length of time with its unit, like '15s'"),
-    "Sequence[str]": (
-        lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
-        "a list of names",
-    ),
-    "Sequence[Duration]": (lambda value: isinstance(value, list), "a list of waits, like ['30s', '2m']"),
-    "Arguments": (lambda value: isinstance(value, Mapping), "a table"),
-}
-
-
-def _misfit(type_name: str, value: object) -> str | None:
-    shape = _SHAPES.get(type_name.removesuffix(" | None"))
-    return shape[1] if shape is not None and not shape[0](value) else None
 
 
 # Writing ------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Batching:
     def __init__(self, walk: DeliveryPipeline, spec: BatchSpec, prepare: Handler | None = None) -> None:
         self._walk = walk
         self._spec = spec
-        self._timeout = duration(spec.timeout).total_seconds()
+        self._timeout = duration(spec.max_wait).total_seconds()
         self._gathered: dict[Any, _Gathered] = {}
         self._alarms: dict[Any, asyncio.TimerHandle] = {}
         self._places = asyncio.Semaphore(spec.batchers)

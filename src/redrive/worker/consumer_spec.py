@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
+from redrive.checks import checked
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import BreakerPolicy
 from redrive.recovery.durations import Duration, duration
@@ -15,16 +16,17 @@ from redrive.recovery.exception_filter import Errors, is_one_of
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import NO_RETRY, Retry, RetryRoute
 from redrive.recovery.verdict import CrashGuard, RecoveryPolicy
-from redrive.topology.model import Queue
+from redrive.topology.model import DeclarationOptions, DlqOption, Queue
 from redrive.worker.message import Message
 from redrive.worker.transactions import InboxPolicy
 
-Middleware: TypeAlias = "Callable[[Message], AbstractAsyncContextManager[Any]]"
+Middleware: TypeAlias = Callable[[Message], AbstractAsyncContextManager[Any]]
 
 
+@checked("batch")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """`size` messages, or what came within `timeout` of the first; `batchers` batches at a time.
+    """`size` messages, or what came within `max_wait` of the first; `batchers` batches at a time.
 
     `prepare` is called with each message before it is gathered, to validate, decode or enrich it. Like a handler it is
     a plain or an async function of the body and, if it names it, the `Message`. Its return value replaces the body in
@@ -32,7 +34,7 @@ class BatchSpec:
     """
 
     size: int = 100  # messages in a batch
-    timeout: Duration = "1s"  # or as many as came within this time of the first
+    max_wait: Duration = "1s"  # or as many as came within this time of the first
     batchers: int = 1  # batches handled at a time
     prepare: Callable[..., Any] | None = None  # called with each message before it is gathered
     processors: int | None = None  # how many messages are prepared at a time; None: one, in the order of the queue
@@ -48,8 +50,8 @@ class BatchSpec:
                 f"batch processors {self.processors}: processors run prepare=, and there is none. Add prepare=, or "
                 "leave processors out: messages are read as they arrive"
             )
-        if duration(self.timeout, "batch timeout") <= timedelta(0):
-            raise ConfigurationError(f"batch timeout {self.timeout!r}: want more than nothing")
+        if duration(self.max_wait, "batch max_wait") <= timedelta(0):
+            raise ConfigurationError(f"batch max_wait {self.max_wait!r}: want more than nothing")
 
     @property
     def prepared_at_a_time(self) -> int:
@@ -61,6 +63,7 @@ class BatchSpec:
         return self.isolate if isinstance(self.isolate, bool) else is_one_of(error, self.isolate)
 
 
+@checked("consumer of {queue.name}")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSpec:
     queue: Queue  # the queue whose messages are handled
@@ -93,16 +96,12 @@ class ConsumerSpec:
         who = f"consumer of {self.queue.name}"
         if self.concurrency < 1:
             raise ConfigurationError(f"{who}: concurrency {self.concurrency}: want at least 1")
-        if self.park not in ("publish", "reject"):
-            raise ConfigurationError(f"{who}: park {self.park!r}: want 'publish' or 'reject'")
         if self.park == "reject" and self.rejects_to_retry:
             raise ConfigurationError(f"{who}: with via='reject' a reject is a retry without end: use park='publish'")
         if self.prefetch < 0 or self.prefetch > 65535:
             raise ConfigurationError(f"{who}: prefetch {self.prefetch}: want 1 to 65535")
         if self.crash_limit is not None and self.crash_limit < 1:
             raise ConfigurationError(f"{who}: crash_limit {self.crash_limit}: want at least 1, or None for no guard")
-        if self.database_outage not in ("wait", "retry"):
-            raise ConfigurationError(f"{who}: database_outage {self.database_outage!r}: want 'wait' or 'retry'")
         if duration(self.crash_grace, "crash_grace") <= timedelta(0):
             raise ConfigurationError(f"{who}: crash_grace {self.crash_grace!r}: want more than nothing")
         if self.timeout is not None and duration(self.timeout, "timeout") <= timedelta(0):
@@ -166,3 +165,51 @@ class ConsumerSpec:
         if self.batch is not None:
             return min(65535, self.batch.size * (self.batch.batchers + 1) + self.batch.prepared_at_a_time)
         return min(65535, max(self.concurrency * 2, 50))
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The options of a consumer that are not about its queue."""
+
+    concurrency: int
+    prefetch: int
+    timeout: Duration | None
+    processes: int
+    park: Literal["publish", "reject"]
+    crash_limit: int | None
+    crash_grace: Duration
+    breaker: BreakerPolicy | Mapping[str, BreakerPolicy] | None
+    depends_on: str | Sequence[str] | None
+    rate: float | None
+    headers: HeaderNames
+    middleware: Sequence[Middleware]
+    inbox: InboxPolicy | bool | None
+    database_outage: Literal["wait", "retry"]
+
+
+class GatheringOptions(TypedDict, total=False):
+    """The options with which messages are gathered into batches."""
+
+    size: int
+    max_wait: Duration
+    batchers: int
+    prepare: Callable[..., Any] | None
+    processors: int | None
+    key: Callable[[Any], Any] | None
+    isolate: bool | Errors
+
+
+class ConsumerOptions(DeclarationOptions, HandlerOptions, total=False):
+    """The options of `consumer`, as keyword arguments."""
+
+    dlq: Annotated[
+        DlqOption | Mapping[type[BaseException], str],
+        "true, false, the name of its dead-letter queue, or a table {error class: dead-letter queue}",
+    ]
+
+
+class BatchConsumerOptions(ConsumerOptions, GatheringOptions, total=False):
+    """The options of `batch_consumer`, as keyword arguments."""
+
+
+class DlqBatchConsumerOptions(HandlerOptions, GatheringOptions, total=False):
+    """The options of `dlq_batch_consumer`, as keyword arguments."""

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 from uuid import UUID
 
 from redrive.errors import ConfigurationError
@@ -43,6 +43,20 @@ class PublishHook(Protocol):
 
 def nothing_around(*_: object, **__: object) -> AbstractContextManager[Any]:
     return nullcontext()
+
+
+class PublishOptions(TypedDict, total=False):
+    """The options of `publish`, as keyword arguments."""
+
+    after: Duration | None
+    type: str | None
+    headers: Mapping[str, Any] | None
+    content_type: str | None
+    message_id: str | None
+    correlation_id: str | None
+    reply_to: str | None
+    priority: int | None
+    persistent: bool
 
 
 class Publisher:
@@ -84,7 +98,18 @@ class Publisher:
         priority: int | None = None,
         persistent: bool = True,
     ) -> str:
-        """Publish and wait for the confirm. Gives the message's id. `after` wants the default exchange: a queue."""
+        """Publish a message, wait for the broker's confirm, and return the message's id.
+
+        after: deliver it after this time; `exchange` is then "" and `routing_key` the name of a queue
+        type: what kind of message it is
+        headers: its headers
+        content_type: how the body is encoded; by default as JSON, or as it is if it is bytes or a text
+        message_id: its id; by default a UUIDv7
+        correlation_id: the id of what it belongs to; by default that of the message being handled, or its own
+        reply_to: where an answer is expected
+        priority: its priority, on queues that have priorities
+        persistent: whether it survives a restart of the broker
+        """
         name = exchange.name if isinstance(exchange, Exchange) else exchange
         encoded, written_as = self._codecs.encode(body, content_type)
         now = self._clock.now()

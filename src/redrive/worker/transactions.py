@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from redrive.checks import checked
 from redrive.errors import ConfigurationError
 from redrive.recovery.durations import Duration, duration
 from redrive.worker.message import Message
@@ -59,6 +60,7 @@ class NoMessageId(Exception):
     """A message without an id cannot be distinguished from its duplicate. Its publisher must set `message_id`."""
 
 
+@checked("inbox")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxPolicy:
     """`key`: what makes two messages the same, if it is not the message id: `lambda body, message: body.event_id`.

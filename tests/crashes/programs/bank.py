@@ -94,7 +94,7 @@ async def credit(transfer: Transfer, message: Message, session: AsyncSession) ->
     retry=PATIENT,
     crash_limit=1000,
     size=20,
-    timeout="100ms",
+    max_wait="100ms",
     inbox=True,
 )
 async def credit_many(batch: Batch[Transfer], session: AsyncSession) -> None:

@@ -180,7 +180,7 @@ class Play:
         # With a prefetch below 8 every ack is written at once, and not with the next ones.
         options: dict[str, Any] = {"retry": Retry(attempts=1), "inbox": True, "prefetch": 7}
         if scenario.handler == "batch":
-            app.batch_consumer(queue, size=scenario.orders, timeout="200ms", **options)(self.book_many)
+            app.batch_consumer(queue, size=scenario.orders, max_wait="200ms", **options)(self.book_many)
         else:
             book: Callable[..., Any] = self.book if scenario.handler == "async" else self.book_plainly
             app.consumer(queue, **options)(book)

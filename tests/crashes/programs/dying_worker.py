@@ -263,9 +263,9 @@ class Play:
         # With a prefetch below 8 every ack is written at once, and not with the next ones.
         options: dict[str, Any] = {"retry": retry, "prefetch": 7, **scenario.options}
         if scenario.batch == "prepares":
-            app.batch_consumer(queue, size=2, timeout="50ms", prepare=self.prepare, **options)(self.handle_prepared)
+            app.batch_consumer(queue, size=2, max_wait="50ms", prepare=self.prepare, **options)(self.handle_prepared)
         elif scenario.batch:
-            app.batch_consumer(queue, size=4, timeout="50ms", **options)(self.handle_batch)
+            app.batch_consumer(queue, size=4, max_wait="50ms", **options)(self.handle_batch)
         else:
             app.consumer(queue, **options)(self.handle)
 

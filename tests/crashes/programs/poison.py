@@ -51,9 +51,9 @@ def make_app(url: str, queue_type: str, journal: Path, poisons: Iterable[int], *
         case "single":
             app.consumer(QUEUE, concurrency=5, **options)(handle)
         case "batch":
-            app.batch_consumer(QUEUE, size=5, timeout="10ms", **options)(handle_batch)
+            app.batch_consumer(QUEUE, size=5, max_wait="10ms", **options)(handle_batch)
         case "prepare":
-            app.batch_consumer(QUEUE, size=5, timeout="10ms", prepare=handle, processors=5, **options)(accept_batch)
+            app.batch_consumer(QUEUE, size=5, max_wait="10ms", prepare=handle, processors=5, **options)(accept_batch)
     app.consumer(OTHER_QUEUE, concurrency=2, **options)(handle_other)
     return app
 

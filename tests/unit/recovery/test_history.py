@@ -420,7 +420,7 @@ def test_other_peoples_names_can_be_used() -> None:
 @pytest.mark.parametrize("name", ["", "x" * 65, "zähler", "a\n", None, 3, "x-death", "x-redrive-stack", "CC"], ids=repr)
 @pytest.mark.parametrize("which", ["attempts", "reason"])
 def test_names_that_cannot_be_are_refused_when_they_are_made(which: str, name: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"header name {which}"):
+    with pytest.raises(ConfigurationError, match=rf"header name {which}|headers\.{which} .*: want a text"):
         HeaderNames(**{which: name})
 
 
@@ -430,7 +430,7 @@ def test_names_that_cannot_be_are_refused_when_they_are_made(which: str, name: A
     ids=repr,
 )
 def test_words_that_cannot_be_are_refused_when_they_are_made(wording: Any) -> None:
-    with pytest.raises(ConfigurationError, match="header wording"):
+    with pytest.raises(ConfigurationError, match=r"header wording|headers\.wording .*: want a text"):
         HeaderNames(wording=wording)
 
 

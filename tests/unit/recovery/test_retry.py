@@ -71,7 +71,7 @@ def test_a_schedule_of_many_attempts_is_checked_at_once() -> None:
         ({"attempts": True}, "retry.attempts True"),
         ({"attempts": "3"}, "retry.attempts '3'"),
         ({"delay": "5s", "steps": ["1s"]}, "delay and steps exclude each other"),
-        ({"steps": "5s"}, "want a list of waits"),
+        ({"steps": "5s"}, "want a list of values, each a length of time"),
         ({"delay": "0s"}, "want 1ms to"),
         ({"delay": "60d"}, "want 1ms to 49d"),
         ({"steps": ["5s", "x"]}, r"retry.steps\[1\] 'x' is not a length of time"),

@@ -131,12 +131,12 @@ source = "x"
         "naming.dlq_queue '{qeue}.dlq': {qeue} is unknown; there are {queue}, {delay}",
         "exchanges[0]: name is missing",
         "queue a: retry: unknown option atempts, did you mean attempts?",
-        "queue b: retry: delay 15: want a length of time with its unit, like '15s'",
+        "queue b: retry: delay 15: want a length of time with its unit, such as '15s', '500ms', '1m30s', '2h' or '1d'",
         "queue c: dlq 5: want true, false or the name of its dead-letter queue",
         "queue c: bind: [1]: want routing keys, like ['orders.*']",
         "queue d: retry: retry.delay '1 lightyear' is not a length of time: write it like '15s', '500ms', '1m30s', "
         "'2h' or '1d'",
-        "queue d: arguments 5: want a table",
+        "queue d: arguments 5: want a mapping of texts to values",
         "bindings[0]: destination is missing",
     )
 
