@@ -144,7 +144,7 @@ async def test_the_relay_of_a_second_worker_on_sqlite_waits_for_its_turn(
     stop, started, second_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
     first = asyncio.create_task(app.relay(stop, ready=lambda _: started.set()))
     await started.wait()
-    second = asyncio.create_task(app.work(stop=second_stop, relay=True))
+    second = asyncio.create_task(app.run_worker(stop=second_stop, relay=True))
     async with Connection(app.broker or "") as connection:
         while await _is_missing(connection, "orders"):  # noqa: ASYNC110 - the worker makes it
             await asyncio.sleep(0.01)
@@ -621,7 +621,7 @@ async def test_each_consumer_forgets_what_it_has_kept_for_long_enough(app: App) 
         for consumer in ("orders", "invoices", "of another application"):
             app.inbox.note(session, consumer, ["1", "2"])
     stop = asyncio.Event()
-    working = asyncio.create_task(app.work(stop=stop))
+    working = asyncio.create_task(app.run_worker(stop=stop))
     while len(await asyncio.to_thread(_noted, app)) > 4:  # noqa: ASYNC110 - the database is the one to ask
         await asyncio.sleep(0.01)
     stop.set()
@@ -664,7 +664,7 @@ async def test_work_does_not_begin_without_the_table(app: App) -> None:
     with app.database.engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE redrive_inbox"))
     with pytest.raises(ConfigurationError, match=r"there is no table redrive_inbox in .*: make it with"):
-        await app.work(stop=asyncio.Event())
+        await app.run_worker(stop=asyncio.Event())
 
 
 def test_a_key_that_is_too_long_for_the_table_is_still_its_own() -> None:

@@ -147,7 +147,7 @@ def test_a_text_names_the_dead_letter_queue() -> None:
         "orders.grave": "orders", "lost.mail": "mail", "bills.dead": "bills", "bills.unknown": "bills",
     }  # fmt: skip
     assert {queue.name for queue in expand(app.topology, Server.of("3.10")).queues} >= set(known)
-    assert {spec.queue.name for spec in app.chosen(()) if spec.for_dead_letters} == {"lost.mail"}
+    assert {spec.queue.name for spec in app.select_consumers(()) if spec.for_dead_letters} == {"lost.mail"}
 
 
 def test_two_errors_may_share_a_dead_letter_queue() -> None:

@@ -50,7 +50,7 @@ def relay(app: str, health_port: int | None, health_host: str) -> None:
     redrive outbox relay shop:app --health-port 8081
 
     Refused with the transport LOCAL (REDRIVE_OUTBOX_TRANSPORT): then the rows are handled by the application's own
-    process, within `async with app.listening()`, and are published nowhere.
+    process, within `async with app.local_worker()`, and are published nowhere.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     done = asyncio.run(_Relaying(load_app(app)).run(health_host, health_port))
@@ -188,7 +188,7 @@ def prune(app: str, older_than: str | None, json: bool) -> None:
     found = load_app(app)
     keep = duration(found.outbox.policy.keep or "0s", "outbox.keep")
     published = OutboxRepository(found.database, found.outbox.table).prune(age if age is not None else keep)
-    processed = found.inbox.prune(age) if age is not None else found.forget_processed()
+    processed = found.inbox.prune(age) if age is not None else found.prune_inbox()
     if json:
         as_json({"published": published, "processed": processed})
         return

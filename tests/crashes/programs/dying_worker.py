@@ -353,7 +353,7 @@ def live(scenario: str, url: str, queue: str, journal: Path, die_before: int) ->
 async def _live(scenario: Scenario, url: str, queue: str, fate: Fate) -> None:
     app = App("mortal", broker=url)
     play = Play(scenario, app, queue, fate)
-    async with asyncio.timeout(_PATIENCE), app.running() as running:
+    async with asyncio.timeout(_PATIENCE), app.connect() as running:
         await _nobody_consumes(running.publishing, queue)
         if scenario.poisonous:  # what a dead worker watched is back when its TTL is over
             await asyncio.sleep(2 * CRASH_GRACE.total_seconds())
@@ -377,7 +377,7 @@ async def _nobody_consumes(connection: Connection, queue: str) -> None:
 async def _round(play: Play, running: ConnectedApp) -> bool:
     """Work until a probe is through. Whether there was, or is, anything but the probe."""
     before = play.calls
-    worker = running.worker(play.app.chosen(()))
+    worker = running.worker(play.app.select_consumers(()))
     await worker.start()
     await play.probe(running.publishing)
     await play.until_probed()
