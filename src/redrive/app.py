@@ -53,9 +53,9 @@ from redrive.worker.clock import Clock, SystemClock
 from redrive.worker.codecs import Codec, Codecs
 from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.events import Observer
-from redrive.worker.periodic import tidying
-from redrive.worker.publisher import Publisher, PublishHook, nothing_around
-from redrive.worker.topology_apply import insist, provision
+from redrive.worker.periodic import run_periodically
+from redrive.worker.publisher import Publisher, PublishHook, no_hook
+from redrive.worker.topology_apply import provision, require_applied
 
 log = logging.getLogger("redrive")
 
@@ -112,7 +112,7 @@ class App(Router):
         self._declares = declare
         self._patience = duration(patience, "patience")
         self.clock = clock or SystemClock()
-        self.around_publish: PublishHook = nothing_around
+        self.publish_hook: PublishHook = no_hook
         self.given: dict[type, object] = {App: self}  # what handlers can ask for by its type, beside the publisher
         self._connected: ConnectedApp | None = None
         self._starters: list[Callable[[], Any]] = []
@@ -206,7 +206,7 @@ class App(Router):
         if self._declares:
             await provision(plan, connection)
         else:
-            insist(plan)
+            require_applied(plan)
         return snapshot.server
 
     async def __aenter__(self) -> Self:
@@ -262,7 +262,7 @@ class App(Router):
             before, self._connected = self._connected, running
             worker = running.worker(self.select_consumers(queues))
             if any(spec.inbox for spec in self.select_consumers(queues)):
-                await stack.enter_async_context(tidying(self.prune_inbox, "old entries of the inbox"))
+                await stack.enter_async_context(run_periodically(self.prune_inbox, "old entries of the inbox"))
             relaying = asyncio.create_task(self._publish_rows(stop, standby=True)) if relay else None
             try:
                 await worker.start()
@@ -392,7 +392,7 @@ class App(Router):
             claims = OutboxRepository(self.database, self.outbox.table, keep=keep)
             if keep is not None:
                 old = partial(claims.prune, keep)
-                await stack.enter_async_context(tidying(old, "published rows of the outbox"))
+                await stack.enter_async_context(run_periodically(old, "published rows of the outbox"))
             relay = Relay(
                 claims,
                 connection,

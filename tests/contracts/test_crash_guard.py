@@ -187,7 +187,7 @@ async def test_a_worker_that_stops_leaves_no_quarantine_behind(app: App) -> None
             await asyncio.wait_for(handler.begun.wait(), 20)
         handler.set_free()
         worker = running.worker(app.select_consumers(()))
-        its_queue = f"orders.quarantine.{worker._around.worker}"
+        its_queue = f"orders.quarantine.{worker._context.worker}"
         await worker.start()
         async with asyncio.timeout(20):
             while handler.handled.total() < 3:  # noqa: ASYNC110

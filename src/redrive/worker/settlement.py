@@ -83,11 +83,11 @@ class VerdictExecutor:
         self.quarantine_queue: str | None = None  # of this worker, once it has one
 
     def settle(self, case: FailedDelivery, verdict: Verdict) -> None:
-        """Begin to perform a verdict. `drained` waits for the end, and observers get an event."""
+        """Begin to perform a verdict. `wait_until_settled` waits for the end, and observers get an event."""
         try:
             self._perform(case, verdict)
         except Exception as bug:
-            self.transfers.give_up([case.delivery], bug)
+            self.transfers.release_unsettled([case.delivery], bug)
 
     def _perform(self, case: FailedDelivery, verdict: Verdict) -> None:
         match verdict:
@@ -121,7 +121,7 @@ class VerdictExecutor:
         """Whether the broker counts a rejection. Not if the message carries a count of ours: the copy that brought it
         (a snooze, a crash) has reset that of the broker. Nor if its x-death is one in which no broker can count.
         """
-        return self._spec.headers.attempts.encode() not in delivery.raw_properties and _has_sound_deaths(delivery)
+        return self._spec.headers.attempts.encode() not in delivery.raw_properties and _is_safe_to_reject(delivery)
 
     # Retry --------------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class VerdictExecutor:
         if not self._names.has_dlq and self._spec.rejects_to_retry:
             case.delivery.ack()  # there is no dead-letter queue, and a reject would be one more retry
             self._observer.settled(event)
-        elif not self._names.has_dlq or (self._spec.park == "reject" and _has_sound_deaths(case.delivery)):
+        elif not self._names.has_dlq or (self._spec.park == "reject" and _is_safe_to_reject(case.delivery)):
             self._park_by_reject(case, event)
         else:
             raw = self._parked_properties(case, verdict.reason)
@@ -312,7 +312,7 @@ class VerdictExecutor:
         )
 
 
-def _has_sound_deaths(delivery: Delivery) -> bool:
+def _is_safe_to_reject(delivery: Delivery) -> bool:
     """Return whether it may be rejected: an unreadable x-death ends a queue's process (RabbitMQ 3.10)."""
     if _X_DEATH not in delivery.raw_properties:
         return True

@@ -22,7 +22,7 @@ async def provision(plan: Plan, broker: Declarer) -> tuple[PlanStep, ...]:
     return steps
 
 
-def insist(plan: Plan) -> None:
+def require_applied(plan: Plan) -> None:
     """For those who make nothing: is everything there, and as wanted? What plain AMQP cannot see is taken on trust."""
     _refuse_conflicts(plan)
     if missing := plan.by(Action.CREATE):

@@ -381,8 +381,8 @@ async def _round(play: Play, running: ConnectedApp) -> bool:
     await worker.start()
     await play.probe(running.publishing)
     await play.until_probed()
-    for walk in worker._walks.values():
-        await walk.drained()  # a stop would end the check of a dead worker
+    for walk in worker._pipelines.values():
+        await walk.wait_until_settled()  # a stop would end the check of a dead worker
     await worker.stop()
     return play.calls > before or (await running.publishing.queue_info(play.queue)).messages > 0
 

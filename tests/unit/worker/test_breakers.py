@@ -34,7 +34,7 @@ def test_a_probe_that_another_breaker_holds_back_leaves_room_for_another() -> No
 def test_a_failure_says_nothing_about_a_dependency_that_it_does_not_blame() -> None:
     bank, ledger = Breaker(POLICY), Breaker(POLICY)
 
-    Breakers("orders", {"bank": bank, "ledger": ledger}, Observer(), HandClock()).failed([ledger])
+    Breakers("orders", {"bank": bank, "ledger": ledger}, Observer(), HandClock()).record_failure([ledger])
 
     assert (bank.state, ledger.state) == (BreakerState.CLOSED, BreakerState.OPEN)
 
