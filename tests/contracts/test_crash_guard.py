@@ -281,7 +281,7 @@ async def test_fifty_peeks_park_nothing(app: App) -> None:
     async with app.connect() as running, Connection(app.broker or "") as peeking:
         await publish_orders(running)
         for _ in range(OFTEN):
-            hold = await QueueBrowser.on(peeking, "orders", at_most=ORDERS)
+            hold = await QueueBrowser.open(peeking, "orders", at_most=ORDERS)
             while hold.taken < ORDERS:
                 await hold.next(patience=5)
             await hold.release()

@@ -256,7 +256,7 @@ class Session(asyncio.Protocol):
             return
         self._heartbeat.last_sent = self._loop.time()
         self._unsent = 0
-        self._transport.write(self.conversation.take())
+        self._transport.write(self.conversation.data_to_send())
 
     def hold(self) -> None:
         """Send nothing more before what was just changed is on disk."""
@@ -430,7 +430,7 @@ class Session(asyncio.Protocol):
         """Write what is left and close the socket."""
         self._drop_channels()
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(self.conversation.take())
+            self._transport.write(self.conversation.data_to_send())
             self._transport.close()
 
     def abort(self) -> None:

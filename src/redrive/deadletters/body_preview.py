@@ -33,7 +33,7 @@ from redrive.deadletters.redaction import REDACTION, Redaction, mask, redact_tex
 from redrive.deadletters.redaction import redact as redact
 from redrive.recovery.history import read_count, read_text
 from redrive.text import printable
-from redrive.wire.values import shown as shortened
+from redrive.wire.values import brief_repr as shortened
 
 LIMIT = 64 * 1024
 MOST_PARSED = 1024 * 1024

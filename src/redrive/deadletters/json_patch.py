@@ -31,7 +31,7 @@ from json.encoder import encode_basestring
 from typing import TypeAlias
 
 from redrive.errors import NotJson, PatchError
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 Json: TypeAlias = "bool | str | Number | list[Json] | dict[str, Json] | None"
 
@@ -80,7 +80,7 @@ def _table(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(table) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise NotJson(f"the key {shown(twice)} stands twice in one object: which one counts is anybody's guess")
+        raise NotJson(f"the key {brief_repr(twice)} stands twice in one object: which one counts is anybody's guess")
     return table
 
 
@@ -109,12 +109,12 @@ def _write(value: object) -> str:
         case list() | tuple():
             return f"[{','.join([_write(inner) for inner in value])}]"
         case _:
-            raise NotJson(f"JSON has no form for {type(value).__name__}: {shown(value)}")
+            raise NotJson(f"JSON has no form for {type(value).__name__}: {brief_repr(value)}")
 
 
 def _write_key(name: object) -> str:
     if not isinstance(name, str):
-        raise NotJson(f"a key in JSON is text, and {shown(name)} is {type(name).__name__}")
+        raise NotJson(f"a key in JSON is text, and {brief_repr(name)} is {type(name).__name__}")
     return encode_basestring(name)
 
 
@@ -144,7 +144,7 @@ def parse_pointer(text: str) -> _Path:
     if not text:
         return ()
     if not text.startswith("/"):
-        raise ValueError(f"{shown(text)} must begin with /")
+        raise ValueError(f"{brief_repr(text)} must begin with /")
     if _STRAY_TILDE.search(text):
         raise ValueError("a ~ in a path is written ~0, and a / in a name ~1")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/"))
@@ -253,7 +253,7 @@ def _read_step(step: Json, index: int) -> PatchStep:
     op = _member(step, "op", index)
     path = _member(step, "path", index)
     if op not in _OPERATIONS:
-        raise PatchError(f"unknown op {shown(op)}: there are {', '.join(_OPERATIONS)}", index, path)
+        raise PatchError(f"unknown op {brief_repr(op)}: there are {', '.join(_OPERATIONS)}", index, path)
     source = _member(step, "from", index, path) if op in ("move", "copy") else ""
     if op in ("add", "replace", "test") and "value" not in step:
         raise PatchError(f"{op} needs a value", index, path)
@@ -262,7 +262,7 @@ def _read_step(step: Json, index: int) -> PatchStep:
     except ValueError as error:
         raise PatchError(str(error), index, path) from None
     if op == "move" and len(found.to) > len(found.source) and found.to[: len(found.source)] == found.source:
-        raise PatchError(f"{shown(source)} cannot be moved into itself", index, path)
+        raise PatchError(f"{brief_repr(source)} cannot be moved into itself", index, path)
     if op == "remove" and not found.to:
         raise PatchError("the whole document cannot be removed: replace it", index, path)
     return found
@@ -299,7 +299,7 @@ def _child(parent: Json, part: str, path: _Path, depth: int) -> Json:
     match parent:
         case dict():
             if part not in parent:
-                raise _Misfit(f"{_named(path[:depth])} has no {shown(part)}")
+                raise _Misfit(f"{_named(path[:depth])} has no {brief_repr(part)}")
             return parent[part]
         case list():
             return parent[_place(part, len(parent) - 1, path, depth)]
@@ -357,7 +357,7 @@ def _place(part: str, last: int, path: _Path, depth: int) -> int:
     if part == _END:
         raise _Misfit(f"{_END} is the place behind the last one of {array}: there is nothing yet")
     if _PLACE.fullmatch(part) is None:
-        raise _Misfit(f"{array} is an array: {shown(part)} is no place in it")
+        raise _Misfit(f"{array} is an array: {brief_repr(part)} is no place in it")
     if int(part) > last:
         raise _Misfit(f"{array} has no place {part}: the last is {last}" if last >= 0 else f"{array} is empty")
     return int(part)
@@ -365,7 +365,7 @@ def _place(part: str, last: int, path: _Path, depth: int) -> int:
 
 def _named(path: _Path) -> str:
     text = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
-    return shown(text) if path else "the document"
+    return brief_repr(text) if path else "the document"
 
 
 def _kind(value: Json) -> str:

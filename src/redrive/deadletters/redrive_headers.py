@@ -50,9 +50,9 @@ from redrive.wire.properties import PERSISTENT, Properties
 from redrive.wire.raw_properties import (
     RawValue,
     find_header,
-    named,
     patch_properties,
     raw_array,
+    raw_field,
     raw_long,
     raw_text,
     raw_timestamp,
@@ -275,7 +275,7 @@ def _parked(letter: Summary) -> bytes:
     return before + _TIME + raw_timestamp(max(0, int(letter.dead_at.timestamp()))) + after
 
 
-_TIME = named(b"time")
+_TIME = raw_field(b"time")
 
 
 @lru_cache(1024)  # those that died in the same way differ in their times
@@ -284,15 +284,15 @@ def _parking(
 ) -> tuple[bytes, bytes]:
     """What stands before the time of a parking, and what behind it."""
     before = (
-        named(b"count", raw_long(attempts)),
-        named(b"reason", _name(reason)),
-        named(b"queue", _name(source)),
+        raw_field(b"count", raw_long(attempts)),
+        raw_field(b"reason", _name(reason)),
+        raw_field(b"queue", _name(source)),
     )
     after = (
-        named(b"exchange", _name(exchange)),
-        named(b"routing-keys", raw_array([_name(routing_key)])),
-        named(b"error", _words(error)),
-        named(b"fingerprint", _words(fingerprint)),
+        raw_field(b"exchange", _name(exchange)),
+        raw_field(b"routing-keys", raw_array([_name(routing_key)])),
+        raw_field(b"error", _words(error)),
+        raw_field(b"fingerprint", _words(fingerprint)),
     )
     return b"".join(before), b"".join(after)
 
@@ -340,7 +340,7 @@ def _told(operation: str, by: str, at: datetime, reason: str, from_queue: str) -
 def _ended(operation: str, by: str, at: datetime, reason: str, from_queue: str) -> bytes:
     """The same at the end of a death."""
     told = _told(operation, by, at, reason, from_queue)
-    return b"".join(named(name.removeprefix(b"x-"), told[name]) for name in (_AT, _BY, _OPERATION, _FROM, _REASON))
+    return b"".join(raw_field(name.removeprefix(b"x-"), told[name]) for name in (_AT, _BY, _OPERATION, _FROM, _REASON))
 
 
 def _number(value: int) -> RawValue:

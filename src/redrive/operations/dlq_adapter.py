@@ -52,7 +52,7 @@ class DlqAdapter:
         allowance = self.allowances.get(queue)
         if allowance is not None:
             allowance.spend()
-        return await QueueBrowser.on(self._taking, queue, at_most=at_most, seen=allowance.see if allowance else None)
+        return await QueueBrowser.open(self._taking, queue, at_most=at_most, seen=allowance.see if allowance else None)
 
     # Moving -------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from redrive.errors import LetterError, RemoteProtocolError
 from redrive.text import printable_json
 from redrive.wire.properties import decode_properties
 from redrive.wire.raw_properties import check_properties
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 FORMAT = 1
 LONGEST_NAME = 255  # bytes, of an exchange and of a routing key
@@ -139,7 +139,7 @@ def _readable(value: object) -> object:
         case Decimal() | float():
             return str(value)
         case _:
-            return shown(value)
+            return brief_repr(value)
 
 
 def _hidden(told: dict[str, object], redaction: Redaction) -> dict[str, object]:

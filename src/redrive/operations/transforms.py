@@ -28,7 +28,7 @@ from redrive.deadletters.json_patch import JsonPatch, write_json
 from redrive.errors import ConfigurationError, EditRefused, NotJson, PatchError, TransformFailed
 from redrive.operations.export_format import Delivered
 from redrive.recovery.fingerprint import type_name, words
-from redrive.wire.values import FieldValue, shown
+from redrive.wire.values import FieldValue, brief_repr
 
 _NO_TYPE = ("", "application/octet-stream")
 
@@ -120,7 +120,7 @@ class FunctionTransform:
                 if inspect.iscoroutine(found):
                     found.close()  # or Python warns that nobody awaited it
                 raise TransformFailed(
-                    f"{self.name} returned {type(found).__name__} ({shown(found)}): "
+                    f"{self.name} returned {type(found).__name__} ({brief_repr(found)}): "
                     "want bytes (a body), a dict or list (a body, as JSON), an Edit, or None to skip"
                 )
 
@@ -129,7 +129,7 @@ class FunctionTransform:
         if not (is_json(letter.content_type) or (letter.content_type or "") in _NO_TYPE or _is_text(letter)):
             raise TransformFailed(
                 f"{self.name} returned {type(value).__name__}, which becomes JSON, and the message is called "
-                f"{shown(letter.content_type)}: return bytes, or an Edit that sets content_type, too"
+                f"{brief_repr(letter.content_type)}: return bytes, or an Edit that sets content_type, too"
             )
         return Edit(write_json(value))
 

@@ -52,9 +52,9 @@ from redrive.wire.properties import PERSISTENT, Properties
 from redrive.wire.raw_properties import (
     RawValue,
     check_properties,
-    named,
     patch_properties,
     raw_array,
+    raw_field,
     raw_long,
     raw_text,
     read_user_id,
@@ -108,8 +108,8 @@ _STORY = (
     *(_ERROR, _MESSAGE, _STACK, _FINGERPRINT, _HOST, _APP, _PARKED_AT, _QUARANTINE),
 )
 
-_FIELD_FIRST_FAILED_AT = named(_FIRST_FAILED_AT)
-_FIELD_HISTORY = named(_HISTORY)
+_FIELD_FIRST_FAILED_AT = raw_field(_FIRST_FAILED_AT)
+_FIELD_HISTORY = raw_field(_HISTORY)
 
 _INT = Struct(">ci")
 _SIZED = Struct(">cI")
@@ -248,9 +248,9 @@ def _first_retry(
 def _origin_fields(exchange: str, routing_key: str, queue: str) -> bytes:
     return b"".join(
         (
-            named(_EXCHANGE, raw_text(exchange)),
-            named(_ROUTING_KEY, raw_text(routing_key)),
-            named(_QUEUE, raw_text(queue)),
+            raw_field(_EXCHANGE, raw_text(exchange)),
+            raw_field(_ROUTING_KEY, raw_text(routing_key)),
+            raw_field(_QUEUE, raw_text(queue)),
         )
     )
 
@@ -279,8 +279,8 @@ def _frame(
         _delay_field(delay),
     )
     return _HeaderFrame(
-        named(count, _number(attempt)) + _FIELD_FIRST_FAILED_AT,
-        named(reason),
+        raw_field(count, _number(attempt)) + _FIELD_FIRST_FAILED_AT,
+        raw_field(reason),
         names.around_message(error_type),
         *of_attempt,
         sum(map(len, of_attempt)),

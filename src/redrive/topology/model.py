@@ -11,7 +11,7 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
 from redrive.topology.definitions import Arguments, BindingDefinition, Definitions, ExchangeDefinition
 from redrive.topology.naming import Naming
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 
 class QueueType(StrEnum):
@@ -189,7 +189,7 @@ def _check_dlq(queue: str, dlq: object) -> None:
     is_name = isinstance(dlq, str) and dlq.lower() not in _TRUTHS
     if not (is_name or dlq is None or isinstance(dlq, bool)):
         want = "true, false or the name of its dead-letter queue"
-        raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq {shown(dlq)}: want {want}")
+        raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq {brief_repr(dlq)}: want {want}")
     if isinstance(dlq, str):
         try:
             Naming(dlq_queue=dlq)
@@ -210,5 +210,5 @@ def queue_type(value: str, what: str) -> QueueType:
         return QueueType(value)
     except ValueError:
         raise ConfigurationError(
-            f"{what[:_LONGEST]}: queue type {shown(value)}: want one of {', '.join(QueueType)}"
+            f"{what[:_LONGEST]}: queue type {brief_repr(value)}: want one of {', '.join(QueueType)}"
         ) from None

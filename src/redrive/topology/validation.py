@@ -12,7 +12,7 @@ from redrive.topology.definitions import TEXTS, WHOLE_NUMBERS, Definitions, Queu
 from redrive.topology.model import DestinationKind, Queue, QueueType
 from redrive.topology.routing import dead_letter_targets, targets
 from redrive.topology.snapshot import Server
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 LONGEST_NAME = 255
 _OVERFLOWS = {"drop-head", "reject-publish", "reject-publish-dlx"}
@@ -118,7 +118,7 @@ def problems_of_redrive(
     """Where a re-drive of its dead letters goes by default must exist, and must not be the dead-letter queue itself."""
     if queue.redrive_to is None:
         return
-    to, who = queue.destination, f"queue {queue.name}: redrive_to {shown(queue.redrive_to)}"
+    to, who = queue.destination, f"queue {queue.name}: redrive_to {brief_repr(queue.redrive_to)}"
     if not dead_letter_queues:
         yield f"queue {queue.name}: redrive_to: it has no dead-letter queue: leave redrive_to out"
     elif to.way is DestinationKind.RETRY and not retry_queues:
@@ -188,7 +188,8 @@ def _arguments(queue: QueueDefinition) -> Iterator[str]:
     if problems:
         return  # what is of another type cannot be judged
     if queue.arguments.get("x-overflow", "drop-head") not in _OVERFLOWS:
-        yield f"{queue}: x-overflow {shown(queue.arguments['x-overflow'])}: want one of {', '.join(sorted(_OVERFLOWS))}"
+        overflow = brief_repr(queue.arguments["x-overflow"])
+        yield f"{queue}: x-overflow {overflow}: want one of {', '.join(sorted(_OVERFLOWS))}"
     for refused, why in _REFUSED.get(queue.type, {}).items():
         if refused in queue.arguments:
             yield f"{queue}: {queue.type} queues refuse {refused}: {why}"

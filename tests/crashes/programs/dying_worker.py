@@ -209,7 +209,7 @@ class MortalConsumes:
     def _make_mortal(self, delivery: Delivery) -> None:
         if not is_probe(delivery.body):
             assert delivery._settler is not None
-            delivery.entrust(MortalSettler(delivery._settler, self._fate, id_of(delivery.body)))
+            delivery.attach(MortalSettler(delivery._settler, self._fate, id_of(delivery.body)))
 
 
 class MortalSettler:

@@ -95,7 +95,7 @@ class Broker:
         route = encode_short_string("") + encode_short_string("orders")
         payload = pack(">HH", 60, 60) + encode_short_string("tag") + pack(">QB", 1, redelivered) + route
         delivery = Delivery(1, payload, (properties or Properties()).encode(), body)
-        delivery.entrust(self)
+        delivery.attach(self)
         return delivery
 
 
