@@ -27,7 +27,7 @@ from typing import assert_never
 from redrive.admin.queries import STALE as STALE
 from redrive.admin.queries import Queries, risk_of
 from redrive.admin.queries import QueueView as QueueView
-from redrive.deadletters.redrive_headers import harmless, restamped
+from redrive.deadletters.redrive_headers import properties_for_import, without_stamps
 from redrive.errors import ConfigurationError, NotFound, OperationConflict, OperationOver, RedriveError
 from redrive.operations.actions import DiscardAction, MoveAction, RedriveAction, TransformAction
 from redrive.operations.archive import Archive, archive_path
@@ -312,7 +312,7 @@ class Service(Queries):
         await self.record("import", queue, detail=f"from {file}")
         async with self.target.moving() as view:
             await view.definition(queue)
-            clean = harmless if may_use is None else self._restamping(view.source(queue), may_use)
+            clean = properties_for_import if may_use is None else self._restamping(view.source(queue), may_use)
             portions = _portions(lines)
             while (portion := await asyncio.to_thread(next, portions, None)) is not None:
                 messages = [("", queue, one.body, clean(one.raw_properties), True) for _, one in portion]
@@ -322,7 +322,7 @@ class Service(Queries):
     def _restamping(self, source: str | None, may_use: Callable[[str], bool]) -> Callable[[bytes], bytes]:
         known = source if source is not None and may_use(source) else None
         names = self.target.header_names.get(known or "", NAMES)
-        return lambda raw: restamped(raw, known, names)
+        return lambda raw: without_stamps(raw, known, names)
 
     # Operations ---------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from redrive.integrations.monitoring import outbox_samples
 from redrive.integrations.prometheus import PrometheusObserver, Samples, exposition
 from redrive.outbox.relay import Relay
 from redrive.outbox.repository import OutboxRepository
-from redrive.recovery.durations import brief, duration
+from redrive.recovery.durations import duration, format_duration
 
 _STATES = {state.name.lower(): state for state in RowState}
 
@@ -100,7 +100,7 @@ def status(app: str, json: bool) -> None:
     if json:
         as_json(found | {"oldest_seconds": age.total_seconds() if age is not None else None})
         return
-    since = f", the oldest for {brief(age)}" if age is not None else ""
+    since = f", the oldest for {format_duration(age)}" if age is not None else ""
     click.echo(f"{found['pending']} pending{since}; {found['parked']} parked")
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from redrive.operations.canary import how_many
 from redrive.operations.operation import Operation, OperationState
-from redrive.recovery.durations import roughly
+from redrive.recovery.durations import format_roughly
 from redrive.text import group_digits, pluralise, printable_json
 
 number = group_digits
@@ -64,7 +64,7 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
     if moment is None:
         return "-"
     age = (now or datetime.now(UTC)) - moment
-    return f"{roughly(age)} ago" if age.total_seconds() >= 0 else "in the future"
+    return f"{format_roughly(age)} ago" if age.total_seconds() >= 0 else "in the future"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:

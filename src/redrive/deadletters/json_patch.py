@@ -118,15 +118,15 @@ def _write_key(name: object) -> str:
     return encode_basestring(name)
 
 
-def same(one: Json, other: Json) -> bool:
+def is_equal(one: Json, other: Json) -> bool:
     """Equal as RFC 6902 has it: numbers by what they are worth, objects without regard to order."""
     match one, other:
         case Number(), Number():
             return one.same_as(other)
         case dict(), dict():
-            return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+            return one.keys() == other.keys() and all(is_equal(value, other[name]) for name, value in one.items())
         case list(), list():
-            return len(one) == len(other) and all(map(same, one, other))
+            return len(one) == len(other) and all(map(is_equal, one, other))
         case _:
             return type(one) is type(other) and one == other
 
@@ -172,7 +172,7 @@ class PatchStep:
             case "move":
                 return _add(_remove(document, self.source), self.to, _find(document, self.source))
             case "copy":
-                return _bounded(_add(document, self.to, _find(document, self.source)))
+                return _require_bounded(_add(document, self.to, _find(document, self.source)))
             case _:
                 return _test(document, self.to, self.value)
 
@@ -217,7 +217,7 @@ class JsonPatch:
             raise PatchError("the document is nested too deep to be written") from None
 
 
-def _bounded(document: Json) -> Json:
+def _require_bounded(document: Json) -> Json:
     """Copies share what they are copies of, so that thirty of them may stand for a document that fits nowhere."""
     if _size(document) > _LARGEST:
         raise _Misfit(f"the document would have more than {_LARGEST:,} characters")
@@ -299,12 +299,12 @@ def _child(parent: Json, part: str, path: _Path, depth: int) -> Json:
     match parent:
         case dict():
             if part not in parent:
-                raise _Misfit(f"{_named(path[:depth])} has no {brief_repr(part)}")
+                raise _Misfit(f"{_path_name(path[:depth])} has no {brief_repr(part)}")
             return parent[part]
         case list():
             return parent[_place(part, len(parent) - 1, path, depth)]
         case _:
-            raise _Misfit(f"{_named(path[:depth])} is {_kind(parent)}: there is nothing in it")
+            raise _Misfit(f"{_path_name(path[:depth])} is {_type_name(parent)}: there is nothing in it")
 
 
 def _rebuild(walked: list[Json], path: _Path, value: Json) -> Json:
@@ -329,7 +329,7 @@ def _add(document: Json, path: _Path, value: Json) -> Json:
             place = len(array) if part == _END else _place(part, len(array), path, len(parents))
             return _rebuild(walked, parents, [*array[:place], value, *array[place:]])
         case other:
-            raise _Misfit(f"{_named(parents)} is {_kind(other)}: nothing can be added to it")
+            raise _Misfit(f"{_path_name(parents)} is {_type_name(other)}: nothing can be added to it")
 
 
 def _remove(document: Json, path: _Path) -> Json:
@@ -346,14 +346,16 @@ def _remove(document: Json, path: _Path) -> Json:
 
 def _test(document: Json, path: _Path, wanted: Json) -> Json:
     found = _find(document, path)
-    if not same(found, wanted):
-        other = _kind(found)
-        raise _Misfit("the test failed" + (f": it is {other}, not {_kind(wanted)}" if other != _kind(wanted) else ""))
+    if not is_equal(found, wanted):
+        other = _type_name(found)
+        raise _Misfit(
+            "the test failed" + (f": it is {other}, not {_type_name(wanted)}" if other != _type_name(wanted) else "")
+        )
     return document
 
 
 def _place(part: str, last: int, path: _Path, depth: int) -> int:
-    array = _named(path[:depth])
+    array = _path_name(path[:depth])
     if part == _END:
         raise _Misfit(f"{_END} is the place behind the last one of {array}: there is nothing yet")
     if _PLACE.fullmatch(part) is None:
@@ -363,12 +365,12 @@ def _place(part: str, last: int, path: _Path, depth: int) -> int:
     return int(part)
 
 
-def _named(path: _Path) -> str:
+def _path_name(path: _Path) -> str:
     text = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
     return brief_repr(text) if path else "the document"
 
 
-def _kind(value: Json) -> str:
+def _type_name(value: Json) -> str:
     """Describe a value without quoting it: it may be a secret."""
     return _KINDS[type(value)]
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from redrive.deadletters.dead_letter import read_dead_letter
 from redrive.deadletters.edits import Content
-from redrive.deadletters.redrive_headers import moved, redriven
+from redrive.deadletters.redrive_headers import properties_for_move, properties_for_redrive
 from redrive.errors import TransformFailed
 from redrive.operations.archive import Archive
 from redrive.operations.export_format import encode_letter
@@ -46,7 +46,7 @@ class RedriveAction:
         self, operation: Operation, taken: SelectedMessage, content: Delivery | Content, now: datetime
     ) -> Message:
         order = operation.order
-        properties = redriven(
+        properties = properties_for_redrive(
             content.raw_properties,
             taken.letter,
             operation=operation.id,
@@ -72,7 +72,7 @@ class MoveAction:
 
     def _message(self, taken: SelectedMessage) -> Message:
         content, choice = taken.delivery, taken.choice
-        properties = moved(content.raw_properties, taken.letter, budget=self._broker.budget)
+        properties = properties_for_move(content.raw_properties, taken.letter, budget=self._broker.budget)
         return choice.exchange, choice.routing_key, content.body, properties, True
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from redrive.deadletters.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
-from redrive.deadletters.hidden_secrets import hide_body, hide_letter, hide_summary
+from redrive.deadletters.hidden_secrets import hide_body, hide_dead_letter, hide_summary
 from redrive.deadletters.redaction import redact_text
 from redrive.deadletters.search import Query
 from redrive.errors import LetterAmbiguous
@@ -99,7 +99,7 @@ def grouped_without_secrets(found: Grouping) -> Grouping:
 
 
 def found_without_secrets(found: MessageDetail) -> MessageDetail:
-    letter = hide_letter(found.letter)
+    letter = hide_dead_letter(found.letter)
     body = hide_body(found.body, letter.content_type, content_encoding=letter.content_encoding)
     return replace(found, letter=letter, raw_properties=b"", body=body, revealed=False)
 

@@ -17,7 +17,7 @@ from redrive.operations.origins import shown_name
 from redrive.operations.ports import BrowsePort
 from redrive.operations.selector import Ignored, MessageSelector, Route, Skipped
 from redrive.protocol.messages import Delivery
-from redrive.recovery.durations import brief, roughly
+from redrive.recovery.durations import format_duration, format_roughly
 from redrive.topology.routing import targets as queues_reached
 from redrive.topology.snapshot import BrokerSnapshot
 
@@ -168,7 +168,8 @@ def warnings(
     for queue, window in inbox_windows.items():
         if not moves and found.sources[queue] and age is not None and age > window:
             told.append(
-                f"the oldest died {roughly(age)} ago, and the inbox of {queue} remembers {brief(window)}: "
+                f"the oldest died {format_roughly(age)} ago, and the inbox of {queue} "
+                f"remembers {format_duration(window)}: "
                 "a message that was processed in part before may be processed twice"
             )
     return tuple(told)

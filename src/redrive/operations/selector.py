@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from redrive.deadletters.dead_letter import Summary
 from redrive.deadletters.redaction import REDACTION
-from redrive.deadletters.redrive_headers import traceable
+from redrive.deadletters.redrive_headers import has_room_for_lineage
 from redrive.deadletters.search import Query, parse
 from redrive.operations.operation import Destination, DestinationKind, OperationKind, OperationRequest
 from redrive.operations.origins import NO_SOURCE as NO_SOURCE
@@ -100,7 +100,7 @@ class MessageSelector:
         if most is not None and letter.redriven >= most:
             times = "once" if most == 1 else f"{most} times"
             return Skipped(f"re-driven {times} already")
-        if not traceable(raw_properties, letter, budget=self._budget):
+        if not has_room_for_lineage(raw_properties, letter, budget=self._budget):
             return Skipped(NO_ROOM)
         return self._routed(letter)
 

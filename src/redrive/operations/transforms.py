@@ -23,11 +23,11 @@ from typing import Protocol
 
 from redrive.deadletters.body_preview import is_json
 from redrive.deadletters.dead_letter import DeadLetter
-from redrive.deadletters.edits import Content, Edit, edited
+from redrive.deadletters.edits import Content, Edit, apply_edit
 from redrive.deadletters.json_patch import JsonPatch, write_json
 from redrive.errors import ConfigurationError, EditRefused, NotJson, PatchError, TransformFailed
 from redrive.operations.export_format import Delivered
-from redrive.recovery.fingerprint import type_name, words
+from redrive.recovery.fingerprint import safe_str, type_name
 from redrive.wire.values import FieldValue, brief_repr
 
 _NO_TYPE = ("", "application/octet-stream")
@@ -46,7 +46,7 @@ def transformed(
     if edit is None:
         return None
     try:
-        return edited(Content(delivery.raw_properties, delivery.body), edit, force=force)
+        return apply_edit(Content(delivery.raw_properties, delivery.body), edit, force=force)
     except EditRefused as error:
         raise TransformFailed(str(error)) from error
 
@@ -102,7 +102,7 @@ class FunctionTransform:
         try:
             found = self.function(body, headers, letter)
         except (Exception, SystemExit) as error:  # a message is not lost because a function wants to leave
-            raise TransformFailed(f"{self.name} raised {type_name(error)}: {words(error)}") from error
+            raise TransformFailed(f"{self.name} raised {type_name(error)}: {safe_str(error)}") from error
         try:
             return self._edit(found, letter)
         except NotJson as error:

@@ -32,7 +32,7 @@ class Breakers:
             self._notify(name, breaker.state if breaker.state is not before else None)
             if pause > 0:
                 for one in passed:  # this message is no probe of them after all: another may be
-                    one.inconclusive()
+                    one.record_inconclusive()
                 return pause
             passed.append(breaker)
         return 0.0
@@ -40,19 +40,19 @@ class Breakers:
     def record_success(self) -> None:
         now = self._clock.monotonic()
         for name, breaker in self._breakers.items():
-            self._notify(name, breaker.succeeded(now))
+            self._notify(name, breaker.record_success(now))
 
     def record_failure(self, blamed: Collection[Breaker]) -> None:
         now = self._clock.monotonic()
         for name, breaker in self._breakers.items():
             if breaker in blamed:
-                self._notify(name, breaker.failed(now))
+                self._notify(name, breaker.record_failure(now))
             else:
-                breaker.inconclusive()
+                breaker.record_inconclusive()
 
     def record_inconclusive(self) -> None:
         for breaker in self._breakers.values():
-            breaker.inconclusive()
+            breaker.record_inconclusive()
 
     def _notify(self, name: str, state: BreakerState | None) -> None:
         if state is not None:

@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.fingerprint import words
+from redrive.recovery.fingerprint import safe_str
 from redrive.worker.batch import Batch
 from redrive.worker.codecs import BodyReader, Codecs
 from redrive.worker.message import Message
@@ -235,7 +235,7 @@ class FailedElsewhere(Exception):
 
 def picklable_error(error: Exception) -> FailedElsewhere:
     names = [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__]
-    return _rebuild(tuple(names[: names.index(("builtins", "Exception"))]), words(error))
+    return _rebuild(tuple(names[: names.index(("builtins", "Exception"))]), safe_str(error))
 
 
 def _rebuild(names: tuple[tuple[str, str], ...], text: str) -> FailedElsewhere:

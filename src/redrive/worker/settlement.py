@@ -16,7 +16,13 @@ from redrive.protocol.messages import Delivery
 from redrive.recovery.admission import ALONE, REJECT, Mark
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure
-from redrive.recovery.failure_headers import Origin, ParkReason, countable, parking, retrying
+from redrive.recovery.failure_headers import (
+    Origin,
+    ParkReason,
+    has_room_for_counter,
+    properties_for_parking,
+    properties_for_retry,
+)
 from redrive.recovery.history import HeaderNames, History, broker_can_count, read_history
 from redrive.recovery.retry import RetryRoute
 from redrive.recovery.verdict import (
@@ -115,7 +121,7 @@ class VerdictExecutor:
 
     def has_room(self, delivery: Delivery) -> bool:
         """Whether the headers have room to count attempts."""
-        return countable(delivery.raw_properties, names=self._spec.headers, budget=self._budget())
+        return has_room_for_counter(delivery.raw_properties, names=self._spec.headers, budget=self._budget())
 
     def broker_counts(self, delivery: Delivery) -> bool:
         """Whether the broker counts a rejection. Not if the message carries a count of ours: the copy that brought it
@@ -159,7 +165,7 @@ class VerdictExecutor:
         return CopyDestination(names.delayed_exchange, key, milliseconds(delay))
 
     def _retry_properties(self, case: FailedDelivery, verdict: RetryVerdict) -> bytes:
-        return retrying(
+        return properties_for_retry(
             case.delivery.raw_properties,
             case.history if verdict.counts else case.history.with_another_snooze(),
             case.failure if verdict.counts else None,
@@ -187,7 +193,7 @@ class VerdictExecutor:
             self.transfers.send(case.delivery, self._dlq_destination(case.error), raw, event)
 
     def _parked_properties(self, case: FailedDelivery, reason: ParkReason) -> bytes:
-        return parking(
+        return properties_for_parking(
             case.delivery.raw_properties,
             case.history,
             case.failure,
@@ -266,7 +272,7 @@ class VerdictExecutor:
 
     def marked_properties(self, case: FailedDelivery, mark: Mark | None) -> bytes:
         """Return the properties of a copy with this mark, if they have room for it."""
-        return retrying(
+        return properties_for_retry(
             case.delivery.raw_properties,
             case.history,
             None,

@@ -361,7 +361,7 @@ async def test_a_probe_that_says_nothing_of_the_dependency_leaves_room_for_anoth
     pipeline = pipeline_of(broker, handle)
     breaker = Breaker(BreakerPolicy(window=1, minimum_calls=1, pause="1s"))
     pipeline.breaker = Breakers("orders", {"orders": breaker}, pipeline.observer, pipeline.clock)
-    breaker.failed(0.0)
+    breaker.record_failure(0.0)
     assert breaker.permits(2.0) == 0
     assert breaker.permits(2.0) > 0  # one at a time
 

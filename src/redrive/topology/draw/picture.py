@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import chain, count
 from typing import assert_never
 
-from redrive.recovery.durations import brief
+from redrive.recovery.durations import format_duration
 from redrive.topology import ladder
 from redrive.topology.definitions import (
     DEFAULT_EXCHANGE,
@@ -351,7 +351,7 @@ def _caption(queue: QueueDefinition, role: QueueRole) -> str:
 
 
 def _time(length: int | None) -> str:
-    return brief(timedelta(milliseconds=min(length or 0, _LONGEST_TIME)))
+    return format_duration(timedelta(milliseconds=min(length or 0, _LONGEST_TIME)))
 
 
 def _delay_of_quorum_queue(queue: QueueDefinition) -> str | None:
