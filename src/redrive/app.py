@@ -37,7 +37,7 @@ from redrive.inspection import inspect_broker
 from redrive.inspection.stranded import stranded_warning
 from redrive.outbox.inbox import Inbox
 from redrive.outbox.listener import OutboxListener
-from redrive.outbox.mode import OutboxMode, arrange
+from redrive.outbox.mode import OutboxMode, mode_settings
 from redrive.outbox.outbox import Outbox, OutboxPolicy
 from redrive.outbox.relay import Relay
 from redrive.outbox.relay_lock import RelayLock
@@ -98,7 +98,7 @@ class App(Router):
         self._configured_broker = broker or environment.broker()
         if self._configured_broker is not None:
             BrokerURL.parse(self._configured_broker)
-        self._outbox_settings = arrange(
+        self._outbox_settings = mode_settings(
             self.transport, broker=self._configured_broker, management=management or environment.management()
         )
         self.broker = self._outbox_settings.broker
@@ -158,7 +158,7 @@ class App(Router):
         async with self._preparing:
             while self._starters:
                 function = self._starters[0]
-                with self.database.explaining():
+                with self.database.explain_errors():
                     await (function() if inspect.iscoroutinefunction(function) else asyncio.to_thread(function))
                 self._starters.pop(0)
 
@@ -167,7 +167,7 @@ class App(Router):
         """Connect, and declare the topology or check that it is there (`declare=False`). Yield the connected app."""
         await self.prepare()
         if any(spec.inbox for spec in self.select_consumers(())):
-            with self.database.explaining():
+            with self.database.explain_errors():
                 await self._ensure_tables(self.inbox.table.name)
         async with AsyncExitStack() as stack:
             connect = await self._connector(stack)
@@ -374,7 +374,7 @@ class App(Router):
         topology first.
         """
         await self.prepare()
-        with self.database.explaining():
+        with self.database.explain_errors():
             await self.ensure_outbox_table()
         async with AsyncExitStack() as stack:
             connect = await self._connector(stack)

@@ -591,7 +591,7 @@ async def test_the_table_and_its_columns_can_have_other_names(app: App) -> None:
         assert inbox.note(session, "nfe", ["e-1", "e-2"]) == {"e-1", "e-2"}
     async with app.database.async_sessions()() as session, session.begin():
         assert await inbox.note_async(session, "nfe", ["e-2", "e-3"]) == {"e-3"}
-    with app.database.looking() as connection:
+    with app.database.reading_connection() as connection:
         noted = connection.exec_driver_sql("SELECT event_id FROM nfe_inbox_processed WHERE at IS NOT NULL").scalars()
         assert sorted(noted) == ["e-1", "e-2", "e-3"]
     assert inbox.prune(timedelta(seconds=-5)) == 3
@@ -630,7 +630,7 @@ async def test_each_consumer_forgets_what_it_has_kept_for_long_enough(app: App) 
 
 
 def _noted(app: App) -> list[Any]:
-    with app.database.looking() as connection:
+    with app.database.reading_connection() as connection:
         return list(connection.execute(sa.select(app.inbox.table.c.consumer, app.inbox.table.c.message_id)))
 
 
@@ -654,7 +654,7 @@ async def test_a_relay_deletes_published_rows_that_were_kept_for_long_enough(app
 
 
 def _kept(claims: OutboxRepository) -> list[int]:
-    return [row["id"] for row in claims.listed(RowState.PUBLISHED, 10)]
+    return [row["id"] for row in claims.list_rows(RowState.PUBLISHED, 10)]
 
 
 async def test_work_does_not_begin_without_the_table(app: App) -> None:

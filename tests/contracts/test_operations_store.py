@@ -492,6 +492,6 @@ def test_what_is_over_for_long_enough_is_forgotten_with_its_items(store: Operati
         store.add_items(identity, [item(number) for number in range(5)])
     assert store.prune(2 * hour, batch=2) == 2
     assert sorted(ids(store.listed())) == ["op_new", "op_running"]
-    with store.database.looking() as connection:
+    with store.database.reading_connection() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(store.items_table)).scalar() == 10
     assert store.prune(2 * hour) == 0

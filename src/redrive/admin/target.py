@@ -31,10 +31,10 @@ from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
 from redrive.topology.definitions import effective
-from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared, feeders, is_called_dead, sources
+from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared_dlqs, feeders, is_called_dead, sources
 from redrive.topology.expansion import QueueLayout
 from redrive.topology.naming import Naming, fill
-from redrive.topology.peek_safety import PeekCost, peeking
+from redrive.topology.peek_safety import PeekCost, peek_cost
 from redrive.topology.reachability import Reachability
 from redrive.topology.routing import targets as queues_reached
 from redrive.topology.snapshot import BrokerSnapshot
@@ -71,7 +71,7 @@ class BrokerTarget:
 
     def own_dead_letter_queues(self) -> frozenset[str]:
         """Return the names of the dead-letter queues that the topology declares."""
-        return frozenset(declared(self.topology, Server()))
+        return frozenset(declared_dlqs(self.topology, Server()))
 
     def describe_queue(self, queue: str) -> str:
         """Return what a queue that is not a dead-letter queue is in the topology, to be said after its name."""
@@ -143,7 +143,7 @@ class ConnectedTarget:
 
     def own(self) -> dict[str, str]:
         """Return the dead-letter queues that the application declares, each with its source queue."""
-        return declared(self.topology, self.snapshot.server)
+        return declared_dlqs(self.topology, self.snapshot.server)
 
     def dead_letter_queues(self) -> list[str]:
         own = [queue for queue in self.own() if self.snapshot.definitions.queue(queue) is not None]
@@ -200,7 +200,7 @@ class ConnectedTarget:
         found = await self.definition(queue)
         state = self.snapshot.state(queue)
         sees_policies = (self.snapshot.complete and not state.policy_unknown) or queue in self.own()
-        return peeking(found, state, self.snapshot.server, sees_policies=sees_policies)
+        return peek_cost(found, state, self.snapshot.server, sees_policies=sees_policies)
 
     async def check_look(self, queue: str, *, spend: bool) -> PeekCost:
         """Raise `PeekUnsafe` if a peek would do harm, unless `spend` accepts a cost that may be spent."""

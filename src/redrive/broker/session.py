@@ -117,7 +117,7 @@ class Session(asyncio.Protocol):
                 break
             self._handle(event)
         for channel in self._unconfirmed:
-            self.broker.journal.after_commit(channel.committed())
+            self.broker.journal.after_commit(channel.confirmation())
         self._unconfirmed.clear()
         if self.broker.journal.pending > DISK_LAGS_AT:
             self._pause_reading()
@@ -294,7 +294,7 @@ class Session(asyncio.Protocol):
                 self._publish(event)
             elif isinstance(event, Incoming):
                 method_id = event.method.id
-                self._incoming(event)
+                self._on_event(event)
             else:
                 self._violation(cast(Violation, event))
         except AmqpError as refusal:
@@ -311,7 +311,7 @@ class Session(asyncio.Protocol):
             self._published = True
             channel.publish(publication)
 
-    def _incoming(self, event: Incoming) -> None:
+    def _on_event(self, event: Incoming) -> None:
         method = event.method
         if event.channel == 0:
             connection.handle(self, method)

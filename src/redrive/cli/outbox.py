@@ -117,7 +117,7 @@ def list_(app: str, state: str, limit: int, json: bool) -> None:
     \b
     redrive outbox ls shop:app --state parked
     """
-    rows = _claims(app).listed(_STATES[state], limit)
+    rows = _claims(app).list_rows(_STATES[state], limit)
     if json:
         as_json(rows)
         return

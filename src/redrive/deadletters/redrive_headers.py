@@ -29,9 +29,9 @@ All else is byte for byte what the publisher wrote: priority, delivery_mode, mes
 timestamp, and every other header.
 
 Properties must fit into one frame. When they do not, the oldest deaths go first, then all of them, then the reason,
-then all but the count and the operation, by which a message that comes back is known. Whether there is room for those
-two is what `has_room_for_lineage` says; a message without is sent back unmarked, so ask before. Properties that cannot be read
-cannot be patched: such a message gets new ones, in which the old ones are a header.
+then all but the count and the operation, by which a message that comes back is known. `has_room_for_lineage`
+returns whether there is room for those two; a message without is sent back unmarked, so ask before. Properties that
+cannot be read cannot be patched: such a message gets new ones, in which the old ones are a header.
 """
 
 from __future__ import annotations

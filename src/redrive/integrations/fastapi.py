@@ -112,7 +112,7 @@ async def _start(app: App, stack: AsyncExitStack, *, connect: bool) -> None:
         await stack.enter_async_context(app)
         return
     await app.prepare()
-    with app.database.explaining():
+    with app.database.explain_errors():
         await app.ensure_outbox_table()
 
 

@@ -476,7 +476,7 @@ class Migration:
                 if not self._terms.wait_for_consumers:
                     raise self._paused(record, f"{why}: stop them")
             elif loop.time() - idle_since >= lag:
-                held = await self._watcher.held(self._names.queue)
+                held = await self._watcher.count_held(self._names.queue)
                 if held == 0 or (held is None and loop.time() - idle_since >= 2 * lag):
                     return  # some brokers never say
                 if held:

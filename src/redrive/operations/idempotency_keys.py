@@ -62,7 +62,7 @@ class IdempotencyKeys:
             return self._known(who, key, digest)
 
     def _known(self, who: str, key: str, digest: str) -> KeyStanding | StoredAnswer:
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             found = connection.execute(sa.select(self.table).where(*self._is(who, key))).first()
         if found is None or (found.digest == digest and found.status is None):
             return KeyStanding.UNDER_WAY

@@ -46,7 +46,7 @@ def origin_of(letter: Summary, feeders: Feeders, *, restricted: bool) -> Message
     if not feeders.of(letter.queue):
         return _guess(letter, restricted)
     died_in = _last_verified(letter, feeders)
-    if died_in is not None and died_in not in feeders.dead_ends:
+    if died_in is not None and died_in not in feeders.dead_letter_queues:
         return MessageOrigin(died_in)
     at, believed = (died_in, (letter.named,)) if died_in is not None else (letter.queue, (letter.source, letter.named))
     found = next((queue for queue in believed if queue is not None and _feeds(queue, at, feeders)), died_in)
@@ -60,7 +60,7 @@ def origin_of(letter: Summary, feeders: Feeders, *, restricted: bool) -> Message
 
 def _only_source(queue: str, feeders: Feeders) -> str | None:
     """Return the queue whose failures end in this one; None if there are several."""
-    found = feeders.behind(queue) - feeders.dead_ends - feeders.waiting
+    found = feeders.behind(queue) - feeders.dead_letter_queues - feeders.waiting
     return next(iter(found)) if len(found) == 1 else None
 
 
@@ -75,7 +75,7 @@ def _last_verified(letter: Summary, feeders: Feeders) -> str | None:
         if death.queue not in feeders.of(at):
             break
         at = found = death.queue
-        if death.reason != _WAITED and found not in feeders.dead_ends:
+        if death.reason != _WAITED and found not in feeders.dead_letter_queues:
             break
     return found
 

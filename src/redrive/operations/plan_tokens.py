@@ -71,7 +71,7 @@ class PlanTokens:
         """Return the order of a plan that was carried out already; None if it is not known."""
         table = self.table
         query = sa.select(table.c.asked).where(*self._is(token, queue, who), table.c.eligible < 0)
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             asked = connection.execute(query).scalar()
         return _order(asked) if asked is not None else None
 

@@ -122,7 +122,7 @@ class OperationRepository:
 
     def _is_before(self, operation: str) -> sa.ColumnElement[bool]:
         created_at, identity = self.table.c.created_at, self.table.c.id
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             moment = connection.execute(sa.select(created_at).where(identity == operation)).scalar()
         if moment is None:
             raise OperationNotFound(operation)
@@ -130,7 +130,7 @@ class OperationRepository:
         return sa.tuple_(created_at, identity) < here
 
     def _read(self, query: sa.Select[Any]) -> list[Operation]:
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             return [_operation(row) for row in connection.execute(query).mappings()]
 
     def _change(self, operation: str, change: sa.Update) -> bool:
@@ -152,7 +152,7 @@ class OperationRepository:
     def wishes(self, operation: str) -> ControlRequest:
         table = self.table
         query = sa.select(table.c.wanted_state, table.c.wanted_rate).where(table.c.id == operation)
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             found = connection.execute(query).one_or_none()
         if found is None:
             raise OperationNotFound(operation)
@@ -198,7 +198,7 @@ class OperationRepository:
             query = query.where(table.c.outcome == str(outcome))
         if after is not None:
             query = query.where(table.c.number > after)
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             return [(row["number"], _item(row)) for row in connection.execute(query).mappings()]
 
     def moved(self, operation: str) -> Iterator[str]:
@@ -208,7 +208,7 @@ class OperationRepository:
         query = sa.select(table.c.number, table.c.id).where(mine).order_by(table.c.number).limit(_CHUNK)
         after = 0
         while True:
-            with self.database.looking() as connection:
+            with self.database.reading_connection() as connection:
                 rows = connection.execute(query.where(table.c.number > after)).all()
             yield from (row.id for row in rows)
             if len(rows) < _CHUNK:

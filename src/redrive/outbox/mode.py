@@ -42,7 +42,7 @@ class ModeSettings:
     no_relay: str | None = None  # why a relay without consumers has no business here
 
 
-def arrange(transport: OutboxMode, *, broker: str | None, management: str | None) -> ModeSettings:
+def mode_settings(transport: OutboxMode, *, broker: str | None, management: str | None) -> ModeSettings:
     match transport:
         case OutboxMode.RABBIT:
             return ModeSettings(broker, management, listens=False)

@@ -8,10 +8,10 @@ counted. When too many of the latest failed, it is OPEN: nothing passes, message
 burnt. After a pause it is PROBING: a few messages pass, and what becomes of them decides. Each relapse makes the next
 pause longer.
 
-Only failures that say something about the dependency count, and the caller knows which do: a timeout is `failed`, a
-malformed message is `record_inconclusive`. What counts is when an outcome comes, not when its handler began: a message from
-before the trip that succeeds during the probing is as good a word as a probe's. While the breaker is OPEN outcomes are
-not heard: the pause is a promise to the dependency.
+Only failures that say something about the dependency count, and the caller knows which do: a timeout is recorded as a
+failure, a malformed message as inconclusive. What counts is when an outcome comes, not when its handler began: a
+message from before the trip that succeeds during the probing is as good a proof as a probe's. While the breaker is OPEN
+outcomes are ignored: the pause is a promise to the dependency.
 
 A probe whose outcome never comes (a connection lost, a worker stopped) must not close the door for good: after another
 pause the breaker lets new probes pass.

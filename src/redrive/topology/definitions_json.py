@@ -67,12 +67,12 @@ class DefinitionsFile:
 
     def definitions(self, vhost: str = "/") -> Definitions:
         return Definitions.of(
-            map(_read_exchange, self._of(vhost, "exchanges")),
-            map(_read_queue, self._of(vhost, "queues")),
-            (binding for binding in map(_read_binding, self._of(vhost, "bindings")) if binding.source),
+            map(_read_exchange, self._definitions(vhost, "exchanges")),
+            map(_read_queue, self._definitions(vhost, "queues")),
+            (binding for binding in map(_read_binding, self._definitions(vhost, "bindings")) if binding.source),
         )
 
-    def _of(self, vhost: str, section: str) -> list[_Row]:
+    def _definitions(self, vhost: str, section: str) -> list[_Row]:
         return [row for row in self._rows(section) if row.get("vhost", vhost) == vhost]
 
     def _rows(self, section: str) -> list[_Row]:
@@ -90,14 +90,14 @@ class DefinitionsFile:
         return DefinitionsFile(
             self.raw
             | {
-                "exchanges": self._merged("exchanges", definitions.exchanges, vhost, _read_exchange),
-                "queues": self._merged("queues", definitions.queues, vhost, _read_queue),
-                "bindings": self._merged("bindings", definitions.bindings, vhost, _read_binding),
+                "exchanges": self._merge("exchanges", definitions.exchanges, vhost, _read_exchange),
+                "queues": self._merge("queues", definitions.queues, vhost, _read_queue),
+                "bindings": self._merge("bindings", definitions.bindings, vhost, _read_binding),
             }
         )
 
-    def _merged(self, section: str, wanted: Iterable[D], vhost: str, read: Callable[[_Row], D]) -> list[_Row]:
-        known = {_identity(read(row)): row for row in self._of(vhost, section)}
+    def _merge(self, section: str, wanted: Iterable[D], vhost: str, read: Callable[[_Row], D]) -> list[_Row]:
+        known = {_identity(read(row)): row for row in self._definitions(vhost, section)}
         others = [row for row in self._rows(section) if row.get("vhost", vhost) != vhost]
         rows = []
         for definition in wanted:

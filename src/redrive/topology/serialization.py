@@ -280,10 +280,10 @@ def to_toml(topology: Topology) -> str:
 
 
 def _lines(value: Any) -> str:
-    return "".join(f"{name} = {_toml(said)}\n" for name, said in _said(value))
+    return "".join(f"{name} = {_toml(said)}\n" for name, said in _set_fields(value))
 
 
-def _said(value: Any) -> Iterator[tuple[str, Any]]:
+def _set_fields(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a value that are not as they would be without saying."""
     for field in (one for one in fields(value) if one.name not in _UNSAYABLE):
         said = getattr(value, field.name)
@@ -305,7 +305,7 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(f"{_text(name)} = {_toml(said)}" for name, said in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return "{ " + ", ".join(f"{name} = {_toml(said)}" for name, said in _said(value)) + " }"
+    return "{ " + ", ".join(f"{name} = {_toml(said)}" for name, said in _set_fields(value)) + " }"
 
 
 def _text(value: str) -> str:

@@ -127,13 +127,13 @@ def problems_of_redrive(
         known = {one.name for one in definitions.queues}
         yield f"{who}: there is no queue {to.name!r}" + _did_you_mean(to.name, known)
     elif to.way is DestinationKind.EXCHANGE and not to.name.startswith("amq."):
-        yield from _unreached(to.name, to.key, who, definitions)
+        yield from _unreached_problems(to.name, to.key, who, definitions)
     reached = {to.name} if to.way is DestinationKind.QUEUE else targets(definitions, to.name, to.key)
     if reached & set(dead_letter_queues):
         yield f"{who}: that is its own dead-letter queue: name another destination"
 
 
-def _unreached(exchange: str, key: str, who: str, definitions: Definitions) -> Iterator[str]:
+def _unreached_problems(exchange: str, key: str, who: str, definitions: Definitions) -> Iterator[str]:
     if definitions.exchange(exchange) is None:
         known = {one.name for one in definitions.exchanges}
         yield f"{who}: there is no exchange {exchange!r}" + _did_you_mean(exchange, known)
@@ -158,7 +158,7 @@ def problems_of_definitions(definitions: Definitions) -> Iterator[str]:
             yield f"{exchange}: unknown type {exchange.type!r}{hint}"
     for queue in definitions.queues:
         yield from _arguments(queue)
-    yield from _dangling(definitions)
+    yield from _dangling_bindings(definitions)
     for cycle in expiring_cycles(definitions):
         yield (
             f"dead-letter cycle {' → '.join([*cycle, cycle[0]])}: nothing in it but TTLs, so RabbitMQ drops messages "
@@ -207,7 +207,7 @@ _REFUSED = {
 }
 
 
-def _dangling(definitions: Definitions) -> Iterator[str]:
+def _dangling_bindings(definitions: Definitions) -> Iterator[str]:
     """A binding needs both its ends; 3.10 forgets in silence what 4.3 refuses."""
     exchanges = {exchange.name for exchange in definitions.exchanges}
     queues = {queue.name for queue in definitions.queues}

@@ -258,7 +258,7 @@ async def _nobody_consumes(connection: Connection, queue: str) -> None:
 
 
 async def _relay(relay: Relay) -> None:
-    while await relay.once():
+    while await relay.relay_batch():
         pass
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.broker.deadletter import die
+from redrive.broker.deadletter import dead_letter_of
 from redrive.broker.dialect import DIALECTS
 from redrive.deadletters.dead_letter import (
     MOST_DEATHS,
@@ -197,7 +197,7 @@ def die_in(
     raw: bytes, queue: str, reason: str, deaths: tuple[Any, ...] = (), *, version: str = "4.3", after: int = 0
 ) -> tuple[bytes, tuple[Any, ...]]:
     """As the embedded broker does it, which does it as RabbitMQ does."""
-    return die(
+    return dead_letter_of(
         raw,
         deaths,
         queue=queue,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.broker.deadletter import die
+from redrive.broker.deadletter import dead_letter_of
 from redrive.broker.dialect import DIALECTS
 from redrive.deadletters.dead_letter import read_dead_letter, read_summary
 from redrive.deadletters.redrive_headers import (
@@ -71,7 +71,7 @@ def parked(raw: bytes = ORDER.encode(), history: History | None = None, **other:
 
 
 def died(raw: bytes = ORDER.encode(), reason: str = "rejected", queue: str = "q.orders", version: str = "4.3") -> bytes:
-    return die(
+    return dead_letter_of(
         raw,
         (),
         queue=queue,

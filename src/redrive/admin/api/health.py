@@ -74,7 +74,7 @@ async def _missing(office: AdminContext) -> list[str]:
 
 
 def _ask(database: Database) -> None:
-    with database.looking() as connection:
+    with database.reading_connection() as connection:
         connection.execute(text("SELECT 1"))
 
 
