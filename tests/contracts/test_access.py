@@ -299,7 +299,7 @@ def test_what_is_done_to_keys_is_in_the_audit(keys: Keys, database: Database) ->
     keys.revoke("ci", by="bob")
     keys.revoke(key.id, by="eve")
     what = f"{key.id} ci: operator of a b.*, until 2026-05-17 13:00"
-    assert [entry for _, entry in AuditLog(database).listed()] == [
+    assert [entry for _, entry in AuditLog(database).list_entries()] == [
         AuditEntry(NOON, "bob", "key revoked", "", allowed=True, detail=what),
         AuditEntry(NOON, "ada", "key created", "", allowed=True, detail=what),
     ]

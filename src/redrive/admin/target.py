@@ -202,7 +202,7 @@ class ConnectedTarget:
         sees_policies = (self.snapshot.complete and not state.policy_unknown) or queue in self.own()
         return peek_cost(found, state, self.snapshot.server, sees_policies=sees_policies)
 
-    async def check_look(self, queue: str, *, spend: bool) -> PeekCost:
+    async def check_peek(self, queue: str, *, spend: bool) -> PeekCost:
         """Raise `PeekUnsafe` if a peek would do harm, unless `spend` accepts a cost that may be spent."""
         cost = await self.peeking(queue)
         if not cost.is_free and not (spend and cost.may_be_spent):
@@ -246,7 +246,7 @@ class ConnectedTarget:
             case DestinationKind.QUEUE:
                 return (to.name,)
             case DestinationKind.EXCHANGE:
-                return self.reached(to.name, to.key) or ()
+                return self.reachable_queues(to.name, to.key) or ()
             case _:
                 return (source,) if source is not None else ()
 
@@ -258,11 +258,11 @@ class ConnectedTarget:
         known = sources(self.snapshot.definitions)
         return own | {name for name in dead_letter_queues(self.snapshot.definitions) if queue in known.get(name, ())}
 
-    def reached(self, exchange: str, routing_key: str) -> Collection[str] | None:
+    def reachable_queues(self, exchange: str, routing_key: str) -> Collection[str] | None:
         """Return the queues that an exchange leads to; None: not known."""
         return queues_reached(self.snapshot.definitions, exchange, routing_key) if self.snapshot.complete else None
 
-    async def unsettled(self, queues: Collection[str]) -> CanaryFacts | None:
+    async def canary_facts(self, queues: Collection[str]) -> CanaryFacts | None:
         """Return what is left in these queues and for them. The embedded broker reports it exactly. RabbitMQ's figures
         are seconds old, without what was just sent: None.
         """

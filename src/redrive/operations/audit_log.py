@@ -41,7 +41,7 @@ class AuditLog:
         """Within a transaction of the same database that also does what is recorded: both, or neither."""
         connection.execute(sa.insert(self.table), _row(entry))
 
-    def listed(
+    def list_entries(
         self,
         queue: str | None = None,
         by: str | None = None,

@@ -10,7 +10,7 @@ A function returns bytes (the new body), a dict or list (the new body, as JSON),
 or None (skip). It gets what a message tells, and can change none of it in place. Whatever else it returns, and whatever
 it raises, is a failure of that one message: it says so, and the message stays in its queue.
 
-`transformed` does all of it for one delivery.
+`apply_transform` does all of it for one delivery.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Transform(Protocol):
         """What is to be different, None to skip this message, or TransformFailed."""
 
 
-def transformed(
+def apply_transform(
     transform: Transform, delivery: Delivered, letter: DeadLetter, *, force: bool = False
 ) -> Content | None:
     """The message as it will be; None if it is to be skipped. Raises TransformFailed, and nothing else."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from redrive.operations.canary import how_many
+from redrive.operations.canary import step_count
 from redrive.operations.operation import Operation, OperationState
 from redrive.operations.plan import RedrivePlan
 from redrive.recovery.durations import format_roughly
@@ -75,7 +75,7 @@ def done(operation: Operation) -> int:
 
 def step(operation: Operation) -> str:
     ramp = operation.order.ramp
-    return f"step {max(1, operation.step)} of {how_many(ramp)}" if ramp is not None else ""
+    return f"step {max(1, operation.step)} of {step_count(ramp)}" if ramp is not None else ""
 
 
 def pace(operation: Operation, now: datetime) -> str:
