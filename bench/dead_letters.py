@@ -141,7 +141,7 @@ class Bench:
         """Taken and given back, without a look at them."""
         async with self._operating() as broker:
             began, left = time.perf_counter(), self.messages
-            hold = await broker.hold(DLQ, left)
+            hold = await broker.browse(DLQ, left)
             while left:
                 left -= len(await hold.next(10.0))
             await hold.release()

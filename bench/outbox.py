@@ -166,7 +166,7 @@ class Bench:
         async with app:
             await self._fill_queue(count)
         stop = asyncio.Event()
-        working = asyncio.create_task(app.work(stop=stop))
+        working = asyncio.create_task(app.run_worker(stop=stop))
         await tally.all
         stop.set()
         await working

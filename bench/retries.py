@@ -76,9 +76,9 @@ class Shop:
 
     async def cpu_seconds(self, profile: cProfile.Profile | None = None) -> float:
         """What it takes the worker to handle all messages, which are there when it starts."""
-        async with self.app.running() as running:
+        async with self.app.connect() as running:
             await fill(running.publishing)
-            worker = running.worker(self.app.chosen(()))
+            worker = running.worker(self.app.select_consumers(()))
             gc.collect()
             if profile is not None:
                 profile.enable()

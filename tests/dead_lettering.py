@@ -48,13 +48,13 @@ class Memory:
         self.operation = operation
         self.items += items
 
-    def moved(self, id: str) -> list[str]:  # noqa: ARG002
+    def moved_ids(self, id: str) -> list[str]:  # noqa: ARG002
         return [item.id for item in self.outcomes(ItemOutcome.MOVED)]
 
-    def wishes(self, id: str) -> ControlRequest:  # noqa: ARG002
+    def control_request(self, id: str) -> ControlRequest:  # noqa: ARG002
         return self.wished
 
-    def granted(self, id: str, wish: ControlRequest) -> None:  # noqa: ARG002
+    def clear_request(self, id: str, wish: ControlRequest) -> None:  # noqa: ARG002
         if self.wished == wish:
             self.wished = ControlRequest()
 

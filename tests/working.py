@@ -17,15 +17,15 @@ async def working(app: App, *, within: float = 10) -> AsyncIterator[tuple[Connec
     """The consumers of an application at work, and drained at the end."""
     watcher = Watcher()
     app.observers.append(watcher)
-    async with app.running() as running:
-        worker = running.worker(app.chosen(()))
-        app._running = running
+    async with app.connect() as running:
+        worker = running.worker(app.select_consumers(()))
+        app._connected = running
         await worker.start()
         try:
             yield running, watcher
         finally:
             await worker.stop(timedelta(seconds=within))
-            app._running = None
+            app._connected = None
 
 
 async def take(connection: Connection, queue: str, within: float = 10) -> Delivery:

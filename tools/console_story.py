@@ -90,7 +90,7 @@ class ShopAtNight:
         Schema().upgrade(self.app.database)
         self.office = AdminContext.of(self.app, access=AccessSettings(editing=True), apart=False)
         self._connection = await Connection(self._broker.url, name="orders").open()
-        await self.app._bring(self._connection)
+        await self.app._apply_topology(self._connection)
         await self._connection.consume("q.orders", self._handle, prefetch=10)
         if self._seeded:
             await self._connection.declare_queue("legacy.imports_dlq", arguments={"x-queue-type": "classic"})

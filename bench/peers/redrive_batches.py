@@ -96,9 +96,9 @@ async def _database(job: InsertJob, connections: int) -> AsyncIterator[list[Asyn
 
 
 async def _work(app: App, job: InsertJob, watch: Stopwatch, countdown: _Countdown) -> None:
-    async with app.running() as running:
+    async with app.connect() as running:
         await _publish(running.publishing, job)
-        worker = running.worker(app.chosen(()))
+        worker = running.worker(app.select_consumers(()))
         with watch:
             await worker.start()
             await countdown.done.wait()

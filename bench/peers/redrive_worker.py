@@ -58,4 +58,4 @@ async def _publish(app: App, job: HandleJob) -> None:
 
 
 async def _work(app: App, stop: asyncio.Event) -> None:
-    assert await app.work(stop=stop, within=timedelta(seconds=30))
+    assert await app.run_worker(stop=stop, within=timedelta(seconds=30))

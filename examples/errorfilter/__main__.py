@@ -44,7 +44,7 @@ def work() -> None:
         click.echo("pay:    python -m examples.errorfilter send --source tok_visa")
 
     async def handle() -> None:
-        await app.work(stop=stop_on_signals("draining; once more to quit at once"), ready=ready)
+        await app.run_worker(stop=stop_on_signals("draining; once more to quit at once"), ready=ready)
 
     with ExitStack() as stack:
         if settings.GATEWAY_URL is None:

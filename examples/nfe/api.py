@@ -72,7 +72,7 @@ def show_xml(chave: Chave) -> Response:
 def _find(chave: str) -> sa.RowMapping:
     if not is_chave(chave):
         raise HTTPException(422, "its check digit says that this is not the key of an invoice")
-    with app.database.looking() as connection:
+    with app.database.reading_connection() as connection:
         found = connection.execute(sa.select(NFE).where(NFE.c.chave == chave)).mappings().first()
     if found is None:
         raise HTTPException(404, "there is no such invoice")

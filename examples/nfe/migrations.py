@@ -30,7 +30,7 @@ def scripts(kind: str) -> dict[int, Path]:
 
 def migrate(database: Database) -> list[str]:
     """Apply what has not been applied, in the order of the numbers. Which scripts those were."""
-    with database.exclusively(HISTORY) as connection:
+    with database.exclusive_transaction(HISTORY) as connection:
         connection.exec_driver_sql(
             f"CREATE TABLE IF NOT EXISTS {HISTORY} (version INTEGER PRIMARY KEY, script VARCHAR(255) NOT NULL, "
             "applied_at TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT CURRENT_TIMESTAMP)"

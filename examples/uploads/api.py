@@ -67,7 +67,7 @@ async def reprocess(file: FileId, publisher: Publishing) -> dict[str, str]:
 
 
 def show(file: FileId) -> dict[str, Any]:
-    with app.database.looking() as connection:
+    with app.database.reading_connection() as connection:
         found = connection.execute(sa.select(FILES).where(FILES.c.id == str(file))).mappings().first()
         told = sa.select(NOTIFICATIONS.c.text).where(NOTIFICATIONS.c.file == str(file))
         notifications = sorted(connection.execute(told).scalars())

@@ -38,7 +38,7 @@ from redrive.inspection import inspect_broker
 from redrive.inspection.stranded import stranded_warning
 from redrive.outbox.inbox import Inbox
 from redrive.outbox.listener import OutboxListener
-from redrive.outbox.mode import OutboxMode, arrange
+from redrive.outbox.mode import OutboxMode, mode_settings
 from redrive.outbox.outbox import AsyncPlace, Outbox, OutboxPolicy, RowOptions, SyncPlace
 from redrive.outbox.relay import Relay
 from redrive.outbox.relay_lock import RelayLock
@@ -56,16 +56,16 @@ from redrive.worker.clock import Clock, SystemClock
 from redrive.worker.codecs import Codec, Codecs
 from redrive.worker.consumer_spec import ConsumerOptions, ConsumerSpec
 from redrive.worker.events import Observer
-from redrive.worker.periodic import tidying
-from redrive.worker.publisher import Publisher, PublishHook, PublishOptions, nothing_around
-from redrive.worker.topology_apply import insist, provision
+from redrive.worker.periodic import run_periodically
+from redrive.worker.publisher import Publisher, PublishHook, PublishOptions, no_hook
+from redrive.worker.topology_apply import provision, require_applied
 
 log = logging.getLogger("redrive")
 
 # A relay that has claimed rows does not wait long for a broker: whoever else could publish them is kept from it.
 _RELAY_PATIENCE = timedelta(seconds=5)
-_CHANGING_HANDS = timedelta(seconds=10)  # the embedded broker's host ends, and another process takes over
-_AGAIN = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds=30), jitter=0)
+_BROKER_HANDOVER = timedelta(seconds=10)  # the embedded broker's host ends, and another process takes over
+_RESTART_BACKOFF = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds=30), jitter=0)
 
 
 @checked("app {name}", outbox="OutboxNames('my_outbox')", clock="the fixture redrive_clock")
@@ -99,14 +99,14 @@ class App(Router):
         self.name = name
         policy = outbox_policy or OutboxPolicy()
         self.transport = OutboxMode.of(policy.transport or environment.outbox_transport() or OutboxMode.RABBIT)
-        self._named_broker = broker or environment.broker()
-        if self._named_broker is not None:
-            BrokerURL.parse(self._named_broker)
-        self._arranged = arrange(
-            self.transport, broker=self._named_broker, management=management or environment.management()
+        self._configured_broker = broker or environment.broker()
+        if self._configured_broker is not None:
+            BrokerURL.parse(self._configured_broker)
+        self._outbox_settings = mode_settings(
+            self.transport, broker=self._configured_broker, management=management or environment.management()
         )
-        self.broker = self._arranged.broker
-        self.management = self._arranged.management
+        self.broker = self._outbox_settings.broker
+        self.management = self._outbox_settings.management
         self.data = Path(data) if data is not None else environment.data()
         self.codecs = Codecs(codecs)
         self.observers: list[Observer] = list(observers)
@@ -116,9 +116,9 @@ class App(Router):
         self._declares = declare
         self._patience = duration(patience, "patience")
         self.clock = clock or SystemClock()
-        self.around_publish: PublishHook = nothing_around
+        self.publish_hook: PublishHook = no_hook
         self.given: dict[type, object] = {App: self}  # what handlers can ask for by its type, beside the publisher
-        self._running: ConnectedApp | None = None
+        self._connected: ConnectedApp | None = None
         self._starters: list[Callable[[], Any]] = []
         self._preparing = asyncio.Lock()
         self._relay: Relay | None = None
@@ -162,29 +162,29 @@ class App(Router):
         async with self._preparing:
             while self._starters:
                 function = self._starters[0]
-                with self.database.explaining():
+                with self.database.explain_errors():
                     await (function() if inspect.iscoroutinefunction(function) else asyncio.to_thread(function))
                 self._starters.pop(0)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[ConnectedApp]:
-        """Connected, with the topology in place: made, or found to be there (`declare=False`)."""
+    async def connect(self) -> AsyncIterator[ConnectedApp]:
+        """Connect, and declare the topology or check that it is there (`declare=False`). Yield the connected app."""
         await self.prepare()
-        if any(spec.inbox for spec in self.chosen(())):
-            with self.database.explaining():
-                await self._ready_database(self.inbox.table.name)
+        if any(spec.inbox for spec in self.select_consumers(())):
+            with self.database.explain_errors():
+                await self._ensure_tables(self.inbox.table.name)
         async with AsyncExitStack() as stack:
-            connect = await self._reach(stack)
+            connect = await self._connector(stack)
             consuming, settling = await connect("consuming"), await connect("settling")
             publishing = await connect("publishing", patience=self._patience)
-            running = ConnectedApp(self, consuming, publishing, settling, await self._bring(consuming))
+            running = ConnectedApp(self, consuming, publishing, settling, await self._apply_topology(consuming))
             yield running
 
-    async def _reach(self, stack: AsyncExitStack) -> Callable[..., Awaitable[Connection]]:
-        """How to connect to the broker, for as long as the stack lasts."""
+    async def _connector(self, stack: AsyncExitStack) -> Callable[..., Awaitable[Connection]]:
+        """Return a function that opens connections to the broker, which the stack closes."""
         url, wait = self.broker, None
         if url is None:
-            url, wait = (await stack.enter_async_context(SharedBroker(self.data))).url, _CHANGING_HANDS
+            url, wait = (await stack.enter_async_context(SharedBroker(self.data))).url, _BROKER_HANDOVER
 
         async def connect(what: str, **options: Any) -> Connection:
             connection = await Connection(url, name=f"{self.name} {what}", **options).open(wait=wait)
@@ -193,36 +193,36 @@ class App(Router):
 
         return connect
 
-    async def _bring(self, connection: Connection) -> Server:
-        """Make what is missing of the topology, or see that nothing is; once more if the embedded broker changes hands
-        meanwhile, as it does when a program that published a message ends.
+    async def _apply_topology(self, connection: Connection) -> Server:
+        """Declare what is missing of the topology, or check that nothing is. Try once more if another process takes
+        over the embedded broker meanwhile, as happens when a program that published a message ends.
         """
         try:
-            return await self._bring_once(connection)
+            return await self._apply_topology_once(connection)
         except (ConnectionLost, ConnectionClosed):
             if self.broker is not None:
                 raise
-            return await self._bring_once(connection)
+            return await self._apply_topology_once(connection)
 
-    async def _bring_once(self, connection: Connection) -> Server:
+    async def _apply_topology_once(self, connection: Connection) -> Server:
         snapshot = await inspect_broker(connection, self.topology, self.management)
         plan = make_plan(expand(self.topology, snapshot.server), snapshot)
         if self._declares:
             await provision(plan, connection)
         else:
-            insist(plan)
+            require_applied(plan)
         return snapshot.server
 
     async def __aenter__(self) -> Self:
         """`async with app: await app.publish(...)`: for programs that publish and handle nothing."""
-        if self._running is not None:
+        if self._connected is not None:
             raise Closed(f"{self!r} is running already")
         self._stack = AsyncExitStack()
-        self._running = await self._stack.enter_async_context(self.running())
+        self._connected = await self._stack.enter_async_context(self.connect())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._running = None
+        self._connected = None
         await self._stack.aclose()
 
     @overload
@@ -278,16 +278,16 @@ class App(Router):
     @property
     def publisher(self) -> Publisher:
         """For as long as the application is connected."""
-        if self._running is None:
+        if self._connected is None:
             raise Closed(f"{self!r} is not connected: publish within `async with app:` or from a handler")
-        return self._running.publisher
+        return self._connected.publisher
 
     @property
     def connected(self) -> ConnectedApp | None:
         """What it is connected by, if it is."""
-        return self._running
+        return self._connected
 
-    async def work(
+    async def run_worker(
         self,
         *,
         stop: asyncio.Event,
@@ -296,45 +296,45 @@ class App(Router):
         relay: bool = False,
         ready: Callable[[ConnectedApp], None] | None = None,
     ) -> bool:
-        """Handle messages until `stop` is set, then drain. Whether everything was finished within the limit.
+        """Handle messages until `stop` is set, then drain. Return whether everything was finished within the limit.
 
         `relay`: publish the rows of the outbox, too.
         """
-        await self._tell_where_messages_are()
-        async with self.running() as running, AsyncExitStack() as stack:
-            before, self._running = self._running, running
-            worker = running.worker(self.chosen(queues))
-            if any(spec.inbox for spec in self.chosen(queues)):
-                await stack.enter_async_context(tidying(self.forget_processed, "old entries of the inbox"))
+        await self._warn_stranded()
+        async with self.connect() as running, AsyncExitStack() as stack:
+            before, self._connected = self._connected, running
+            worker = running.worker(self.select_consumers(queues))
+            if any(spec.inbox for spec in self.select_consumers(queues)):
+                await stack.enter_async_context(run_periodically(self.prune_inbox, "old entries of the inbox"))
             relaying = asyncio.create_task(self._publish_rows(stop, standby=True)) if relay else None
             try:
                 await worker.start()
                 if ready is not None:
                     ready(running)
-                await _first(stop, relaying)
+                await _wait_either(stop, relaying)
             finally:
                 if relaying is not None and not stop.is_set():  # something went wrong: nobody is to outlive it
                     relaying.cancel()
                     await asyncio.wait([relaying])
                 finished = await worker.stop(within)
-                self._running = before
+                self._connected = before
         if relaying is not None:
             await relaying
         return finished
 
     @asynccontextmanager
-    async def listening(self, *, within: timedelta = timedelta(seconds=30)) -> AsyncIterator[bool]:
-        """For an API's process, as long as it lives: with the transport LOCAL the outbox's events are handled in it.
+    async def local_worker(self, *, within: timedelta = timedelta(seconds=30)) -> AsyncIterator[bool]:
+        """With the transport LOCAL, handle the outbox's events in this process inside the `with` block.
 
-        With RABBIT they are not: `redrive worker` handles them, and nobody a second time. Gives whether it listens.
-        At the end it drains, `within` that time.
+        With RABBIT they are not handled here: `redrive worker` handles them, and no message is handled twice. Yield
+        whether this process handles them. At the end it drains, `within` that time.
         """
-        if not self._arranged.listens:
+        if not self._outbox_settings.listens:
             log.info(
                 "the outbox's transport is RABBIT: this process handles no messages, so that none is handled twice; "
                 "`redrive worker --relay` publishes the events and handles them"
             )
-            await self._tell_where_messages_are()
+            await self._warn_stranded()
             yield False
             return
         if not self.consumers:
@@ -342,49 +342,53 @@ class App(Router):
                 "the outbox's transport is LOCAL, and the application has no consumers here: import the modules that "
                 "declare them, or include their routers"
             )
-        async with self.working(relay=True, within=within):
+        async with self.worker(relay=True, within=within):
             yield True
 
     @asynccontextmanager
-    async def working(
+    async def worker(
         self, *, queues: Iterable[str] = (), relay: bool = False, within: timedelta = timedelta(seconds=30)
     ) -> AsyncIterator[None]:
-        """Handle messages beside something else in this process, an API for one, for as long as that takes.
+        """Handle messages inside the `with` block, alongside whatever else this process does, an API for one.
 
-        What breaks is logged and begun again; what cannot even begin is an error. At the end it drains, `within` that
-        time. `relay`: publish the rows of the outbox, too.
+        If the worker fails, it is logged and restarted; if it cannot start, the error is raised. At the end it drains,
+        `within` that time. `relay`: publish the rows of the outbox, too.
         """
         stop, ready = asyncio.Event(), asyncio.Event()
-        work = partial(self.work, stop=stop, queues=tuple(queues), within=within, relay=relay)
-        working = asyncio.create_task(self._keep_working(work, stop, ready), name="redrive-working")
+        work = partial(self.run_worker, stop=stop, queues=tuple(queues), within=within, relay=relay)
+        working = asyncio.create_task(self._restart_worker(work, stop, ready), name="redrive-worker")
         try:
-            await _first(ready, working)
+            await _wait_either(ready, working)
             yield
         finally:
             stop.set()
             await working
 
-    async def _keep_working(
+    async def _restart_worker(
         self, work: Callable[..., Awaitable[bool]], stop: asyncio.Event, ready: asyncio.Event
     ) -> None:
-        """An API goes on whatever happens here: so this does as well."""
+        """Run the worker until `stop` is set, again after each failure: the API next to it continues as well."""
         for attempt in count(1):
             try:
                 await work(ready=lambda _: ready.set())
                 return
             except Exception as error:
-                if stop.is_set() or not ready.is_set():  # who cannot even begin tells his caller
+                if stop.is_set() or not ready.is_set():  # it never started: the caller gets the error
                     raise
                 log.exception("messages are not handled now, and soon will be again: %s", error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), _AGAIN.delay(attempt, 0).total_seconds())
+                    await asyncio.wait_for(stop.wait(), _RESTART_BACKOFF.delay(attempt, 0).total_seconds())
             if stop.is_set():
                 return
 
-    async def _tell_where_messages_are(self) -> None:
+    async def _warn_stranded(self) -> None:
         """Log which broker is used where it may not be the expected one, and warn of messages in the other."""
         if self.transport is OutboxMode.LOCAL:
-            unused = f"; {BrokerURL.parse(self._named_broker)} is not used" if self._named_broker is not None else ""
+            unused = (
+                f"; {BrokerURL.parse(self._configured_broker)} is not used"
+                if self._configured_broker is not None
+                else ""
+            )
             log.info("the outbox's transport is LOCAL: messages stay in the broker in %s%s", self.data, unused)
         if self.broker is None:
             return
@@ -396,10 +400,10 @@ class App(Router):
 
         What is missing of the topology is made first: rows for an exchange that is not there yet would be parked.
         """
-        if self._arranged.no_relay is not None:
-            raise ConfigurationError(self._arranged.no_relay)
-        await self._tell_where_messages_are()
-        return await self._publish_rows(stop, ready=ready, bring=True)
+        if self._outbox_settings.no_relay is not None:
+            raise ConfigurationError(self._outbox_settings.no_relay)
+        await self._warn_stranded()
+        return await self._publish_rows(stop, ready=ready, apply_topology=True)
 
     async def _publish_rows(
         self,
@@ -407,29 +411,31 @@ class App(Router):
         *,
         ready: Callable[[Relay], None] | None = None,
         standby: bool = False,
-        bring: bool = False,
+        apply_topology: bool = False,
     ) -> Relay:
-        """With `standby` a second relay on SQLite waits until its turn comes; `bring`: nobody has made the topology."""
+        """With `standby` a second relay on SQLite waits until its turn comes; `apply_topology`: declare the
+        topology first.
+        """
         await self.prepare()
-        with self.database.explaining():
-            await self.ready_outbox()
+        with self.database.explain_errors():
+            await self.ensure_outbox_table()
         async with AsyncExitStack() as stack:
-            connect = await self._reach(stack)
+            connect = await self._connector(stack)
             connection = await connect("relay", patience=_RELAY_PATIENCE, window=5000)
             lock = None
             if not self.database.is_postgresql:  # SQLite has no locks on rows
                 name = f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}"
                 lock = RelayLock(connection, name, _RELAY_PATIENCE)
                 await lock.acquire(stop, standby=standby)
-            if bring:
-                await self._bring_for_relay(connection)
+            if apply_topology:
+                await self._apply_topology_for_relay(connection)
             waker = await stack.enter_async_context(OutboxListener(self.database, channel_of(self.schema.outbox.table)))
             policy = self.outbox.policy
             keep = duration(policy.keep, "outbox.keep") if policy.keep is not None else None
             claims = OutboxRepository(self.database, self.outbox.table, keep=keep)
             if keep is not None:
                 old = partial(claims.prune, keep)
-                await stack.enter_async_context(tidying(old, "published rows of the outbox"))
+                await stack.enter_async_context(run_periodically(old, "published rows of the outbox"))
             relay = Relay(
                 claims,
                 connection,
@@ -444,21 +450,21 @@ class App(Router):
             await relay.run(stop)
         return relay
 
-    async def _bring_for_relay(self, connection: Connection) -> None:
+    async def _apply_topology_for_relay(self, connection: Connection) -> None:
         """A relay needs no more than its rows' way to a queue. It may not be allowed to make anything, and queues that
         are not as wanted are the worker's trouble: neither is a reason to publish nothing.
         """
         try:
-            await self._bring(connection)
+            await self._apply_topology(connection)
         except (TopologyConflict, AccessRefused) as error:
             log.warning("the relay goes on with the topology as it is: %s", error)
 
-    async def ready_outbox(self) -> None:
-        """See that the outbox's table is there: whoever only writes to it would learn that from the first row."""
-        await self._ready_database(self.outbox.table.name)
+    async def ensure_outbox_table(self) -> None:
+        """Check that the outbox's table is there: a process that only writes to it would notice at the first row."""
+        await self._ensure_tables(self.outbox.table.name)
 
-    async def _ready_database(self, table: str) -> None:
-        """The embedded database is nobody else's, so its tables are made when needed; in others they must be there."""
+    async def _ensure_tables(self, table: str) -> None:
+        """Create the missing tables of the embedded database, which is ours alone; in others they must be there."""
         if self.owns_database:
             await asyncio.to_thread(self.upgrade_database)
         else:
@@ -482,7 +488,7 @@ class App(Router):
     @property
     def inbox_windows(self) -> dict[str, timedelta]:
         """For how long a message is known again, by the queues whose consumers have an inbox."""
-        policies = {spec.queue.name: spec.inbox_policy for spec in self.chosen(())}
+        policies = {spec.queue.name: spec.inbox_policy for spec in self.select_consumers(())}
         return {queue: duration(policy.keep) for queue, policy in policies.items() if policy is not None}
 
     @property
@@ -490,20 +496,20 @@ class App(Router):
         """How headers are called by those consumers, by queue, who have other names for them than the usual."""
         return {spec.queue.name: spec.headers for spec in self.consumers if spec.headers != HeaderNames()}
 
-    def forget_processed(self) -> int:
-        """Delete what each consumer's inbox has kept for as long as it is to. How much that was."""
+    def prune_inbox(self) -> int:
+        """Delete the inbox entries that are older than their consumer keeps them. Return how many."""
         return sum(self.inbox.prune(keep, consumer=queue) for queue, keep in self.inbox_windows.items())
 
-    def chosen(self, queues: Iterable[str]) -> list[ConsumerSpec]:
-        """The consumers of these queues, or all of them."""
-        every = [*self.consumers, *(self._at_its_queue(spec) for _, spec in self.dead_letter_consumers)]
+    def select_consumers(self, queues: Iterable[str]) -> list[ConsumerSpec]:
+        """Return the consumers of these queues, or all of them."""
+        every = [*self.consumers, *(self._on_dead_letter_queue(spec) for _, spec in self.dead_letter_consumers)]
         wanted = set(queues)
         if unknown := wanted - {spec.queue.name for spec in every}:
             known = ", ".join(sorted({spec.queue.name for spec in every})) or "none"
             raise ConfigurationError(f"no consumer of {', '.join(sorted(unknown))}; there are consumers of {known}")
         return [spec for spec in every if not wanted or spec.queue.name in wanted]
 
-    def _at_its_queue(self, spec: ConsumerSpec) -> ConsumerSpec:
+    def _on_dead_letter_queue(self, spec: ConsumerSpec) -> ConsumerSpec:
         """A consumer of dead letters, with the queue where they are."""
         topology = self.topology
         main = topology.queue(spec.queue.name)
@@ -519,7 +525,7 @@ class App(Router):
         return f"<App {self.name} {where} queues={len(self.queues)} consumers={len(self.consumers)}>"
 
 
-async def _first(stop: asyncio.Event, relaying: asyncio.Task[Any] | None) -> None:
+async def _wait_either(stop: asyncio.Event, relaying: asyncio.Task[Any] | None) -> None:
     """Wait for the event, or for the end of the task; if it died, its error is raised."""
     waiting = asyncio.create_task(stop.wait())
     try:

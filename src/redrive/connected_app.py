@@ -47,7 +47,7 @@ class ConnectedApp:
             codecs=app.codecs,
             clock=app.clock,
             observer=self.observer,
-            around=app.around_publish,
+            hook=app.publish_hook,
             delayed_exchange=app.naming.delayed_exchange if server.delayed_exchanges else None,
         )
         for name, connection in self._connections.items():

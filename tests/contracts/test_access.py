@@ -55,7 +55,7 @@ def sessions(database: Database, clock: HandClock) -> Sessions:
 
 
 def rows(database: Database, table: str) -> list[dict[str, Any]]:
-    with database.looking() as connection:
+    with database.reading_connection() as connection:
         return [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM {table}")).mappings()]
 
 
@@ -299,7 +299,7 @@ def test_what_is_done_to_keys_is_in_the_audit(keys: Keys, database: Database) ->
     keys.revoke("ci", by="bob")
     keys.revoke(key.id, by="eve")
     what = f"{key.id} ci: operator of a b.*, until 2026-05-17 13:00"
-    assert [entry for _, entry in AuditLog(database).listed()] == [
+    assert [entry for _, entry in AuditLog(database).list_entries()] == [
         AuditEntry(NOON, "bob", "key revoked", "", allowed=True, detail=what),
         AuditEntry(NOON, "ada", "key created", "", allowed=True, detail=what),
     ]
@@ -381,7 +381,7 @@ def test_the_use_of_a_session_is_written_once_a_minute(
 
     def seen() -> Any:
         assert sessions.find(cookie) is not None
-        with database.looking() as connection:
+        with database.reading_connection() as connection:
             return connection.execute(sa.select(sessions.table.c.seen_at)).scalar()
 
     clock.advance(MINUTE - SECOND)

@@ -23,7 +23,7 @@ from redrive.admin.context import AdminContext
 from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.errors import AuditUnavailable, ConfigurationError
-from redrive.operations.export_format import Exported, decode_letter
+from redrive.operations.export_format import Exported, decode_dead_letter
 from redrive.operations.operation import Operation
 from redrive.recovery.retry import Retry
 from redrive.topology import Queue, Topology
@@ -272,7 +272,7 @@ async def test_nobody_comes_in_without_a_token_or_without_a_role(
     problem(forged, 401, "unauthenticated")
     problem(roleless, 403, "not-allowed")
     assert nobody.headers["www-authenticate"].startswith("Bearer")
-    [(_, entry)] = office.service.audit.listed()
+    [(_, entry)] = office.service.audit.list_entries()
     assert (entry.by, entry.allowed) == ("ada", False)
     assert entry.action.startswith(f"{method} /admin/dlq/queues")
 
@@ -292,7 +292,7 @@ async def test_a_viewer_looks_and_may_not_act(
         problem(await client.post(path, json=asked, headers=viewer), 403, "not-allowed")
     problem(await client.get("/admin/audit", headers=viewer), 403, "not-allowed")
 
-    recorded = [entry for _, entry in office.service.audit.listed(by="bob")]
+    recorded = [entry for _, entry in office.service.audit.list_entries(by="bob")]
     assert [(entry.allowed, entry.action) for entry in recorded] == [
         (False, "read audit"),
         (False, "discard"),
@@ -323,7 +323,7 @@ async def test_a_server_can_require_a_role_of_everybody(
     )
     problem(operator, 403, "not-allowed")
     assert admin.status_code in (200, 202)
-    refused = [(entry.by, entry.allowed) for _, entry in office.service.audit.listed() if not entry.allowed]
+    refused = [(entry.by, entry.allowed) for _, entry in office.service.audit.list_entries() if not entry.allowed]
     assert refused == [("eve", False), ("bob", False)]
 
 
@@ -485,7 +485,7 @@ async def test_a_message_with_its_story_and_without_its_secrets(
     assert "hunter2" in shown.json()["body"]["text"]
     assert shown.json()["headers"]["api-token"] == "t0ps3cret"
     problem(refused, 403, "not-allowed")
-    assert [(entry.by, entry.allowed) for _, entry in office.service.audit.listed(action="reveal")] == [
+    assert [(entry.by, entry.allowed) for _, entry in office.service.audit.list_entries(action="reveal")] == [
         ("bob", False),
         ("ada", True),
     ]
@@ -886,9 +886,9 @@ async def test_an_import_is_decoded_in_threads(
 
     def decode(line: bytes, number: int) -> Exported:
         threads.append(threading.current_thread())
-        return decode_letter(line, number)
+        return decode_dead_letter(line, number)
 
-    monkeypatch.setattr("redrive.admin.api.rest.decode_letter", decode)
+    monkeypatch.setattr("redrive.admin.api.rest.decode_dead_letter", decode)
     done = await client.post("/admin/dlq/queues/copy/import", content=exported * 200)
 
     assert done.json() == {"lines": 600}

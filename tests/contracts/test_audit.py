@@ -31,7 +31,7 @@ def entry(by: str = "ann", action: str = "peek", queue: str = "q.dlq", **options
 
 
 def listed(audit: AuditLog, **options: Any) -> list[AuditEntry]:
-    return [found for _, found in audit.listed(**options)]
+    return [found for _, found in audit.list_entries(**options)]
 
 
 # Writing and reading ------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_moments_come_back_in_utc_from_whatever_zone_they_were_in(audit: AuditLo
 def test_entries_are_listed_the_newest_first_page_by_page(audit: AuditLog) -> None:
     for number in range(5):
         audit.write(entry(detail=str(number)))
-    page = audit.listed(limit=2)
+    page = audit.list_entries(limit=2)
     assert [found.detail for _, found in page] == ["4", "3"]
     assert [found.detail for found in listed(audit, before=page[-1][0])] == ["2", "1", "0"]
 

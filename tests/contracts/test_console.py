@@ -448,7 +448,7 @@ async def test_who_has_less_than_the_least_role_does_not_sign_in(amqp_url: str, 
     assert "ada-operator has the role operator, and this server needs the role admin" in seen(refused, 403).text
     assert "set-cookie" not in refused.headers
     assert sent_to(let_in) == "/"
-    entries = [(entry.by, entry.allowed) for _, entry in office.service.audit.listed(action="sign in")]
+    entries = [(entry.by, entry.allowed) for _, entry in office.service.audit.list_entries(action="sign in")]
     assert entries == [("ada-admin", True), ("ada-operator", False)]
 
 
@@ -657,7 +657,7 @@ async def test_who_signs_in_and_who_could_not_is_in_the_audit(browser: httpx.Asy
     await browser.post("/sign-in", data={"key": "rdk_nobody_nothing"})
     await browser.post("/sign-in", data={"key": a_key(office)})
     await browser.post(f"/sign-in/link/{office.gate.sessions.invite(Principal('grace', Role.VIEWER))}")
-    told = [(entry.by, entry.allowed) for _, entry in office.service.audit.listed(action="sign in")]
+    told = [(entry.by, entry.allowed) for _, entry in office.service.audit.list_entries(action="sign in")]
     assert told == [("grace", True), ("ada-admin", True), ("somebody at 127.0.0.1", False)]
 
 

@@ -60,7 +60,7 @@ async def publish_orders(running: ConnectedApp, count: int = ORDERS) -> None:
 @asynccontextmanager
 async def one_worker(running: ConnectedApp, *, within: float) -> AsyncIterator[None]:
     """A worker of its own identity, as each deploy starts one."""
-    worker = running.worker(running.app.chosen(()))
+    worker = running.worker(running.app.select_consumers(()))
     await worker.start()
     try:
         yield
@@ -149,7 +149,7 @@ async def test_fifty_orderly_stops_park_nothing_and_repeat_nothing(app: App, sha
     handler = Handler()
     orders = OFTEN * 8  # more than are handled while the worker stops
     consume(app, handler, shape)
-    async with app.running() as running:
+    async with app.connect() as running:
         await publish_orders(running, orders)
         for _ in range(OFTEN):
             handler.hold()
@@ -165,7 +165,7 @@ async def test_fifty_orderly_stops_park_nothing_and_repeat_nothing(app: App, sha
 async def test_fifty_stops_that_cancel_their_handlers_park_nothing(app: App, loses_acks: bool) -> None:
     handler = Handler()
     consume(app, handler, concurrency=2, prefetch=10)
-    async with app.running() as running:
+    async with app.connect() as running:
         await publish_orders(running, 20)
         for _ in range(OFTEN):
             handler.begun.clear()
@@ -181,13 +181,13 @@ async def test_fifty_stops_that_cancel_their_handlers_park_nothing(app: App, los
 async def test_a_worker_that_stops_leaves_no_quarantine_behind(app: App) -> None:
     handler = Handler()
     consume(app, handler)
-    async with app.running() as running:
+    async with app.connect() as running:
         await publish_orders(running, 3)
         async with one_worker(running, within=0):
             await asyncio.wait_for(handler.begun.wait(), 20)
         handler.set_free()
-        worker = running.worker(app.chosen(()))
-        its_queue = f"orders.quarantine.{worker._around.worker}"
+        worker = running.worker(app.select_consumers(()))
+        its_queue = f"orders.quarantine.{worker._context.worker}"
         await worker.start()
         async with asyncio.timeout(20):
             while handler.handled.total() < 3:  # noqa: ASYNC110
@@ -207,10 +207,10 @@ async def test_a_worker_whose_broker_is_unavailable_stops_all_the_same(
     handler = Handler()
     handler.set_free()
     consume(app, handler)
-    async with app.running() as running:
+    async with app.connect() as running:
         marked = Properties(delivery_mode=2, headers={HeaderNames.QUARANTINE: "alone"})
         await running.publishing.publish("", "orders", b"7", marked)
-        worker = running.worker(app.chosen(()))
+        worker = running.worker(app.select_consumers(()))
         await worker.start()
         await until_handled(running, handler, 1)
         async with asyncio.timeout(20):
@@ -228,7 +228,7 @@ async def test_a_worker_whose_broker_is_unavailable_stops_all_the_same(
 async def quickly_reconnecting(app: App) -> AsyncIterator[tuple[ConnectedApp, Watcher]]:
     """A worker whose pauses between two tries to connect do not grow."""
     app.observers.append(watcher := Watcher())
-    async with app.running() as running:
+    async with app.connect() as running:
         running.consuming._backoff = Backoff(first=timedelta(milliseconds=1), ceiling=timedelta(milliseconds=2))
         async with one_worker(running, within=10):
             yield running, watcher
@@ -278,10 +278,10 @@ async def test_fifty_peeks_park_nothing(app: App) -> None:
     """A classic queue: where a peek counts, on quorum queues, Redrive refuses to peek."""
     handler = Handler()
     consume(app, handler, concurrency=10)
-    async with app.running() as running, Connection(app.broker or "") as peeking:
+    async with app.connect() as running, Connection(app.broker or "") as peeking:
         await publish_orders(running)
         for _ in range(OFTEN):
-            hold = await QueueBrowser.on(peeking, "orders", at_most=ORDERS)
+            hold = await QueueBrowser.open(peeking, "orders", at_most=ORDERS)
             while hold.taken < ORDERS:
                 await hold.next(patience=5)
             await hold.release()
@@ -352,12 +352,12 @@ async def test_a_redelivered_message_fails_and_is_retried_like_any_other(app: Ap
         attempts.append((message.attempt, message.redelivered, message.exchange, message.routing_key))
         raise OSError("busy")
 
-    async with app.running() as running:
+    async with app.connect() as running:
         await publish_orders(running, 1)
         got = await running.publishing.get("orders")
         assert got is not None
         got.nack(requeue=True)
-        app._running = running
+        app._connected = running
     async with working(app) as (running, watcher):
         (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
         dead = await take(running.publishing, "orders.dlq")
@@ -382,7 +382,7 @@ async def test_a_redelivered_message_is_parked_by_the_dead_letter_exchange_of_it
     async def fails() -> None:
         raise OSError("busy")
 
-    async with app.running() as running:
+    async with app.connect() as running:
         await publish_orders(running, 1)
         got = await running.publishing.get("orders")
         assert got is not None
@@ -406,14 +406,14 @@ async def test_without_permission_for_a_quarantine_messages_are_handled_all_the_
     owner, app = App("shop", broker=amqp_url), App("shop", broker=url, declare=False)
     consume(owner, handler)
     consume(app, handler)
-    async with owner.running() as running:
+    async with owner.connect() as running:
         await publish_orders(running, 3)
         for got in [await running.publishing.get("orders") for _ in range(3)]:
             assert got is not None
             got.nack(requeue=True)
         rights = {"configure": ".*", "write": ".*", "read": ".*"} | right
         rabbitmq.api(f"/permissions/{vhost}/{name}", "PUT", rights)
-        async with app.running() as restricted, one_worker(restricted, within=10):
+        async with app.connect() as restricted, one_worker(restricted, within=10):
             await until_handled(running, handler, 3)
     assert handler.handled == Counter(range(3))
     rabbitmq.api(f"/users/{name}", "DELETE")

@@ -230,7 +230,7 @@ async def test_the_audit_has_who_did_what(connection: Connection, service: Servi
     await prepare(connection, 2)
     over = await service.run(await service.begin(an_order(selection=Selection(limit=1), by="")))
 
-    ended, began = [entry for _, entry in service.audit.listed()]
+    ended, began = [entry for _, entry in service.audit.list_entries()]
 
     assert (began.by, began.action, began.queue, began.operation) == ("ada", "re-drive", DLQ, over.id)
     assert (began.filter, began.reason, began.detail) == ("limit 1", "INC-42", "to own")
@@ -337,7 +337,7 @@ async def test_an_operation_is_steered_from_elsewhere(
             await elsewhere.wish(over.id, wish)
     with pytest.raises(OperationOver, match="has ended: CANCELLED"):
         await elsewhere.resume(over.id)
-    steered = [entry.detail for _, entry in service.audit.listed(by="grace", action="steer")]
+    steered = [entry.detail for _, entry in service.audit.list_entries(by="grace", action="steer")]
     assert steered[::-1][:4] == ["PAUSED", "RUNNING", "rate 20", "CANCELLING"]
 
 
@@ -378,7 +378,7 @@ async def test_an_interrupted_operation_is_finished_by_another(
     await until_depth(connection, DLQ, 0)
     # What was confirmed and not acked comes twice. With a rate that is what was under way, and never a thousand.
     assert 50 <= over.counts.moved <= len(arrived) <= 50 + UNDER_WAY
-    assert "resume" in [entry.action for _, entry in service.audit.listed(by="grace")]
+    assert "resume" in [entry.action for _, entry in service.audit.list_entries(by="grace")]
 
 
 async def test_only_one_takes_it_over(
@@ -440,7 +440,7 @@ async def test_what_cannot_go_on_because_its_queue_is_gone_has_failed(
     assert (over.state, over.counts.moved) == (OperationState.FAILED, left.counts.moved)
     assert over.note.startswith("it cannot go on: ")
     assert over.note.endswith("What was moved stays moved")
-    [(_, ended)] = service.audit.listed(action="re-drive ended")
+    [(_, ended)] = service.audit.list_entries(action="re-drive ended")
     assert ended.operation == left.id
 
 
@@ -450,7 +450,7 @@ async def test_a_cancel_that_nobody_heard_is_obeyed_before_going_on(
     await prepare(connection, 50)
     left = replace(await interrupted(service), state=OperationState.RUNNING)
     service.store.save(left)
-    service.store.wish(left.id, ControlRequest(OperationState.CANCELLING))
+    service.store.request_control(left.id, ControlRequest(OperationState.CANCELLING))
 
     over = await successor.run(await successor.take_over(left))
 
@@ -463,7 +463,7 @@ async def test_a_cancel_is_obeyed_though_it_cannot_go_on(
     await prepare(connection, 50)
     left = replace(await interrupted(service), state=OperationState.RUNNING)
     service.store.save(left)
-    service.store.wish(left.id, ControlRequest(OperationState.CANCELLING))
+    service.store.request_control(left.id, ControlRequest(OperationState.CANCELLING))
     async with operating(amqp_url) as somebody:
         await somebody.lock(DLQ)
         with pytest.raises(OperationConflict):

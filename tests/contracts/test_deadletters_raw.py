@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from redrive.broker.deadletter import Death, deaths_of, die, is_cycle
+from redrive.broker.deadletter import Death, dead_letter_of, deaths_of, is_cycle
 from redrive.broker.dialect import DIALECTS, Dialect
 from redrive.client import Connection, Consumer, Delivery, Properties
 from redrive.wire.properties import decode_properties
@@ -118,7 +118,7 @@ class Mirror:
         keys: tuple[str, ...] = ("main",),
         dead_letter_key: str | None = "dead",
     ) -> None:
-        self.raw, self.deaths = die(
+        self.raw, self.deaths = dead_letter_of(
             self.raw,
             self.deaths,
             queue=queue,
@@ -471,7 +471,7 @@ def until_cycle(visits: list[Visit], dialect: Dialect) -> list[Visit]:
     raw = message()
     deaths: tuple[Death, ...] = ()
     for number, (queue, reason) in enumerate(visits[:-1], start=1):
-        raw, deaths = die(
+        raw, deaths = dead_letter_of(
             raw,
             deaths,
             queue=queue,

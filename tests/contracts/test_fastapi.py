@@ -70,7 +70,7 @@ class Shop:
 
     def committed(self) -> tuple[list[str], int]:
         """The users, and how many events wait in the outbox."""
-        with self.app.database.looking() as connection:
+        with self.app.database.reading_connection() as connection:
             users = list(connection.execute(sa.select(USERS.c.name)).scalars())
             return users, connection.execute(sa.select(sa.func.count()).select_from(self.app.outbox.table)).scalar_one()
 

@@ -27,7 +27,7 @@ async def test_a_broker_that_is_slow_to_answer_is_no_queue_that_has_ended(
 ) -> None:
     await prepare(connection, MANY)
     async with FaultProxy(amqp_url) as network, Connection(network.url) as slow:
-        hold = await QueueBrowser.on(slow, DLQ, at_most=MANY)
+        hold = await QueueBrowser.open(slow, DLQ, at_most=MANY)
         await hold.next(10)
         network.stall("client")
         asyncio.get_running_loop().call_later(SOON * 10, network.resume)
@@ -39,10 +39,10 @@ async def test_a_broker_that_is_slow_to_answer_is_no_queue_that_has_ended(
 async def test_a_queue_of_which_others_took_the_rest_has_ended(connection: Connection, amqp_url: str) -> None:
     await prepare(connection, 5)
     async with Connection(amqp_url) as other, Connection(amqp_url) as own:
-        first = await QueueBrowser.on(other, DLQ, at_most=2)
+        first = await QueueBrowser.open(other, DLQ, at_most=2)
         async with asyncio.timeout(20):  # it has what it wanted, and does not wait for the rest
             assert await taken(first) == 2
-        hold = await QueueBrowser.on(own, DLQ, at_most=5)
+        hold = await QueueBrowser.open(own, DLQ, at_most=5)
 
         assert await taken(hold) == 3
         assert (await hold.release(), await first.release()) == (3, 2)
@@ -53,7 +53,7 @@ async def test_a_consumer_that_was_full_before_it_had_its_place_makes_room_for_t
 ) -> None:
     await prepare(connection, MANY)
     async with Connection(amqp_url) as own:
-        hold = await QueueBrowser.on(own, DLQ, at_most=MANY)
+        hold = await QueueBrowser.open(own, DLQ, at_most=MANY)
         await eventually(lambda: hold._in_hand == hold._room)
         placing = hold._changing = asyncio.create_task(asyncio.sleep(0))
         await hold.next(10)  # all of it, while the consumer takes its place
@@ -75,9 +75,9 @@ class Interrupted(QueueBrowser):
         await super()._consume(room)
         await self._stop_at("consume")
 
-    async def _until_back(self, later: int) -> bool:
+    async def _wait_until_back(self, later: int) -> bool:
         await self._stop_at("back")
-        return await super()._until_back(later)
+        return await super()._wait_until_back(later)
 
     async def _stop_at(self, place: str) -> None:
         if self.place == place:
@@ -97,7 +97,7 @@ async def test_a_hold_that_is_cancelled_before_it_is_there_keeps_nothing(connect
     await prepare(connection, 5)
     Interrupted.place, Interrupted.arrived = "consume", asyncio.Event()
     async with Connection(amqp_url) as shared:
-        await interrupt(Interrupted.on(shared, DLQ, at_most=5), Interrupted.arrived)
+        await interrupt(Interrupted.open(shared, DLQ, at_most=5), Interrupted.arrived)
 
         await until_depth(connection, DLQ, 5)
 
@@ -108,7 +108,7 @@ async def test_a_release_that_is_cancelled_gives_everything_back_all_the_same(
     await prepare(connection, MANY)
     Interrupted.place, Interrupted.arrived = "back", asyncio.Event()
     async with Connection(amqp_url) as shared:
-        hold = await Interrupted.on(shared, DLQ, at_most=MANY)
+        hold = await Interrupted.open(shared, DLQ, at_most=MANY)
         assert await taken(hold, 10) == MANY
         await interrupt(hold.release(), Interrupted.arrived)
 

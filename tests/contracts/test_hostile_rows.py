@@ -137,7 +137,7 @@ async def relayed(app: App) -> list[dict[str, Any]]:
             await asyncio.sleep(0.01)
     stop.set()
     await relaying
-    return claims.listed(RowState.PARKED, 100)
+    return claims.list_rows(RowState.PARKED, 100)
 
 
 async def test_a_hostile_value_fails_its_own_row_and_no_other(app: App) -> None:

@@ -144,7 +144,7 @@ async def test_the_relay_of_a_second_worker_on_sqlite_waits_for_its_turn(
     stop, started, second_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
     first = asyncio.create_task(app.relay(stop, ready=lambda _: started.set()))
     await started.wait()
-    second = asyncio.create_task(app.work(stop=second_stop, relay=True))
+    second = asyncio.create_task(app.run_worker(stop=second_stop, relay=True))
     async with Connection(app.broker or "") as connection:
         while await _is_missing(connection, "orders"):  # noqa: ASYNC110 - the worker makes it
             await asyncio.sleep(0.01)
@@ -591,7 +591,7 @@ async def test_the_table_and_its_columns_can_have_other_names(app: App) -> None:
         assert inbox.note(session, "nfe", ["e-1", "e-2"]) == {"e-1", "e-2"}
     async with app.database.async_sessions()() as session, session.begin():
         assert await inbox.note_async(session, "nfe", ["e-2", "e-3"]) == {"e-3"}
-    with app.database.looking() as connection:
+    with app.database.reading_connection() as connection:
         noted = connection.exec_driver_sql("SELECT event_id FROM nfe_inbox_processed WHERE at IS NOT NULL").scalars()
         assert sorted(noted) == ["e-1", "e-2", "e-3"]
     assert inbox.prune(timedelta(seconds=-5)) == 3
@@ -621,7 +621,7 @@ async def test_each_consumer_forgets_what_it_has_kept_for_long_enough(app: App) 
         for consumer in ("orders", "invoices", "of another application"):
             app.inbox.note(session, consumer, ["1", "2"])
     stop = asyncio.Event()
-    working = asyncio.create_task(app.work(stop=stop))
+    working = asyncio.create_task(app.run_worker(stop=stop))
     while len(await asyncio.to_thread(_noted, app)) > 4:  # noqa: ASYNC110 - the database is the one to ask
         await asyncio.sleep(0.01)
     stop.set()
@@ -630,7 +630,7 @@ async def test_each_consumer_forgets_what_it_has_kept_for_long_enough(app: App) 
 
 
 def _noted(app: App) -> list[Any]:
-    with app.database.looking() as connection:
+    with app.database.reading_connection() as connection:
         return list(connection.execute(sa.select(app.inbox.table.c.consumer, app.inbox.table.c.message_id)))
 
 
@@ -654,7 +654,7 @@ async def test_a_relay_deletes_published_rows_that_were_kept_for_long_enough(app
 
 
 def _kept(claims: OutboxRepository) -> list[int]:
-    return [row["id"] for row in claims.listed(RowState.PUBLISHED, 10)]
+    return [row["id"] for row in claims.list_rows(RowState.PUBLISHED, 10)]
 
 
 async def test_work_does_not_begin_without_the_table(app: App) -> None:
@@ -664,7 +664,7 @@ async def test_work_does_not_begin_without_the_table(app: App) -> None:
     with app.database.engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE redrive_inbox"))
     with pytest.raises(ConfigurationError, match=r"there is no table redrive_inbox in .*: make it with"):
-        await app.work(stop=asyncio.Event())
+        await app.run_worker(stop=asyncio.Event())
 
 
 def test_a_key_that_is_too_long_for_the_table_is_still_its_own() -> None:

@@ -16,7 +16,7 @@ from redrive.errors import ArchiveError, ConfigurationError, LetterNotFound
 from redrive.operations import pipeline
 from redrive.operations.archive import read_archive
 from redrive.operations.audit_log import AuditLog
-from redrive.operations.export_format import Exported, decode_letter
+from redrive.operations.export_format import Exported, decode_dead_letter
 from redrive.operations.operation import (
     ItemOutcome,
     Operation,
@@ -76,7 +76,7 @@ async def test_what_is_discarded_is_in_the_archive_and_can_be_restored(
 
 
 def exact(line: bytes) -> tuple[bytes, bytes]:
-    letter = decode_letter(line, 1)
+    letter = decode_dead_letter(line, 1)
     return letter.body, letter.raw_properties
 
 
@@ -189,7 +189,7 @@ async def test_an_export_leaves_everything_and_can_be_redacted(connection: Conne
     assert b"hunter2" in plain[3]
     assert b"hunter2" not in hidden[3]
     with pytest.raises(ConfigurationError, match="redacted"):
-        decode_letter(hidden[3], 4)
+        decode_dead_letter(hidden[3], 4)
     assert len(await bodies(connection, DLQ)) == 4
 
 

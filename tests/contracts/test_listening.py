@@ -104,7 +104,7 @@ async def shop(request: pytest.FixtureRequest, tmp_path: Path, cleanliness: None
 async def test_what_is_committed_is_handled_here_without_rabbitmq(shop: Open, caplog: pytest.LogCaptureFixture) -> None:
     here = shop()
     with caplog.at_level(logging.INFO, "redrive"):
-        async with here.app.listening() as listens:
+        async with here.app.local_worker() as listens:
             await here.place(1, 2)
             await here.watcher.seen(DeliveryOutcome.DONE, 2)
             await here.until_taken()
@@ -117,7 +117,7 @@ async def test_what_is_committed_is_handled_here_without_rabbitmq(shop: Open, ca
 async def test_what_was_committed_before_is_handled_at_the_next_start(shop: Open) -> None:
     here = shop()
     await here.place(1)
-    async with here.app.listening():
+    async with here.app.local_worker():
         await here.watcher.seen(DeliveryOutcome.DONE)
     assert here.effects() == [(1, "first")]
 
@@ -125,7 +125,7 @@ async def test_what_was_committed_before_is_handled_at_the_next_start(shop: Open
 async def test_what_fails_comes_back_and_has_its_effect_once(shop: Open) -> None:
     here = shop()
     here.fails = 1
-    async with here.app.listening():
+    async with here.app.local_worker():
         await here.place(1)
         await here.watcher.seen(DeliveryOutcome.DONE)
     assert here.watcher.counts[DeliveryOutcome.RETRIED] == 1
@@ -135,7 +135,7 @@ async def test_what_fails_comes_back_and_has_its_effect_once(shop: Open) -> None
 async def test_what_keeps_failing_is_parked_with_its_story_and_the_commands_find_it(shop: Open) -> None:
     here = shop()
     here.fails = 2
-    async with here.app.listening():
+    async with here.app.local_worker():
         await here.place(1)
         await here.watcher.seen(DeliveryOutcome.PARKED)
     assert here.effects() == []
@@ -147,7 +147,7 @@ async def test_what_keeps_failing_is_parked_with_its_story_and_the_commands_find
 
 async def test_a_handler_and_the_api_can_publish_as_ever(shop: Open) -> None:
     here = shop()
-    async with here.app, here.app.listening():
+    async with here.app, here.app.local_worker():
         await here.app.publish("events", "order.placed", {"id": 1})
         await here.watcher.seen(DeliveryOutcome.DONE)
     assert here.effects() == [(1, "first")]
@@ -155,7 +155,7 @@ async def test_a_handler_and_the_api_can_publish_as_ever(shop: Open) -> None:
 
 async def test_two_processes_share_the_folder_and_each_event_is_handled_once(shop: Open) -> None:
     first, second = shop(), shop(who="second")
-    async with first.app.listening(), second.app.listening():
+    async with first.app.local_worker(), second.app.local_worker():
         await first.place(*range(50))
         await second.place(*range(50, 100))
         await until(lambda: (first.watcher.counts + second.watcher.counts).total() == 100)
@@ -167,8 +167,8 @@ async def test_when_the_process_that_hosts_ends_another_goes_on(shop: Open, monk
     monkeypatch.setattr("redrive.outbox.relay_lock._STANDBY", 0.01)
     first, second = shop(), shop(who="second")
     async with AsyncExitStack() as hosting:
-        await hosting.enter_async_context(first.app.listening())
-        async with second.app.listening():
+        await hosting.enter_async_context(first.app.local_worker())
+        async with second.app.local_worker():
             await hosting.aclose()
             await second.place(1)
             await second.watcher.seen(DeliveryOutcome.DONE)
@@ -179,7 +179,7 @@ async def test_an_application_without_consumers_says_so(shop: Open) -> None:
     here = shop()
     here.app.consumers.clear()
     with pytest.raises(ConfigurationError, match="no consumers here: import the modules that declare them"):
-        async with here.app.listening():
+        async with here.app.local_worker():
             pass
 
 
@@ -195,7 +195,7 @@ async def test_a_listener_that_breaks_says_so_and_begins_again(
         return await publish_rows(*arguments, **options)
 
     monkeypatch.setattr(here.app, "_publish_rows", break_once)
-    async with here.app.listening():
+    async with here.app.local_worker():
         await here.place(1)
         await here.watcher.seen(DeliveryOutcome.DONE)
     assert "not handled now, and soon will be again: a mistake" in caplog.text
@@ -207,7 +207,7 @@ async def test_one_that_cannot_even_begin_tells_the_caller(shop: Open) -> None:
     with here.app.database.engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE redrive_inbox"))
     with pytest.raises(ConfigurationError, match="redrive db upgrade"):
-        async with here.app.listening():
+        async with here.app.local_worker():
             pass
 
 
@@ -233,7 +233,7 @@ async def test_with_rabbit_the_api_does_not_listen_and_says_why(
 ) -> None:
     here = shop("RABBIT", broker=rabbit)
     with caplog.at_level(logging.INFO, "redrive"):
-        async with here.app.listening() as listens:
+        async with here.app.local_worker() as listens:
             await here.place(1)
     assert not listens
     assert here.pending() == 1
@@ -244,8 +244,8 @@ async def test_with_rabbit_the_api_does_not_listen_and_says_why(
 async def test_with_rabbit_the_worker_handles_what_the_api_committed(shop: Open, rabbit: str) -> None:
     here, worker = shop("RABBIT", broker=rabbit), shop("RABBIT", broker=rabbit, who="worker")
     stop = asyncio.Event()
-    working = asyncio.create_task(worker.app.work(stop=stop, relay=True))
-    async with here.app.listening():
+    working = asyncio.create_task(worker.app.run_worker(stop=stop, relay=True))
+    async with here.app.local_worker():
         await here.place(1)
         await worker.watcher.seen(DeliveryOutcome.DONE)
     stop.set()
@@ -275,17 +275,17 @@ async def test_what_is_left_in_the_folder_is_told_of_until_a_worker_has_handled_
             await before.app.publish("events", "order.placed", {"id": number})
     now = shop("RABBIT", broker=rabbit)
 
-    async with now.app.listening():
+    async with now.app.local_worker():
         assert "2 messages are still in the embedded broker in" in caplog.text
         assert "(orders 2)" in caplog.text
 
     stop = asyncio.Event()
-    draining = asyncio.create_task(before.app.work(stop=stop))  # `redrive worker`, with the transport LOCAL
+    draining = asyncio.create_task(before.app.run_worker(stop=stop))  # `redrive worker`, with the transport LOCAL
     await before.watcher.seen(DeliveryOutcome.DONE, 2)
     stop.set()
     await draining
     caplog.clear()
-    async with now.app.listening():
+    async with now.app.local_worker():
         assert caplog.text == ""
     assert [number for number, _ in now.effects()] == [1, 2]
 
@@ -298,7 +298,7 @@ async def test_a_worker_and_a_relay_tell_of_it_as_well(
         await before.app.publish("events", "order.placed", {"id": 1})
     now, stop = shop("RABBIT", broker=rabbit), asyncio.Event()
     stop.set()
-    await now.app.work(stop=stop)
+    await now.app.run_worker(stop=stop)
     await now.app.relay(stop)
     assert caplog.text.count("1 messages are still in the embedded broker") == 2
 
@@ -309,5 +309,5 @@ async def test_a_folder_that_cannot_be_read_stops_nobody(
     now = shop("RABBIT", broker=rabbit)
     now.app.data.mkdir()
     (now.app.data / "broker.sqlite3").write_text("no database")
-    async with now.app.listening():
+    async with now.app.local_worker():
         assert "cannot find out whether messages are left in the embedded broker" in caplog.text

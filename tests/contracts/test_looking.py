@@ -10,7 +10,7 @@ from redrive.client import Connection
 from redrive.client.publisher import Publish
 from redrive.deadletters.search import parse
 from redrive.errors import LetterAmbiguous
-from redrive.operations.browse import GroupBy, find, group, peek, returned, visit
+from redrive.operations.browse import GroupBy, count_returned, find, for_each, group, peek
 
 TYPES = ["classic", "quorum"]
 NOW = datetime(2024, 5, 18, tzinfo=UTC)
@@ -65,7 +65,7 @@ async def test_the_event_loop_runs_between_messages(connection: Connection, amqp
 
     async with operating(amqp_url) as broker:
         running = asyncio.create_task(others())
-        assert await visit(broker, DLQ, see) == (100, 100)
+        assert await for_each(broker, DLQ, see) == (100, 100)
         running.cancel()
 
     assert most <= 5
@@ -128,8 +128,8 @@ async def test_what_came_back_is_counted(connection: Connection, amqp_url: str) 
     await until_depth(connection, DLQ, 4)
 
     async with operating(amqp_url) as broker:
-        assert await returned(broker, DLQ, "op_1") == 1
-        assert await returned(broker, DLQ, "op_2") == 0
+        assert await count_returned(broker, DLQ, "op_1") == 1
+        assert await count_returned(broker, DLQ, "op_2") == 0
 
 
 async def test_an_empty_queue_is_looked_at_at_once(connection: Connection, amqp_url: str) -> None:

@@ -163,7 +163,7 @@ async def test_rabbitmq_tells_who_consumes_and_how_much_is_in_hands(rabbitmq: En
 
         await asyncio.sleep(watcher.lag.total_seconds())
 
-        assert await watcher.held(queue) == 1
+        assert await watcher.count_held(queue) == 1
         assert [words.partition(" at ")[0] for words in await watcher.consumers(queue)] == ["guest"]
         assert (await watcher.snapshot()).definitions.queue(queue) is not None
         await connection.delete_queue(queue)

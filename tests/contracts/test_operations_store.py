@@ -112,7 +112,7 @@ def test_what_nobody_added_is_not_there(store: OperationRepository) -> None:
     with pytest.raises(OperationNotFound, match="there is no operation op_1: `redrive ops ls`"):
         store.save(operation())
     with pytest.raises(OperationNotFound):
-        store.wishes("op_1")
+        store.control_request("op_1")
 
 
 def test_an_id_is_given_once(store: OperationRepository) -> None:
@@ -169,12 +169,12 @@ def test_an_operation_is_found_by_the_beginning_of_its_id(store: OperationReposi
 def test_the_newest_are_listed_first_page_by_page(store: OperationRepository) -> None:
     for identity, minutes in (("op_d", 2), ("op_a", 0), ("op_c", 1), ("op_b", 1)):
         store.add(operation(identity, minutes))
-    assert ids(store.listed()) == ["op_d", "op_c", "op_b", "op_a"]
-    assert ids(store.listed(limit=2)) == ["op_d", "op_c"]
-    assert ids(store.listed(limit=2, before="op_c")) == ["op_b", "op_a"]
-    assert store.listed(before="op_a") == []
+    assert ids(store.list_operations()) == ["op_d", "op_c", "op_b", "op_a"]
+    assert ids(store.list_operations(limit=2)) == ["op_d", "op_c"]
+    assert ids(store.list_operations(limit=2, before="op_c")) == ["op_b", "op_a"]
+    assert store.list_operations(before="op_a") == []
     with pytest.raises(OperationNotFound):
-        store.listed(before="op_x")
+        store.list_operations(before="op_x")
 
 
 def test_operations_are_listed_by_queue_and_by_state(store: OperationRepository) -> None:
@@ -182,17 +182,20 @@ def test_operations_are_listed_by_queue_and_by_state(store: OperationRepository)
     store.add(operation("op_a", 0, state=OperationState.FAILED))
     store.add(operation("op_b", 1, state=OperationState.RUNNING))
     store.add(operation("op_c", 2, other, state=OperationState.FAILED))
-    assert ids(store.listed("q.orders.dlq")) == ["op_b", "op_a"]
-    assert ids(store.listed(states=[OperationState.FAILED])) == ["op_c", "op_a"]
-    assert ids(store.listed("q.orders.dlq", {OperationState.FAILED, OperationState.RUNNING})) == ["op_b", "op_a"]
-    assert ids(store.listed("q.orders.dlq", [OperationState.FAILED], before="op_b")) == ["op_a"]
-    assert store.listed(states=[]) == []
+    assert ids(store.list_operations("q.orders.dlq")) == ["op_b", "op_a"]
+    assert ids(store.list_operations(states=[OperationState.FAILED])) == ["op_c", "op_a"]
+    assert ids(store.list_operations("q.orders.dlq", {OperationState.FAILED, OperationState.RUNNING})) == [
+        "op_b",
+        "op_a",
+    ]
+    assert ids(store.list_operations("q.orders.dlq", [OperationState.FAILED], before="op_b")) == ["op_a"]
+    assert store.list_operations(states=[]) == []
 
 
 def test_those_that_are_not_over_are_running(store: OperationRepository) -> None:
     for minutes, state in enumerate(OperationState):
         store.add(operation(f"op_{state}", minutes, state=state))
-    assert [one.state for one in store.running()] == [
+    assert [one.state for one in store.running_operations()] == [
         OperationState.CANCELLING,
         OperationState.PAUSED,
         OperationState.RUNNING,
@@ -235,7 +238,7 @@ def test_a_row_that_makes_no_sense_is_named(
     store.add(operation())
     rewrite(store, **columns)
     with pytest.raises(ConfigurationError, match=complaint):
-        store.listed()
+        store.list_operations()
 
 
 # Owners -------------------------------------------------------------------------------------------
@@ -285,26 +288,26 @@ def test_a_runner_that_was_thought_dead_cannot_save_any_more(store: OperationRep
 
 def test_nothing_is_wished_at_first(store: OperationRepository) -> None:
     store.add(operation())
-    assert store.wishes("op_1") == ControlRequest()
+    assert store.control_request("op_1") == ControlRequest()
 
 
 def test_the_newest_wish_for_a_state_and_the_newest_for_a_rate_count(store: OperationRepository) -> None:
     store.add(operation(state=OperationState.RUNNING))
-    assert store.wish("op_1", ControlRequest(OperationState.PAUSED))
-    assert store.wish("op_1", ControlRequest(rate=0.1))
-    assert store.wishes("op_1") == ControlRequest(OperationState.PAUSED, 0.1)
-    assert store.wish("op_1", ControlRequest(OperationState.RUNNING, 20))
-    assert store.wishes("op_1") == ControlRequest(OperationState.RUNNING, 20)
-    assert store.wish("op_1", ControlRequest())
-    assert store.wishes("op_1") == ControlRequest(OperationState.RUNNING, 20)
+    assert store.request_control("op_1", ControlRequest(OperationState.PAUSED))
+    assert store.request_control("op_1", ControlRequest(rate=0.1))
+    assert store.control_request("op_1") == ControlRequest(OperationState.PAUSED, 0.1)
+    assert store.request_control("op_1", ControlRequest(OperationState.RUNNING, 20))
+    assert store.control_request("op_1") == ControlRequest(OperationState.RUNNING, 20)
+    assert store.request_control("op_1", ControlRequest())
+    assert store.control_request("op_1") == ControlRequest(OperationState.RUNNING, 20)
 
 
 @pytest.mark.parametrize("state", [state for state in OperationState if state.is_over])
 def test_what_is_over_grants_no_wishes(store: OperationRepository, state: OperationState) -> None:
     store.add(operation(state=state))
-    assert store.wish("op_1", ControlRequest(OperationState.PAUSED)) is False
-    assert store.wishes("op_1") == ControlRequest()
-    assert store.wish("op_2", ControlRequest(OperationState.PAUSED)) is False
+    assert store.request_control("op_1", ControlRequest(OperationState.PAUSED)) is False
+    assert store.control_request("op_1") == ControlRequest()
+    assert store.request_control("op_2", ControlRequest(OperationState.PAUSED)) is False
 
 
 @pytest.mark.parametrize(
@@ -319,53 +322,53 @@ def test_what_is_over_grants_no_wishes(store: OperationRepository, state: Operat
 def test_a_wish_that_makes_no_sense_is_refused(store: OperationRepository, wish: ControlRequest) -> None:
     store.add(operation())
     with pytest.raises(ConfigurationError, match=r"want PAUSED, RUNNING, CANCELLING|want messages a second"):
-        store.wish("op_1", wish)
+        store.request_control("op_1", wish)
 
 
 def test_nobody_takes_back_a_cancel(store: OperationRepository) -> None:
     store.add(operation(state=OperationState.RUNNING))
-    store.wish("op_1", ControlRequest(OperationState.CANCELLING))
-    assert store.wish("op_1", ControlRequest(OperationState.RUNNING, 5)) is True
-    assert store.wishes("op_1") == ControlRequest(OperationState.CANCELLING, 5)
+    store.request_control("op_1", ControlRequest(OperationState.CANCELLING))
+    assert store.request_control("op_1", ControlRequest(OperationState.RUNNING, 5)) is True
+    assert store.control_request("op_1") == ControlRequest(OperationState.CANCELLING, 5)
     store.save(operation(state=OperationState.CANCELLING))
-    store.granted("op_1", ControlRequest(OperationState.CANCELLING, 5))
-    assert store.wish("op_1", ControlRequest(OperationState.PAUSED))
-    assert store.wishes("op_1") == ControlRequest()
+    store.clear_request("op_1", ControlRequest(OperationState.CANCELLING, 5))
+    assert store.request_control("op_1", ControlRequest(OperationState.PAUSED))
+    assert store.control_request("op_1") == ControlRequest()
 
 
 def test_saving_leaves_wishes_alone(store: OperationRepository) -> None:
     store.add(operation(state=OperationState.RUNNING))
-    store.wish("op_1", ControlRequest(OperationState.PAUSED, 5))
+    store.request_control("op_1", ControlRequest(OperationState.PAUSED, 5))
     store.save(operation(state=OperationState.RUNNING, counts=Counts(moved=1)))
-    assert store.wishes("op_1") == ControlRequest(OperationState.PAUSED, 5)
+    assert store.control_request("op_1") == ControlRequest(OperationState.PAUSED, 5)
 
 
 def test_a_granted_wish_is_gone(store: OperationRepository) -> None:
     store.add(operation(state=OperationState.RUNNING))
-    store.wish("op_1", ControlRequest(OperationState.PAUSED, 0.1))
-    store.granted("op_1", store.wishes("op_1"))
-    assert store.wishes("op_1") == ControlRequest()
+    store.request_control("op_1", ControlRequest(OperationState.PAUSED, 0.1))
+    store.clear_request("op_1", store.control_request("op_1"))
+    assert store.control_request("op_1") == ControlRequest()
 
 
 def test_a_rate_that_was_granted_is_the_rate_of_the_operation(store: OperationRepository) -> None:
     was = operation(state=OperationState.RUNNING)
     store.add(was)
-    store.wish("op_1", ControlRequest(rate=0.1))
+    store.request_control("op_1", ControlRequest(rate=0.1))
     assert store.get("op_1") == was
-    store.granted("op_1", ControlRequest(rate=0.1))
+    store.clear_request("op_1", ControlRequest(rate=0.1))
     assert store.get("op_1") == replace(was, order=replace(was.order, rate=0.1))
 
 
 def test_what_was_changed_while_a_wish_was_granted_is_still_wished(store: OperationRepository) -> None:
     store.add(operation(state=OperationState.RUNNING))
-    store.wish("op_1", ControlRequest(OperationState.PAUSED, 5))
-    seen = store.wishes("op_1")
-    store.wish("op_1", ControlRequest(OperationState.RUNNING))
-    store.granted("op_1", seen)
-    assert store.wishes("op_1") == ControlRequest(OperationState.RUNNING)
-    store.wish("op_1", ControlRequest(rate=7))
-    store.granted("op_1", ControlRequest(OperationState.RUNNING))
-    assert store.wishes("op_1") == ControlRequest(rate=7)
+    store.request_control("op_1", ControlRequest(OperationState.PAUSED, 5))
+    seen = store.control_request("op_1")
+    store.request_control("op_1", ControlRequest(OperationState.RUNNING))
+    store.clear_request("op_1", seen)
+    assert store.control_request("op_1") == ControlRequest(OperationState.RUNNING)
+    store.request_control("op_1", ControlRequest(rate=7))
+    store.clear_request("op_1", ControlRequest(OperationState.RUNNING))
+    assert store.control_request("op_1") == ControlRequest(rate=7)
 
 
 def test_wishes_and_progress_at_the_same_moment_are_both_kept(store: OperationRepository) -> None:
@@ -376,19 +379,19 @@ def test_wishes_and_progress_at_the_same_moment_are_both_kept(store: OperationRe
     def run() -> None:
         for number in range(1, rounds + 1):
             store.save(operation(state=OperationState.RUNNING, owner="me:1", counts=Counts(moved=number)))
-            wish = store.wishes("op_1")
-            store.granted("op_1", wish)
+            wish = store.control_request("op_1")
+            store.clear_request("op_1", wish)
             granted.append(wish.rate)
 
     def want() -> None:
         for number in range(1, rounds + 1):
-            assert store.wish("op_1", ControlRequest(rate=number))
+            assert store.request_control("op_1", ControlRequest(rate=number))
 
     together(run, want)
     found = store.get("op_1")
     assert found is not None
     assert found.counts.moved == rounds
-    seen = [rate for rate in [*granted, store.wishes("op_1").rate] if rate is not None]
+    seen = [rate for rate in [*granted, store.control_request("op_1").rate] if rate is not None]
     assert seen == sorted(set(seen)), "each is granted once"
     assert seen[-1] == rounds, "and the last is not lost"
 
@@ -452,8 +455,8 @@ def test_moved_messages_are_read_in_chunks_as_often_as_they_have_an_item(
     store.add_items("op_1", [item(1), item(2), item(2), item(3, ItemOutcome.POSSIBLY_DUPLICATED), item(4)])
     store.add_items("op_2", [item(9)])
 
-    assert [*store.moved("op_1")] == ["m-1", "m-2", "m-2", "m-4"]
-    assert [*store.moved("op_3")] == []
+    assert [*store.moved_ids("op_1")] == ["m-1", "m-2", "m-2", "m-4"]
+    assert [*store.moved_ids("op_3")] == []
 
 
 def test_an_item_may_be_named_like_anything_a_message_can_hold(store: OperationRepository) -> None:
@@ -491,7 +494,7 @@ def test_what_is_over_for_long_enough_is_forgotten_with_its_items(store: Operati
     for identity in ("op_old", "op_untold", "op_new", "op_running"):
         store.add_items(identity, [item(number) for number in range(5)])
     assert store.prune(2 * hour, batch=2) == 2
-    assert sorted(ids(store.listed())) == ["op_new", "op_running"]
-    with store.database.looking() as connection:
+    assert sorted(ids(store.list_operations())) == ["op_new", "op_running"]
+    with store.database.reading_connection() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(store.items_table)).scalar() == 10
     assert store.prune(2 * hour) == 0

@@ -230,7 +230,7 @@ def test_a_refused_row_is_put_off_and_then_parked(database: Database, outbox: Ou
         )
     assert claimed(claims) == []
     assert claims.status() | {"oldest": None} == {"pending": 1, "oldest": None, "parked": 1}
-    (parked,) = claims.listed(RowState.PARKED, 10)
+    (parked,) = claims.list_rows(RowState.PARKED, 10)
     assert (parked["last_error"], parked["attempts"]) == ("too large", 1)
     assert claims.retry([parked["id"]]) == 1
     assert claimed(claims) == [b"b"]
@@ -248,7 +248,7 @@ def test_parked_rows_can_be_discarded(database: Database, outbox: Outbox, claims
     add(database, outbox, "a")
     with claims.claim(1) as claim:
         claim.settle([], [RefusedRow(claim.rows[0].id, "bad", None)])
-    (parked,) = claims.listed(RowState.PARKED, 10)
+    (parked,) = claims.list_rows(RowState.PARKED, 10)
     assert claims.discard([parked["id"]]) == 1
     assert claims.status()["parked"] == 0
 
@@ -258,7 +258,7 @@ def test_published_rows_can_be_kept_for_a_while(database: Database, outbox: Outb
     add(database, outbox, "a", "b")
     with claims.claim(10) as claim:
         claim.settle([row.id for row in claim.rows], [])
-    assert len(claims.listed(RowState.PUBLISHED, 10)) == 2
+    assert len(claims.list_rows(RowState.PUBLISHED, 10)) == 2
     assert claims.prune(timedelta(days=1)) == 0
     assert claims.prune(timedelta(seconds=-5), batch=1) == 2
 
@@ -318,8 +318,8 @@ def test_a_row_that_another_has_settled_is_left_as_it_is(forgetful: Database, ou
         with claims.claim(10) as other:
             other.settle([first.id], [RefusedRow(second.id, "unroutable", None)])
         one.settle([second.id], [RefusedRow(first.id, "unroutable", None)])
-    assert [row["id"] for row in claims.listed(RowState.PUBLISHED, 10)] == [first.id]
-    assert [row["id"] for row in claims.listed(RowState.PARKED, 10)] == [second.id]
+    assert [row["id"] for row in claims.list_rows(RowState.PUBLISHED, 10)] == [first.id]
+    assert [row["id"] for row in claims.list_rows(RowState.PARKED, 10)] == [second.id]
     forgetful.engine.dispose()
 
 

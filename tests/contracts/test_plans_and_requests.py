@@ -42,11 +42,11 @@ def test_a_plan_is_taken_as_it_was_kept_and_once(database: Database) -> None:
 def test_a_plan_that_was_taken_is_recognised_by_its_maker(database: Database) -> None:
     plans = PlanTokens(database)
     token = plans.keep(ORDER, 0, "ada", NOON)
-    assert plans.taken(token, "orders.dlq", "ada") is None
+    assert plans.carried_out_order(token, "orders.dlq", "ada") is None
     assert plans.take(token, "orders.dlq", "ada", NOON) == (ORDER, 0)
-    assert plans.taken(token, "orders.dlq", "ada") == ORDER
-    assert plans.taken(token, "orders.dlq", "bob") is None
-    assert plans.taken(token, "payments.dlq", "ada") is None
+    assert plans.carried_out_order(token, "orders.dlq", "ada") == ORDER
+    assert plans.carried_out_order(token, "orders.dlq", "bob") is None
+    assert plans.carried_out_order(token, "payments.dlq", "ada") is None
 
 
 def test_a_token_is_of_what_was_planned(database: Database) -> None:

@@ -523,9 +523,9 @@ async def test_stopping_handles_what_is_being_prepared_and_gives_back_what_waits
     async def handle(orders: list[Order]) -> None:
         calls.append([order.id for order in orders])
 
-    async with app.running() as running:
-        app._running = running
-        worker = running.worker(app.chosen(()))
+    async with app.connect() as running:
+        app._connected = running
+        worker = running.worker(app.select_consumers(()))
         await worker.start()
         await publish_orders(app, 5)
         await processors.until_inside(2)
@@ -535,7 +535,7 @@ async def test_stopping_handles_what_is_being_prepared_and_gives_back_what_waits
         assert processors.inside == 2
         processors.permit(5)
         assert await stopping
-        app._running = None
+        app._connected = None
         assert calls == [[0, 1]]
         assert sorted(processors.prepared) == [0, 1]
         assert [(await take(running.publishing, "orders")).body for _ in range(3)] == [

@@ -221,7 +221,7 @@ async def test_of_two_operators_one_gets_the_conflict(connection: Connection, am
         with pytest.raises(OperationConflict, match=DLQ):
             await a_mover(second).run()
 
-        mover.steering.cancel()
+        mover.control.cancel()
         over = await running
         assert over.state is OperationState.CANCELLED
         assert (await a_mover(second, id="op_2").run()).state is OperationState.SUCCEEDED
@@ -257,7 +257,7 @@ async def test_what_is_more_urgent_and_arrives_meanwhile_is_not_touched(
     """Though it stands before the rest."""
     await prepare(connection, 20, **{"x-max-priority": 10})
     async with operating(amqp_url) as broker:
-        hold = broker.hold
+        hold = broker.browse
 
         async def hold_later(queue: str, at_most: int) -> QueueBrowser:
             await connection.publish_many(late(number, 9) for number in range(100, 105))
@@ -615,7 +615,7 @@ async def test_an_operation_that_ends_early_leaves_nothing_in_the_queue_that_it_
     limit = Selection(limit=400) if ends_by == "limit" else Selection()
     async with losing_acks(amqp_url, an_order(rate=1000, selection=limit), Memory()) as (mover, running):
         if ends_by == "cancel":
-            mover.steering.cancel()
+            mover.control.cancel()
         over = await running
 
     arrived = await bodies(connection, SOURCE)

@@ -49,7 +49,7 @@ async def relayed(app: App) -> dict[int, str]:
         await asyncio.sleep(0.01)
     stop.set()
     await relaying
-    return {int(row["message_id"]): row["last_error"] for row in claims.listed(RowState.PARKED, 100)}
+    return {int(row["message_id"]): row["last_error"] for row in claims.list_rows(RowState.PARKED, 100)}
 
 
 async def published(connection: Connection) -> set[bytes]:

@@ -129,7 +129,7 @@ async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
     await eventually(lambda: not executor.ids)
 
     assert (await service.operation(operation.id)).state is OperationState.SUCCEEDED
-    actions = [entry.action for _, entry in service.audit.listed(by=None)]
+    actions = [entry.action for _, entry in service.audit.list_entries(by=None)]
     assert sorted(set(actions) - {"plan"}) == [kind, f"{kind} ended"]
     assert await bodies(connection, SOURCE) == (orders(0, 1, 2) if kind is OperationKind.REDRIVE else [])
 
@@ -226,7 +226,7 @@ async def test_a_server_that_stops_while_an_operation_ends_waits_for_the_end_and
     assert "cut off" not in caplog.text
     over = await service.operation(operation.id)
     assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 3)
-    assert next(entry.action for _, entry in service.audit.listed()) == "re-drive ended"
+    assert next(entry.action for _, entry in service.audit.list_entries()) == "re-drive ended"
 
 
 async def test_a_server_that_stops_while_an_operation_begins_leaves_it_to_the_next(

@@ -45,7 +45,7 @@ def tables_of(database: Database) -> set[str]:
 
 
 def version_of(database: Database) -> list[str]:
-    with database.looking() as connection:
+    with database.reading_connection() as connection:
         return list(connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars())
 
 
@@ -73,7 +73,7 @@ def test_a_database_of_the_first_step_gets_what_is_missing_and_keeps_what_it_has
     assert Schema().upgrade(fresh_database) is True
     assert tables_of(fresh_database) == FIRST | SECOND | THIRD | {VERSION_TABLE}
     assert version_of(fresh_database) == [LATEST]
-    with fresh_database.looking() as connection:
+    with fresh_database.reading_connection() as connection:
         assert connection.execute(sa.text("SELECT message_id FROM redrive_inbox")).scalars().all() == ["m-1"]
 
 
@@ -90,7 +90,7 @@ def test_operations_of_the_third_step_get_the_count_of_possibly_duplicated_messa
     assert Schema().upgrade(fresh_database) is True
 
     assert version_of(fresh_database) == [LATEST]
-    with fresh_database.looking() as connection:
+    with fresh_database.reading_connection() as connection:
         assert connection.execute(sa.text("SELECT possibly_duplicated FROM redrive_operations")).scalars().all() == [0]
 
 

@@ -46,7 +46,7 @@ async def client(office: AdminContext, cleanliness: None) -> AsyncIterator[httpx
 
 
 def entries(office: AdminContext, action: str) -> list[AuditEntry]:
-    return [entry for _, entry in reversed(office.service.audit.listed(action=action))]
+    return [entry for _, entry in reversed(office.service.audit.list_entries(action=action))]
 
 
 # Deliveries that a look costs ---------------------------------------------------------------------------
@@ -302,7 +302,7 @@ async def test_a_patch_that_does_not_fit_quotes_nothing(
     assert over.json()["counts"]["failed"] == 1
     for answer in (tried, over, items, await client.get(f"/operations/{id}", headers=VIEWER)):
         assert PASSWORD not in answer.text
-    assert PASSWORD not in str(office.service.audit.listed())
+    assert PASSWORD not in str(office.service.audit.list_entries())
 
 
 # What is not one's own ----------------------------------------------------------------------------------

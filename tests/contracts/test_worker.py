@@ -445,8 +445,8 @@ async def test_what_waits_for_a_breaker_or_a_rate_does_not_hold_up_the_end(app: 
 
     watcher = Watcher()
     app.observers.append(watcher)
-    async with app.running() as running:
-        worker = running.worker(app.chosen(()))
+    async with app.connect() as running:
+        worker = running.worker(app.select_consumers(()))
         await worker.start()
         for _ in range(4):
             for queue in ("fails", "slow"):
@@ -780,9 +780,9 @@ def test_consumers_are_chosen_by_the_queues_they_consume() -> None:
     app.consumer("orders", retry=SHORT)(lambda: None)
     app.dlq_consumer("orders")(lambda: None)
 
-    assert [spec.queue.name for spec in app.chosen(())] == ["orders", "orders.dlq"]
-    assert [spec.queue.name for spec in app.chosen(["orders"])] == ["orders"]
-    (dead,) = app.chosen(["orders.dlq"])
+    assert [spec.queue.name for spec in app.select_consumers(())] == ["orders", "orders.dlq"]
+    assert [spec.queue.name for spec in app.select_consumers(["orders"])] == ["orders"]
+    (dead,) = app.select_consumers(["orders.dlq"])
     assert (dead.queue.name, dead.for_dead_letters) == ("orders.dlq", True)
 
 
@@ -793,7 +793,7 @@ def test_dead_letters_that_cannot_be_have_no_consumer(queue: str, told: str) -> 
     app.dlq_consumer(queue)(lambda: None)
 
     with pytest.raises(ConfigurationError, match=f"dlq_consumer of {queue}: .*{told}"):
-        app.chosen(())
+        app.select_consumers(())
 
 
 async def test_a_consumer_of_dead_letters_can_be_done_with_one_for_good(app: App) -> None:

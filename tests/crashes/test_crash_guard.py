@@ -174,7 +174,7 @@ async def test_a_broker_killed_just_after_a_quarantine_queue_was_declared_stops_
                 taken = [await anext(consumer) for _ in range(10)]
                 for delivery in taken:
                     delivery.nack(requeue=True)
-            async with app.working():
+            async with app.worker():
                 await declared.wait()
                 await asyncio.to_thread(node.kill)
                 assert not handled

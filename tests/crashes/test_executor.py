@@ -78,7 +78,7 @@ async def test_a_re_drive_whose_process_is_killed_ends_and_costs_no_message(
     assert (over.state, left) == (OperationState.SUCCEEDED, [])
     assert sorted(Counter(arrived)) == sorted(orders(*range(MESSAGES)))
     assert len(arrived) - MESSAGES <= over.counts.possibly_duplicated
-    assert "resume" in [entry.action for _, entry in service.audit.listed()]
+    assert "resume" in [entry.action for _, entry in service.audit.list_entries()]
 
 
 @pytest.mark.parametrize("die_before", SHORT)

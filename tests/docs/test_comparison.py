@@ -205,7 +205,7 @@ async def test_redrive_lets_it_wait_in_the_broker_and_parks_it_with_its_story(tm
         async def fail(body: str) -> None:
             raise ValueError(body)
 
-        async with app, app.working():
+        async with app, app.worker():
             await app.publish("", "tasks", "x")
             await _eventually(lambda: counts(broker, "tasks.retry") == 1)
             broker.advance(timedelta(hours=1))

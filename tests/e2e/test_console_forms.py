@@ -130,7 +130,7 @@ def depth(shop: ShopAtNight, queue: str = "q.payments.dlq") -> int:
 
 def operations(shop: ShopAtNight, queue: str = "q.payments.dlq") -> list[Operation]:
     """The newest first."""
-    return shop.office.service.store.listed(queue, None, 50, None)
+    return shop.office.service.store.list_operations(queue, None, 50, None)
 
 
 def ended(page: Page) -> None:

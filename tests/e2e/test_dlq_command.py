@@ -113,7 +113,7 @@ class Shell:
         async def wait() -> str:
             async with asyncio.timeout(60):
                 while True:
-                    found = [each for each in self.store.running() if each.counts.moved >= moved]
+                    found = [each for each in self.store.running_operations() if each.counts.moved >= moved]
                     if found:
                         return found[0].id
                     await asyncio.sleep(0.05)

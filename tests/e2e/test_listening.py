@@ -31,7 +31,7 @@ async def book(order: dict, message: Message, session: AsyncSession) -> None:
 async def serve() -> None:
     with app.database.engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE IF NOT EXISTS effects (id INTEGER)"))
-    async with app.listening():
+    async with app.local_worker():
         print("listening", flush=True)
         if "order" in sys.argv:
             async with app.database.async_sessions()() as session, session.begin():

@@ -193,5 +193,5 @@ def reveals(shell: Shell) -> dict[str, str]:
 
 
 def recorded(shell: Shell) -> list[tuple[str, str, str]]:
-    entries = [entry for _, entry in AuditLog(Database.embedded(shell.folder / ".redrive")).listed(limit=1000)]
+    entries = [entry for _, entry in AuditLog(Database.embedded(shell.folder / ".redrive")).list_entries(limit=1000)]
     return [(entry.action, entry.by, entry.detail) for entry in entries if entry.allowed]

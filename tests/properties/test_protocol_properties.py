@@ -209,7 +209,7 @@ def stream(side: Sender, conversation: list[Say]) -> bytes:
     pair = opened()
     for say in conversation:
         say.perform(pair)
-    return pair.client.take() if side is Sender.CLIENT else pair.server.take()
+    return pair.client.data_to_send() if side is Sender.CLIENT else pair.server.data_to_send()
 
 
 def heard(side: Sender, data: bytes, split: Split) -> tuple[list[tuple[object, ...]], ConnectionState, bytes]:
@@ -222,7 +222,7 @@ def heard(side: Sender, data: bytes, split: Split) -> tuple[list[tuple[object, .
         if isinstance(event, Violation) and event.channel == 0:
             assert event is events[-1]
             assert hearer.state is ConnectionState.CLOSED
-    return [essence(event) for event in events], hearer.state, hearer.take()
+    return [essence(event) for event in events], hearer.state, hearer.data_to_send()
 
 
 @given(sides, st.lists(sayings(), max_size=8), mutations, splits)
@@ -259,7 +259,7 @@ def test_any_greeting_is_understood_or_refused_in_the_same_way(greeting: bytes, 
         server = AmqpConnection(Sender.SERVER)
         pair = ConnectionPair(split=way, server=server)
         words = [essence(event)[:3] for event in pair.tell_server(greeting)]  # without the text: it quotes the bytes
-        outcomes.append((words, server.state, server.take()))
+        outcomes.append((words, server.state, server.data_to_send()))
 
     assert outcomes[0] == outcomes[1] == outcomes[2]
     assert outcomes[0][2] in (b"", PROTOCOL_HEADER)

@@ -84,7 +84,7 @@ class Working(Scenario):
                 await app.publish("", QUEUE, {"number": number})
 
     async def live(self, stop: asyncio.Event) -> None:
-        await self.app().work(stop=stop, within=timedelta(seconds=30))
+        await self.app().run_worker(stop=stop, within=timedelta(seconds=30))
 
     async def complete(self) -> bool:
         done = self.done.keys() >= set(range(1, self.orders))
@@ -233,7 +233,7 @@ class Once(Working):
     async def live(self, stop: asyncio.Event) -> None:
         app = self.app()
         try:
-            await app.work(stop=stop, within=timedelta(seconds=30))
+            await app.run_worker(stop=stop, within=timedelta(seconds=30))
         finally:
             app.database.engine.dispose()
             await app.database.async_engine.dispose()

@@ -108,10 +108,10 @@ class ConnectionPair:
 
     def to_server(self) -> list[Event]:
         """Let the server read what the client has said since."""
-        return self.tell_server(self.client.take())
+        return self.tell_server(self.client.data_to_send())
 
     def to_client(self) -> list[Event]:
-        return self.tell_client(self.server.take())
+        return self.tell_client(self.server.data_to_send())
 
     def pump(self) -> Heard:
         """Let both read until neither has more to say."""
@@ -123,7 +123,7 @@ class ConnectionPair:
 
     def open(self) -> None:
         """The whole handshake, after which both sides are OPEN."""
-        self.client.greet()
+        self.client.send_protocol_header()
         self.to_server()
         self._ask(ConnectionStart())
         self._ask(

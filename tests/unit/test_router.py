@@ -142,12 +142,12 @@ def test_a_text_names_the_dead_letter_queue() -> None:
     app.consumer(app.queue("bills", dlq="bills.dead"), dlq={KeyError: "bills.unknown"})(handle)
     app.dlq_consumer("mail")(handle)
 
-    known = dlq_detection.declared(app.topology, Server.of("3.10"))
+    known = dlq_detection.declared_dlqs(app.topology, Server.of("3.10"))
     assert known == {
         "orders.grave": "orders", "lost.mail": "mail", "bills.dead": "bills", "bills.unknown": "bills",
     }  # fmt: skip
     assert {queue.name for queue in expand(app.topology, Server.of("3.10")).queues} >= set(known)
-    assert {spec.queue.name for spec in app.chosen(()) if spec.for_dead_letters} == {"lost.mail"}
+    assert {spec.queue.name for spec in app.select_consumers(()) if spec.for_dead_letters} == {"lost.mail"}
 
 
 def test_two_errors_may_share_a_dead_letter_queue() -> None:
@@ -155,7 +155,7 @@ def test_two_errors_may_share_a_dead_letter_queue() -> None:
     app.consumer("orders", dlq={KeyError: "orders.odd", ValueError: "orders.odd"})(handle)
 
     expand(app.topology, Server.of("3.10"))
-    assert set(dlq_detection.declared(app.topology, Server.of("3.10"))) == {"orders.dlq", "orders.odd"}
+    assert set(dlq_detection.declared_dlqs(app.topology, Server.of("3.10"))) == {"orders.dlq", "orders.odd"}
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def new_pair() -> ConnectionPair:
 
 def _fresh() -> ConnectionPair:
     pair = new_pair()
-    pair.client.greet()
+    pair.client.send_protocol_header()
     return pair
 
 
@@ -120,7 +120,7 @@ class ConversationTarget(Target):
         """A conversation is a plain value: copied in microseconds."""
         pair = STATES[self._state]()
         conversation = pair.client if self._side is Sender.CLIENT else pair.server
-        conversation.take()
+        conversation.data_to_send()
         return pickle.dumps(conversation)
 
     def mutate(self, mutator: Mutator, data: bytes, others: Sequence[bytes]) -> bytes:
@@ -132,14 +132,14 @@ class ConversationTarget(Target):
         words: set[str] = set()
         for read in reads(data):
             events = conversation.receive(read)
-            answer = conversation.take()
+            answer = conversation.data_to_send()
             application.begin()
             for event in events:
                 words.update(look_at(event))
                 application.react(event)
                 if isinstance(event, Violation) and event.channel == 0:
                     check_end(conversation, event is events[-1])
-            check_outgoing(conversation, answer + conversation.take())
+            check_outgoing(conversation, answer + conversation.data_to_send())
         check_retained(conversation, len(data))
         words.add(conversation.state.name)
         return words

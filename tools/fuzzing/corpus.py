@@ -186,8 +186,8 @@ def _whole_life(pair: ConnectionPair) -> None:
     """From the greeting to the farewell, with a message in each direction."""
     pair.open()
     number = pair.open_channel()
-    pair.client.beat()
-    pair.server.beat()
+    pair.client.send_heartbeat()
+    pair.server.send_heartbeat()
     pair.client.send(number, QueueDeclare(queue="q"))
     pair.client.send(number, BasicPublish(routing_key="q"), EVERYTHING, b"body")
     pair.server.send(number, BasicDeliver(consumer_tag="c", delivery_tag=1, routing_key="q"), EVERYTHING, b"body")
@@ -204,7 +204,7 @@ def _said(side: Sender, methods: list[tuple[int, Method, bytes]]) -> bytes:
     speaker = pair.client if side is Sender.CLIENT else pair.server
     for channel, method, body in methods:
         speaker.send(channel, method, EVERYTHING if body else b"\x00\x00", body)
-    return speaker.take()
+    return speaker.data_to_send()
 
 
 def _on(channel: int, *methods: Method, body: bytes = b"") -> list[tuple[int, Method, bytes]]:

@@ -51,7 +51,7 @@ from redrive.deadletters.redaction import REDACTION
 from redrive.deadletters.timeline import explain
 from redrive.errors import RedriveError
 from redrive.operations.browse import GroupBy
-from redrive.operations.export_format import decode_letter, encode_letter
+from redrive.operations.export_format import decode_dead_letter, encode_dead_letter
 from redrive.operations.operation import OperationKind, OperationRequest, OperationState, Selection
 from redrive.operations.transforms import ByHand
 from redrive.protocol.messages import Delivery
@@ -341,12 +341,12 @@ class DeliveryTarget(Target):
             check_printed(event.text)
         for redaction in (None, REDACTION):
             check_printed(show(delivery.body, letter.content_type, letter.headers, redaction=redaction).text)
-        line = encode_letter(delivery, letter)
-        again = decode_letter(line, 1)
+        line = encode_dead_letter(delivery, letter)
+        again = decode_dead_letter(line, 1)
         if (again.raw_properties, again.body) != (delivery.raw_properties, delivery.body):
             raise Broken(f"exported as {line!r:.500}, which is another message")
         check_printed(line.decode())
-        encode_letter(delivery, letter, redaction=REDACTION)
+        encode_dead_letter(delivery, letter, redaction=REDACTION)
 
     def _command_line(self, dlq: str, id: str, chance: Random) -> None:
         place = ["--broker", self._url, "--database", f"sqlite:///{self._folder}/redrive.db"]

@@ -81,7 +81,9 @@ class Application:
             case Incoming(method=BasicAck() | BasicNack() as confirm):
                 remote(lambda: self._ledger.settle(confirm.delivery_tag, confirm.multiple))
             case Incoming(method=BasicReturn() as back):
-                self._ledger.blame(back.exchange, back.routing_key, event.raw_properties, event.body, back.reply_text)
+                self._ledger.mark_returned(
+                    back.exchange, back.routing_key, event.raw_properties, event.body, back.reply_text
+                )
 
 
 def remote(call: Callable[[], object]) -> RemoteProtocolError | None:

@@ -35,6 +35,6 @@ equip(app, topology, declare=os.environ.get("VIDEO_DECLARE", "1") != "0")
 def prepare(**_: object) -> None:
     """Create the tables of the results."""
     database = settings.database()
-    with database.explaining():
+    with database.explain_errors():
         database.create_tables(models.ResultModelBase.metadata)
     database.engine.dispose()  # the worker's processes are forked after this

@@ -158,7 +158,7 @@ class AuthorizedQueries(Authorization):
         """Return the running operations that have a live process, by queue."""
 
         async def ask() -> dict[str, Operation]:
-            found = await asyncio.to_thread(self.service.store.running)
+            found = await asyncio.to_thread(self.service.store.running_operations)
             return {one.order.queue: one for one in found if not self.service.is_interrupted(one)}
 
         return (await self.office.snapshots.get(_ALL, "running", ask, kept=_WATCHED)).value
@@ -227,7 +227,7 @@ class AuthorizedQueries(Authorization):
     ) -> Listed[Operation]:
         """The newest first, of the queues that this person sees."""
         await self.need(Permission.LOOK, queue)
-        found = await asyncio.to_thread(self.service.store.listed, queue, states, limit + 1, before)
+        found = await asyncio.to_thread(self.service.store.list_operations, queue, states, limit + 1, before)
         page = found[:limit]
         mine = tuple(one for one in page if self.sees(one.order.queue))
         return Listed(mine, page[-1].id if len(found) > limit else None)
@@ -259,7 +259,7 @@ class AuthorizedQueries(Authorization):
 
     async def wanted(self, operation: Operation) -> ControlRequest:
         """Return what is requested of an operation and not applied yet."""
-        return await asyncio.to_thread(self.service.store.wishes, operation.id)
+        return await asyncio.to_thread(self.service.store.control_request, operation.id)
 
     # All else -----------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class AuthorizedQueries(Authorization):
     ) -> Listed[tuple[int, AuditEntry]]:
         """The newest first, each with its number. What is about no queue is for those who see all of them."""
         await self._need_permission(Permission.READ_AUDIT, queue)
-        found = await asyncio.to_thread(self.service.audit.listed, queue, by, action, limit + 1, before)
+        found = await asyncio.to_thread(self.service.audit.list_entries, queue, by, action, limit + 1, before)
         page = found[:limit]
         mine = tuple((number, entry) for number, entry in page if self._sees_entry(entry))
         return Listed(mine, str(page[-1][0]) if len(found) > limit else None)

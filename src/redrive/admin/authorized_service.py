@@ -96,7 +96,7 @@ class AuthorizedService(AuthorizedQueries):
         kept = await self._take(queue, token)
         if kept is None:
             raise PlanExpired(operation=await self.carried_out(queue, token))
-        newest = await asyncio.to_thread(self.service.store.listed, queue, None, 1, None)
+        newest = await asyncio.to_thread(self.service.store.list_operations, queue, None, 1, None)
         shown_at = kept.order.selection.now
         if newest and shown_at is not None and newest[0].created_at > shown_at:
             raise PlanDiffers(queue_changed=True)
@@ -107,10 +107,10 @@ class AuthorizedService(AuthorizedQueries):
 
     async def carried_out(self, queue: str, token: str) -> str:
         """Return the id of the operation that this plan became, or nothing."""
-        order = await asyncio.to_thread(self.office.plans.taken, token, queue, self.who.identity)
+        order = await asyncio.to_thread(self.office.plans.carried_out_order, token, queue, self.who.identity)
         if order is None:
             return ""
-        found = await asyncio.to_thread(self.service.store.listed, queue, None, 50, None)
+        found = await asyncio.to_thread(self.service.store.list_operations, queue, None, 50, None)
         return next((one.id for one in found if one.order.selection.now == order.selection.now), "")
 
     async def _begin(self, order: OperationRequest, planned: int | None) -> Operation:

@@ -48,13 +48,13 @@ from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.audit_log import AuditLog
 from redrive.operations.browse import GroupBy, Grouping, MessageDetail, MessagePage
 from redrive.operations.canary_guard import DEFAULT_WAIT
-from redrive.operations.export_format import encode_letter
+from redrive.operations.export_format import encode_dead_letter
 from redrive.operations.operation import DestinationKind, Operation, OperationKind, OperationRequest, OperationState
 from redrive.operations.peek_allowance import NO_RISK, Allowance, Risk
 from redrive.operations.plan import PlanTally, PlanTarget, RedrivePlan
 from redrive.operations.repository import OperationRepository
 from redrive.operations.selector import MessageSelector, Selected
-from redrive.operations.transforms import Transform, transformed
+from redrive.operations.transforms import Transform, apply_transform
 from redrive.protocol.messages import Delivery
 from redrive.topology.dlq_detection import is_named_after
 from redrive.topology.peek_safety import PeekSafety
@@ -114,7 +114,7 @@ class Queries:
 
     async def queues(self, names: Sequence[str] = (), *, oldest: bool = True) -> list[QueueView]:
         """Those that are named, or all dead-letter queues that can be found."""
-        running = {each.order.queue: each for each in await asyncio.to_thread(self.store.running)}
+        running = {each.order.queue: each for each in await asyncio.to_thread(self.store.running_operations)}
         async with self.target.looking(*names) as view:
             found = list(names) or view.dead_letter_queues()
             return [await self._queue(view, name, running.get(name), oldest) for name in found]
@@ -182,7 +182,9 @@ class Queries:
         query = self._query(text)
         await self._record_peek(queue, text, risk, recorded)
         async with self._look(queue, risk) as view:
-            return browse.without_secrets(await browse.peek(view.broker, queue, query=query, limit=limit, start=start))
+            return browse.page_without_secrets(
+                await browse.peek(view.broker, queue, query=query, limit=limit, start=start)
+            )
 
     async def groups(
         self,
@@ -196,7 +198,7 @@ class Queries:
         query = self._query(text)
         await self._record_peek(queue, text, risk, recorded)
         async with self._look(queue, risk) as view:
-            return browse.grouped_without_secrets(await browse.group(view.broker, queue, by, query))
+            return browse.grouping_without_secrets(await browse.group(view.broker, queue, by, query))
 
     async def message(
         self, queue: str, id: str, *, reveal: bool = False, risk: Risk = NO_RISK, recorded: bool = False
@@ -210,7 +212,7 @@ class Queries:
             found = await browse.find(view.broker, queue, id)
         if found is None:
             raise LetterNotFound(queue, id)
-        return found if reveal else browse.found_without_secrets(found)
+        return found if reveal else browse.detail_without_secrets(found)
 
     async def _record_peek(self, queue: str, filter: str, risk: Risk, recorded: bool) -> None:
         if not recorded:
@@ -241,7 +243,7 @@ class Queries:
         await view.definition(queue)  # if there is none, that is the answer
         if not risk.any_queue:
             view.check_dead(queue, named=self.named)
-        await view.check_look(queue, spend=risk.spend)
+        await view.check_peek(queue, spend=risk.spend)
 
     @asynccontextmanager
     async def _used(self, view: ConnectedTarget, queue: str, risk: Risk) -> AsyncIterator[None]:
@@ -263,7 +265,7 @@ class Queries:
 
     async def _deliveries(self, view: ConnectedTarget, queue: str) -> int:
         """Return how often the messages of a queue were given back, as far as looks of Redrive have measured it."""
-        last = await asyncio.to_thread(self.audit.listed, queue, None, SPENT, 1)
+        last = await asyncio.to_thread(self.audit.list_entries, queue, None, SPENT, 1)
         if not last or not await view.broker.depth(queue):
             return 0
         return last[0][1].counts.get("deliveries") or 0
@@ -287,7 +289,7 @@ class Queries:
         """With the operation that is in the way, if it is known here."""
         running = [
             each
-            for each in await asyncio.to_thread(self.store.running)
+            for each in await asyncio.to_thread(self.store.running_operations)
             if each.order.queue == conflict.queue and each.state is not OperationState.PENDING and self._lives(each)
         ]
         return OperationConflict(conflict.queue, f"operation {running[0].id}") if running else conflict
@@ -302,9 +304,9 @@ class Queries:
             view.check_move(order)
             order = _patient(order, view)
             chooser = await self._chooser(view, order, "")
-            found = await plan.tally(view.broker, order, chooser)
+            found = await plan.scan(view.broker, order, chooser)
             targets = tuple([await self._target(view, route, count) for route, count in found.routes.most_common()])
-            also = plan.also_receiving(found, order, view.snapshot)
+            also = plan.also_receives(found, order, view.snapshot)
             consumers = (await view.connection.queue_info(order.queue)).consumers
             unseen, unproven = _unseen(found, order, view), _unproven(found, order, view)
             into_dead = view.is_dead_letter_queue(order.to.name) if order.to.way is DestinationKind.QUEUE else False
@@ -387,7 +389,7 @@ class Queries:
                     chosen.append(_sample(transform, delivery, letter, force))
                 return len(chosen) >= enough
 
-            await browse.visit(view.broker, order.queue, see)
+            await browse.for_each(view.broker, order.queue, see)
         return chosen
 
     async def export(
@@ -402,7 +404,7 @@ class Queries:
             async with aclosing(browse.stream(view.broker, queue, depth)) as letters:
                 async for delivery, letter in letters:
                     if query is None or query.matches(letter, delivery.body, delivery.raw_properties):
-                        yield encode_letter(delivery, letter, redaction=redaction)
+                        yield encode_dead_letter(delivery, letter, redaction=redaction)
 
     # Operations and audit -----------------------------------------------------------------------------
 
@@ -454,7 +456,9 @@ def _unseen(found: PlanTally, order: OperationRequest, view: ConnectedTarget) ->
     """Return the destinations whose dead-letter queues are not known."""
     if order.to.way in (DestinationKind.OWN, DestinationKind.RETRY):
         return ()
-    reached = {str(PlanTarget(*route, 0)): view.reached(*route) if route[0] else (route[1],) for route in found.routes}
+    reached = {
+        str(PlanTarget(*route, 0)): view.reachable_queues(*route) if route[0] else (route[1],) for route in found.routes
+    }
     return tuple(
         name
         for name, queues in reached.items()
@@ -476,7 +480,7 @@ def _unproven(found: PlanTally, order: OperationRequest, view: ConnectedTarget) 
 def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> EditPreview:
     whole = read_dead_letter(delivery.raw_properties, delivery.body, queue=letter.queue, position=letter.position)
     try:
-        content = transformed(transform, delivery, whole, force=force)
+        content = apply_transform(transform, delivery, whole, force=force)
     except TransformFailed as error:
         return EditPreview(letter.id, problem=redact_text(str(error)))
     if content is None:

@@ -27,11 +27,11 @@ from typing import assert_never
 from redrive.admin.queries import STALE as STALE
 from redrive.admin.queries import Queries, risk_of
 from redrive.admin.queries import QueueView as QueueView
-from redrive.deadletters.redrive_headers import harmless, restamped
+from redrive.deadletters.redrive_headers import properties_for_import, without_stamps
 from redrive.errors import ConfigurationError, NotFound, OperationConflict, OperationOver, RedriveError
 from redrive.operations.actions import DiscardAction, MoveAction, RedriveAction, TransformAction
 from redrive.operations.archive import Archive, archive_path
-from redrive.operations.control import Changed, OperationControl, beating
+from redrive.operations.control import Changed, OperationControl, heartbeat_until
 from redrive.operations.export_format import Exported
 from redrive.operations.operation import (
     ControlRequest,
@@ -154,7 +154,7 @@ class Service(Queries):
                         sight=view,
                         changed=changed,
                     )
-                    changed(mover.steering)
+                    changed(mover.control)
                     return await mover.run()
 
     def _action(
@@ -204,7 +204,7 @@ class Service(Queries):
             except Exception as error:  # the next beat may succeed
                 log.warning("operation %s: its memory did not answer: %s", operation.id, error)
 
-        async with beating(beat, begun, lambda: _BEAT):
+        async with heartbeat_until(beat, begun, lambda: _BEAT):
             yield
 
     # Ending -------------------------------------------------------------------------------------------
@@ -223,7 +223,10 @@ class Service(Queries):
         elif isinstance(error, NotFound):
             note = f"it cannot go on: {error}. What was moved stays moved"
             await self._record_end(await self._end(stored, OperationState.FAILED, note))
-        elif OperationState.CANCELLING in (stored.state, (await asyncio.to_thread(self.store.wishes, stored.id)).state):
+        elif OperationState.CANCELLING in (
+            stored.state,
+            (await asyncio.to_thread(self.store.control_request, stored.id)).state,
+        ):
             await self._close(stored)
         else:
             await self.leave(stored)
@@ -312,7 +315,7 @@ class Service(Queries):
         await self.record("import", queue, detail=f"from {file}")
         async with self.target.moving() as view:
             await view.definition(queue)
-            clean = harmless if may_use is None else self._restamping(view.source(queue), may_use)
+            clean = properties_for_import if may_use is None else self._restamping(view.source(queue), may_use)
             portions = _portions(lines)
             while (portion := await asyncio.to_thread(next, portions, None)) is not None:
                 messages = [("", queue, one.body, clean(one.raw_properties), True) for _, one in portion]
@@ -322,14 +325,14 @@ class Service(Queries):
     def _restamping(self, source: str | None, may_use: Callable[[str], bool]) -> Callable[[bytes], bytes]:
         known = source if source is not None and may_use(source) else None
         names = self.target.header_names.get(known or "", NAMES)
-        return lambda raw: restamped(raw, known, names)
+        return lambda raw: without_stamps(raw, known, names)
 
     # Operations ---------------------------------------------------------------------------------------
 
     async def operations(
         self, queue: str | None = None, states: Collection[OperationState] | None = None, limit: int = 50
     ) -> list[Operation]:
-        return await asyncio.to_thread(self.store.listed, queue, states, limit)
+        return await asyncio.to_thread(self.store.list_operations, queue, states, limit)
 
     async def items(
         self, id: str, outcome: ItemOutcome | None = None, limit: int = 100, after: int | None = None
@@ -343,7 +346,7 @@ class Service(Queries):
         await self.record("steer", operation.order.queue, operation=operation.id, detail=words)
         if wish.state is OperationState.CANCELLING and self.is_interrupted(operation):
             return await self._close(operation)
-        if not await asyncio.to_thread(self.store.wish, operation.id, wish):
+        if not await asyncio.to_thread(self.store.request_control, operation.id, wish):
             raise OperationOver(operation.id, (await self.operation(operation.id)).state)
         return operation
 

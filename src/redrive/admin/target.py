@@ -31,10 +31,10 @@ from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
 from redrive.topology.definitions import effective
-from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared, feeders, is_called_dead, sources
+from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared_dlqs, feeders, is_called_dead, sources
 from redrive.topology.expansion import QueueLayout
 from redrive.topology.naming import Naming, fill
-from redrive.topology.peek_safety import PeekCost, peeking
+from redrive.topology.peek_safety import PeekCost, peek_cost
 from redrive.topology.reachability import Reachability
 from redrive.topology.routing import targets as queues_reached
 from redrive.topology.snapshot import BrokerSnapshot
@@ -71,7 +71,7 @@ class BrokerTarget:
 
     def own_dead_letter_queues(self) -> frozenset[str]:
         """Return the names of the dead-letter queues that the topology declares."""
-        return frozenset(declared(self.topology, Server()))
+        return frozenset(declared_dlqs(self.topology, Server()))
 
     def describe_queue(self, queue: str) -> str:
         """Return what a queue that is not a dead-letter queue is in the topology, to be said after its name."""
@@ -143,7 +143,7 @@ class ConnectedTarget:
 
     def own(self) -> dict[str, str]:
         """Return the dead-letter queues that the application declares, each with its source queue."""
-        return declared(self.topology, self.snapshot.server)
+        return declared_dlqs(self.topology, self.snapshot.server)
 
     def dead_letter_queues(self) -> list[str]:
         own = [queue for queue in self.own() if self.snapshot.definitions.queue(queue) is not None]
@@ -200,9 +200,9 @@ class ConnectedTarget:
         found = await self.definition(queue)
         state = self.snapshot.state(queue)
         sees_policies = (self.snapshot.complete and not state.policy_unknown) or queue in self.own()
-        return peeking(found, state, self.snapshot.server, sees_policies=sees_policies)
+        return peek_cost(found, state, self.snapshot.server, sees_policies=sees_policies)
 
-    async def check_look(self, queue: str, *, spend: bool) -> PeekCost:
+    async def check_peek(self, queue: str, *, spend: bool) -> PeekCost:
         """Raise `PeekUnsafe` if a peek would do harm, unless `spend` accepts a cost that may be spent."""
         cost = await self.peeking(queue)
         if not cost.is_free and not (spend and cost.may_be_spent):
@@ -246,7 +246,7 @@ class ConnectedTarget:
             case DestinationKind.QUEUE:
                 return (to.name,)
             case DestinationKind.EXCHANGE:
-                return self.reached(to.name, to.key) or ()
+                return self.reachable_queues(to.name, to.key) or ()
             case _:
                 return (source,) if source is not None else ()
 
@@ -258,11 +258,11 @@ class ConnectedTarget:
         known = sources(self.snapshot.definitions)
         return own | {name for name in dead_letter_queues(self.snapshot.definitions) if queue in known.get(name, ())}
 
-    def reached(self, exchange: str, routing_key: str) -> Collection[str] | None:
+    def reachable_queues(self, exchange: str, routing_key: str) -> Collection[str] | None:
         """Return the queues that an exchange leads to; None: not known."""
         return queues_reached(self.snapshot.definitions, exchange, routing_key) if self.snapshot.complete else None
 
-    async def unsettled(self, queues: Collection[str]) -> CanaryFacts | None:
+    async def canary_facts(self, queues: Collection[str]) -> CanaryFacts | None:
         """Return what is left in these queues and for them. The embedded broker reports it exactly. RabbitMQ's figures
         are seconds old, without what was just sent: None.
         """

@@ -124,7 +124,7 @@ class Channel:
         raw_properties = self.vhost.facts(publication.raw_properties).raw  # without BCC
         self.session.send(self.number, method, raw_properties, publication.body)
 
-    def committed(self) -> Callable[[], None]:
+    def confirmation(self) -> Callable[[], None]:
         """Return what confirms everything published so far, to be called when it is on disk."""
         upto = self._accepted
 

@@ -54,7 +54,7 @@ class ChannelConsumer:
         frame = deliver_frame(channel.number, self._encoded_tag, tag, entry.redelivered, message.route)
         channel.session.send_content(channel.number, frame, outgoing_properties(queue, entry), message.body)
 
-    def cancelled_by_broker(self) -> None:
+    def cancel_by_broker(self) -> None:
         self.channel.consumers.pop(self.tag, None)
         self.channel.detach(self)
         self.channel.session.notify_cancel(self.channel.number, self.tag)

@@ -66,7 +66,7 @@ class Copies(NamedTuple):
     bcc: tuple[str, ...]
 
 
-def die(
+def dead_letter_of(
     raw_properties: bytes,
     deaths: tuple[Death, ...],
     *,
@@ -103,7 +103,7 @@ def die(
 
 
 def is_cycle(deaths: tuple[Death, ...], reason: str, target_queue: str) -> bool:
-    """Would this dead letter go in circles if `target_queue` got it? `deaths` are those that `die` has given.
+    """Would this dead letter loop if `target_queue` got it? `deaths` are those that `dead_letter_of` has given.
 
     It has died there before, and no consumer has rejected it since. One that is rejected now is never in a cycle.
     """

@@ -237,7 +237,7 @@ class Queue:
         entry = self._take()
         self.unacked += 1
         if entry.stored:
-            self.vhost.journal.delivered(self.id, entry.position)
+            self.vhost.journal.note_delivery(self.id, entry.position)
         return entry
 
     def get(self, *, no_ack: bool) -> Entry | None:
@@ -361,7 +361,7 @@ class Queue:
                 alarm.cancel()
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
-            consumer.cancelled_by_broker()
+            consumer.cancel_by_broker()
 
     # Expiry of the queue itself -----------------------------------------------------------------------
 

@@ -200,10 +200,10 @@ def _inequivalent(
     argument: str, what: str, name: str, vhost: str, received: FieldValue, current: FieldValue
 ) -> AmqpError:
     if received is None or current is None:
-        wanted = "none" if received is None else f"the value '{_shown(received)}' of type '{type_name(received)}'"
-        has = "none" if current is None else f"the value '{_shown(current)}' of type '{type_name(current)}'"
+        wanted = "none" if received is None else f"the value '{_format(received)}' of type '{type_name(received)}'"
+        has = "none" if current is None else f"the value '{_format(current)}' of type '{type_name(current)}'"
     else:
-        wanted, has = f"'{_shown(received)}'", f"'{_shown(current)}'"
+        wanted, has = f"'{_format(received)}'", f"'{_format(current)}'"
     text = f"inequivalent arg '{argument}' for {what} '{name}' in vhost '{vhost}': "
     return precondition(f"{text}received {wanted} but current is {has}")
 
@@ -212,7 +212,7 @@ def _invalid(argument: str, queue: str, vhost: str, wrong: str) -> AmqpError:
     return precondition(f"invalid arg '{argument}' for queue '{queue}' in vhost '{vhost}': {wrong}")
 
 
-def _shown(value: FieldValue) -> str:
+def _format(value: FieldValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -204,7 +204,7 @@ class QuorumQueue(Queue):
             self._dead_letter(entry, "delivery_limit")
             return False
         if entry.stored:
-            self.vhost.journal.returned(entry.id, entry.delivery_count)
+            self.vhost.journal.note_return(entry.id, entry.delivery_count)
         return True
 
     def _put_back(self, entry: Entry, *, to_the_end: bool) -> None:

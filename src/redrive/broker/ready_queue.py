@@ -74,7 +74,7 @@ class PriorityQueue:
 
     def take_expired(self, now: float) -> Entry | None:
         """Take out an entry that has expired and is at the head, or at the head of a bucket with `each_expires`."""
-        for bucket in self._expiring():
+        for bucket in self._expiring_buckets():
             if bucket and (due := bucket[0].expires_at) is not None and due <= now:
                 self._count -= 1
                 return bucket.popleft()
@@ -83,10 +83,10 @@ class PriorityQueue:
     @property
     def deadline(self) -> float | None:
         """Return when the next of the entries that `take_expired` looks at expires."""
-        dues = [due for bucket in self._expiring() if bucket and (due := bucket[0].expires_at) is not None]
+        dues = [due for bucket in self._expiring_buckets() if bucket and (due := bucket[0].expires_at) is not None]
         return min(dues, default=None)
 
-    def _expiring(self) -> Iterable[deque[Entry]]:
+    def _expiring_buckets(self) -> Iterable[deque[Entry]]:
         """The buckets at whose head messages expire. Mostly all of them have the usual priority."""
         if not self._each_expires:
             return (self._first(),)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from redrive.broker.deadletter import die, is_cycle
+from redrive.broker.deadletter import dead_letter_of, is_cycle
 from redrive.broker.delayed_exchange import DelayedMessages
 from redrive.broker.errors import access_refused, not_found, precondition
 from redrive.broker.exchanges import Bindings
@@ -152,7 +152,7 @@ class Routing:
         if name is None or (name and name not in self.exchanges):
             return
         facts, dead_letter_key = message.facts, queue.settings.dead_letter_key
-        raw_properties, deaths = die(
+        raw_properties, deaths = dead_letter_of(
             message.raw_properties,
             message.deaths,
             queue=queue.name,

@@ -117,7 +117,7 @@ class Session(asyncio.Protocol):
                 break
             self._handle(event)
         for channel in self._unconfirmed:
-            self.broker.journal.after_commit(channel.committed())
+            self.broker.journal.after_commit(channel.confirmation())
         self._unconfirmed.clear()
         if self.broker.journal.pending > DISK_LAGS_AT:
             self._pause_reading()
@@ -256,7 +256,7 @@ class Session(asyncio.Protocol):
             return
         self._heartbeat.last_sent = self._loop.time()
         self._unsent = 0
-        self._transport.write(self.conversation.take())
+        self._transport.write(self.conversation.data_to_send())
 
     def hold(self) -> None:
         """Send nothing more before what was just changed is on disk."""
@@ -294,7 +294,7 @@ class Session(asyncio.Protocol):
                 self._publish(event)
             elif isinstance(event, Incoming):
                 method_id = event.method.id
-                self._incoming(event)
+                self._on_event(event)
             else:
                 self._violation(cast(Violation, event))
         except AmqpError as refusal:
@@ -311,7 +311,7 @@ class Session(asyncio.Protocol):
             self._published = True
             channel.publish(publication)
 
-    def _incoming(self, event: Incoming) -> None:
+    def _on_event(self, event: Incoming) -> None:
         method = event.method
         if event.channel == 0:
             connection.handle(self, method)
@@ -430,7 +430,7 @@ class Session(asyncio.Protocol):
         """Write what is left and close the socket."""
         self._drop_channels()
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(self.conversation.take())
+            self._transport.write(self.conversation.data_to_send())
             self._transport.close()
 
     def abort(self) -> None:

@@ -136,9 +136,9 @@ class VirtualHost(Routing):
 
     def _check_owner(self, queue: Queue, session: object) -> None:
         if queue.owner is not None and queue.owner is not session:
-            raise self._locked(queue)
+            raise self._locked_error(queue)
 
-    def _locked(self, queue: Queue) -> AmqpError:
+    def _locked_error(self, queue: Queue) -> AmqpError:
         return AmqpError(
             ReplyCode.RESOURCE_LOCKED,
             f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{self.name}'. It could be "
@@ -195,7 +195,7 @@ class VirtualHost(Routing):
     def _check_queue(self, existing: Queue, declare: QueueDeclare) -> None:
         """An exclusive queue does not survive a restart, so whether it is durable makes no difference."""
         if declare.exclusive != (existing.owner is not None):
-            raise self._locked(existing)
+            raise self._locked_error(existing)
         names = ("durable",) * (existing.owner is None) + ("auto_delete",)
         compared = [(name, getattr(declare, name), getattr(existing, name)) for name in names]
         check_same(compared, "queue", existing.name, self.name)

@@ -32,7 +32,7 @@ from redrive.inspection.management import Management, ManagementMonitor
 from redrive.migration.plan import MigrationPlan
 from redrive.migration.ports import MigrationOptions, MigrationResult, QueueMonitor
 from redrive.migration.run import migrate as carry_out
-from redrive.migration.run import prospect
+from redrive.migration.run import preview
 from redrive.protocol.handshake import PlainAuth
 from redrive.recovery.durations import duration
 from redrive.text import did_you_mean, pluralise
@@ -131,7 +131,7 @@ async def _prospect(target: BrokerTarget, queue: str) -> MigrationPlan | None:
             hint = did_you_mean(queue, [one.name for one in wanted.queues], ": declare it in the topology")
             raise _NotThere(f"nobody wants a queue {queue}{hint}")
         try:
-            return await prospect(queue, wanted, connected.connection, watcher)
+            return await preview(queue, wanted, connected.connection, watcher)
         except MigrationRefused:
             if connected.snapshot.definitions.queue(queue) is None:
                 raise _NotThere(f"there is no queue {queue}: `redrive topology apply` makes it") from None

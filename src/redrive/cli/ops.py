@@ -216,7 +216,7 @@ def audit(target: CommandTarget, queue: str | None, by: str | None, action: str 
     redrive audit
     redrive audit --queue orders.dlq --action re-drive
     """
-    entries = target.service().audit.listed(queue, by, action, limit)
+    entries = target.service().audit.list_entries(queue, by, action, limit)
     if json:
         as_json([asdict(entry) | {"number": number_} for number_, entry in entries])
         return

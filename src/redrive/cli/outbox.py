@@ -25,7 +25,7 @@ from redrive.integrations.monitoring import outbox_samples
 from redrive.integrations.prometheus import PrometheusObserver, Samples, exposition
 from redrive.outbox.relay import Relay
 from redrive.outbox.repository import OutboxRepository
-from redrive.recovery.durations import brief, duration
+from redrive.recovery.durations import duration, format_duration
 
 _STATES = {state.name.lower(): state for state in RowState}
 
@@ -50,7 +50,7 @@ def relay(app: str, health_port: int | None, health_host: str) -> None:
     redrive outbox relay shop:app --health-port 8081
 
     Refused with the transport LOCAL (REDRIVE_OUTBOX_TRANSPORT): then the rows are handled by the application's own
-    process, within `async with app.listening()`, and are published nowhere.
+    process, within `async with app.local_worker()`, and are published nowhere.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     done = asyncio.run(_Relaying(load_app(app)).run(health_host, health_port))
@@ -100,7 +100,7 @@ def status(app: str, json: bool) -> None:
     if json:
         as_json(found | {"oldest_seconds": age.total_seconds() if age is not None else None})
         return
-    since = f", the oldest for {brief(age)}" if age is not None else ""
+    since = f", the oldest for {format_duration(age)}" if age is not None else ""
     click.echo(f"{found['pending']} pending{since}; {found['parked']} parked")
 
 
@@ -117,7 +117,7 @@ def list_(app: str, state: str, limit: int, json: bool) -> None:
     \b
     redrive outbox ls shop:app --state parked
     """
-    rows = _claims(app).listed(_STATES[state], limit)
+    rows = _claims(app).list_rows(_STATES[state], limit)
     if json:
         as_json(rows)
         return
@@ -188,7 +188,7 @@ def prune(app: str, older_than: str | None, json: bool) -> None:
     found = load_app(app)
     keep = duration(found.outbox.policy.keep or "0s", "outbox.keep")
     published = OutboxRepository(found.database, found.outbox.table).prune(age if age is not None else keep)
-    processed = found.inbox.prune(age) if age is not None else found.forget_processed()
+    processed = found.inbox.prune(age) if age is not None else found.prune_inbox()
     if json:
         as_json({"published": published, "processed": processed})
         return

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from redrive.operations.canary import how_many
+from redrive.operations.canary import step_count
 from redrive.operations.operation import Operation, OperationState
-from redrive.recovery.durations import roughly
+from redrive.recovery.durations import format_roughly
 from redrive.text import group_digits, pluralise, printable_json
 
 number = group_digits
@@ -64,7 +64,7 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
     if moment is None:
         return "-"
     age = (now or datetime.now(UTC)) - moment
-    return f"{roughly(age)} ago" if age.total_seconds() >= 0 else "in the future"
+    return f"{format_roughly(age)} ago" if age.total_seconds() >= 0 else "in the future"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
@@ -110,7 +110,7 @@ class Progress:
         rate = moved / seconds if seconds > 0.5 else None
         parts = [f"{operation.id[:11]}…"]
         if order.ramp is not None:
-            parts.append(f"step {operation.step}/{how_many(order.ramp)}")
+            parts.append(f"step {operation.step}/{step_count(order.ramp)}")
         parts.append(_bar(counts.moved, total))
         parts.append(f"{number(counts.moved)}/{number(total)}" if total is not None else number(counts.moved))
         noted = {

@@ -92,7 +92,7 @@ def check(app: str, broker: str | None, management: str | None, strict: bool, js
     """
     found, snapshot = run(_plan, load_target(app, broker, management))
     _show(found, snapshot, False, json)
-    if not found.is_empty or (strict and found.by(Action.EXTRA)):
+    if not found.is_empty or (strict and found.steps_by(Action.EXTRA)):
         sys.exit(FOUND)
 
 
@@ -137,7 +137,7 @@ def _show(plan: Plan, snapshot: BrokerSnapshot, everything: bool, json: bool, *,
     words = {Action.CREATE: "created" if applied else "to create", Action.UNSEEN: "bound" if applied else "unseen"}
     counts = ", ".join(f"{plan.count(action)} {words.get(action, action)}" for action in Action if plan.count(action))
     click.echo(f"{snapshot.server}: {counts or 'nothing wanted'}")
-    if plan.by(Action.UNSEEN) and not applied:
+    if plan.steps_by(Action.UNSEEN) and not applied:
         note("redrive: plain AMQP cannot list bindings; --management can")
     if plan.conflicts:
         note("redrive: RabbitMQ cannot change a queue in place; `redrive topology migrate` can")

@@ -120,13 +120,13 @@ class _Work:
     async def run(self, host: str, port: int | None) -> bool:
         stop = stop_on_signals("draining; once more to quit at once")
         async with serving_health(host, port, self._monitoring.metrics, self._problems):
-            return await self._app.work(
+            return await self._app.run_worker(
                 stop=stop, queues=self._queues, within=self._limit, relay=self._relay, ready=self._ready
             )
 
     def _ready(self, running: ConnectedApp) -> None:
         self._started = True
-        consumers = ", ".join(spec.queue.name for spec in self._app.chosen(self._queues)) or "nothing"
+        consumers = ", ".join(spec.queue.name for spec in self._app.select_consumers(self._queues)) or "nothing"
         click.echo(f"{self._app.name} is working on {running.server}: {consumers}")
 
     def _problems(self) -> list[str]:

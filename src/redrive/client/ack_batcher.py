@@ -18,7 +18,7 @@ class AckBatcher:
     def __init__(self, channel: Channel, *, prefetch: int) -> None:
         self._channel = channel
         self._settlements = AckLedger()
-        self._tell_at = max(1, min(prefetch // 4, 256))
+        self._flush_at = max(1, min(prefetch // 4, 256))
         self._waiting = False
         self._unsettled = 0
         self._retiring = False
@@ -30,7 +30,7 @@ class AckBatcher:
     def take(self, delivery: Delivery) -> None:
         """Answer for a delivery from here on."""
         self._unsettled += 1
-        delivery.entrust(self)
+        delivery.attach(self)
 
     def retire(self) -> None:
         """Nothing more is delivered here: close the channel when the last delivery is settled."""
@@ -41,23 +41,23 @@ class AckBatcher:
         if not self._channel.is_open:
             return False
         self._settlements.ack(delivery_tag)
-        self._acked(1)
+        self._count_acked(1)
         return True
 
     def ack_all(self, delivery_tags: list[int]) -> bool:
         if not self._channel.is_open:
             return False
         self._settlements.ack_all(delivery_tags)
-        self._acked(len(delivery_tags))
+        self._count_acked(len(delivery_tags))
         return True
 
-    def _acked(self, count: int) -> None:
-        if self._settlements.untold >= self._tell_at:
-            self._tell()
+    def _count_acked(self, count: int) -> None:
+        if self._settlements.pending >= self._flush_at:
+            self._flush()
             self._channel.link.write_now()
         elif not self._waiting:
             self._waiting = True
-            self._channel.link.before_write(self._tell)
+            self._channel.link.before_flush(self._flush)
         self._unsettled -= count
         if self._retiring:
             self._close_if_done()
@@ -81,10 +81,10 @@ class AckBatcher:
 
     def _close_if_done(self) -> None:
         if self._unsettled == 0 and self._channel.closed is None:
-            self._tell()
+            self._flush()
             self._channel.abandon()
 
-    def _tell(self) -> None:
+    def _flush(self) -> None:
         self._waiting = False
         if not self._channel.is_open:
             return

@@ -69,7 +69,7 @@ class Getter:
                     del self._channels[queue]
                     found.settler.retire()
 
-    def disconnected(self) -> None:
+    def on_disconnect(self) -> None:
         self._channels.clear()
 
 

@@ -72,7 +72,7 @@ class QueueBrowser:
         self._changing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def on(
+    async def open(
         cls, connection: Connection, queue: str, *, at_most: int, seen: Callable[[Delivery], None] | None = None
     ) -> QueueBrowser:
         """Begin to take messages, `at_most` so many. `seen` is called with each of them when it comes."""
@@ -122,7 +122,7 @@ class QueueBrowser:
         """What has come since the last time, oldest first; nothing if nothing comes for `patience` seconds, and the
         queue has nothing to give, or if all that was asked for has been taken.
         """
-        if self.taken < self._at_most and not self._waiting and not await self._comes(patience):
+        if self.taken < self._at_most and not self._waiting and not await self._wait_for_more(patience):
             return ()
         if self._ended is not None:
             raise self._ended
@@ -137,7 +137,7 @@ class QueueBrowser:
         if self._in_hand * 2 >= self._room and self.taken < self._at_most and self._changing is None:
             self._changing = asyncio.create_task(self._grow_prefetch(), name="redrive-hold-room")
 
-    async def _comes(self, patience: float) -> bool:
+    async def _wait_for_more(self, patience: float) -> bool:
         """Silence alone is no end: a broker, or this machine, may just be slow. Nor is a consumer that is full: what
         came while it took its place has changed nothing yet.
         """
@@ -226,18 +226,18 @@ class QueueBrowser:
         return back
 
     async def _give_back(self) -> None:
-        *turns, _ = self._turns()
+        *turns, _ = self._last_tags_in_hand()
         for later, upto in zip(range(len(turns), 0, -1), turns, strict=True):
             self._nack(upto)
-            if not await self._until_back(later):
+            if not await self._wait_until_back(later):
                 break
         self._nack(0)  # all the others
-        await self._until_back(0)
+        await self._wait_until_back(0)
 
     def _nack(self, upto: int) -> None:
         self._channel.tell(m.BasicNack(delivery_tag=upto, multiple=True, requeue=True))
 
-    def _turns(self) -> list[int]:
+    def _last_tags_in_hand(self) -> list[int]:
         """Of each consumer that has some in hand, the last of them."""
         turns, before = [], 0
         for last in self._lasts.values():
@@ -246,7 +246,7 @@ class QueueBrowser:
             before = last
         return turns
 
-    async def _until_back(self, later: int) -> bool:
+    async def _wait_until_back(self, later: int) -> bool:
         """A large queue needs seconds until it has its messages back; who looks earlier sees it empty.
 
         A quorum queue counts a consumer that was cancelled until it has back what that had; so it has everything when

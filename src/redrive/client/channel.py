@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Method)
 
 
-def _nobody_listens(event: object) -> None:
+def _ignore(event: object) -> None:
     """The default of a hook."""
 
 
@@ -33,11 +33,11 @@ class Channel:
         self.link = link
         self.number = number
         self.closed: RedriveError | None = None  # why, once it is
-        self.on_delivery: Callable[[Delivery], None] = _nobody_listens
-        self.on_confirm: Callable[[BasicAck | BasicNack], None] = _nobody_listens
-        self.on_return: Callable[[Incoming], None] = _nobody_listens
-        self.on_cancel: Callable[[BasicCancel], None] = _nobody_listens
-        self.on_closed: Callable[[RedriveError], None] = _nobody_listens
+        self.on_delivery: Callable[[Delivery], None] = _ignore
+        self.on_confirm: Callable[[BasicAck | BasicNack], None] = _ignore
+        self.on_return: Callable[[Incoming], None] = _ignore
+        self.on_cancel: Callable[[BasicCancel], None] = _ignore
+        self.on_closed: Callable[[RedriveError], None] = _ignore
         self._calls: deque[tuple[tuple[str, ...], asyncio.Future[Incoming]]] = deque()
 
     @property
@@ -81,26 +81,26 @@ class Channel:
 
     async def close(self) -> None:
         """Close it and wait for the answer: everything sent before has then been seen by the broker."""
-        if (farewell := self._say_goodbye()) is not None:
+        if (farewell := self._send_close()) is not None:
             try:
                 await farewell
             except RedriveError:
                 pass  # it ended in another way
-        self.fail(self._goodbye())
+        self.fail(self._closed_error())
 
     def abandon(self) -> None:
         """Close it without waiting. Its number is free again when the broker has answered."""
-        self._say_goodbye()
+        self._send_close()
 
-    def _say_goodbye(self) -> asyncio.Future[Incoming] | None:
+    def _send_close(self) -> asyncio.Future[Incoming] | None:
         if self.closed is not None or self._state not in (ChannelState.OPENING, ChannelState.OPEN):
             return None
         self.link.write_now()  # with the acks that wait for it: on a closing channel nothing more is said
-        self._fail_calls(self._goodbye())  # after channel.close the broker answers nothing else
+        self._fail_calls(self._closed_error())  # after channel.close the broker answers nothing else
         self.link.conversation.send(self.number, ChannelClose(reply_text="goodbye"))
         return self._expect_reply(ChannelClose.replies)
 
-    def _goodbye(self) -> RedriveError:
+    def _closed_error(self) -> RedriveError:
         return Closed(f"channel {self.number} was closed by this side")
 
     def on_incoming(self, event: Incoming) -> None:
@@ -129,7 +129,7 @@ class Channel:
         if not answer.done():  # the caller may have given up waiting
             answer.set_result(event)
         if isinstance(event.method, ChannelCloseOk):
-            self.fail(self._goodbye())
+            self.fail(self._closed_error())
 
     def fail(self, reason: RedriveError) -> None:
         """The channel is over. Whoever waits on it is told why."""

@@ -153,7 +153,7 @@ class Connection(TopologyClient):
             window=self._window, window_bytes=self._window_bytes, patience=self._patience
         )
         try:
-            self._link = self._known = link = await self._first_link(wait)
+            self._link = self._known = link = await self._open_first_link(wait)
         except BaseException:
             self._publisher = None
             self._become(LinkState.CLOSED)
@@ -163,13 +163,13 @@ class Connection(TopologyClient):
         self._supervisor.add_done_callback(log_death)
         return self
 
-    async def _first_link(self, wait: timedelta | None) -> Transport:
+    async def _open_first_link(self, wait: timedelta | None) -> Transport:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (wait.total_seconds() if wait is not None else 0)
         attempt = 0
         while True:
             try:
-                return await self._wanted(await self._restored(await self._connect()))
+                return await self._discard_if_closing(await self._restore_on(await self._connect()))
             except (AuthenticationFailed, ConfigurationError, Closed):
                 raise
             except RedriveError as error:
@@ -180,7 +180,7 @@ class Connection(TopologyClient):
                 log.info("not connected yet: %s", error)
                 await asyncio.sleep(pause)
 
-    async def _wanted(self, link: Transport) -> Transport:
+    async def _discard_if_closing(self, link: Transport) -> Transport:
         """Unless somebody closed this connection while it was being opened."""
         if self._closing:
             await link.close()
@@ -211,16 +211,16 @@ class Connection(TopologyClient):
 
     async def _supervise(self, link: Transport) -> None:
         while True:
-            self._lost(await self._tend(link))
+            self._on_lost(await self._keep_publisher_attached(link))
             link = await self._reconnect()
             self._link = self._known = link
             self.reconnects += 1
             self._become(LinkState.OPEN)
             log.info("reconnected to %s", link.host)
 
-    async def _tend(self, link: Transport) -> RedriveError:
+    async def _keep_publisher_attached(self, link: Transport) -> RedriveError:
         """Keep a publishing channel open for as long as the link lives: a refused publish closes it."""
-        publisher = self._publishing()
+        publisher = self._require_publisher()
         attempt = 0
         while True:
             await asyncio.wait([link.lost, publisher.interrupted], return_when=asyncio.FIRST_COMPLETED)
@@ -234,13 +234,13 @@ class Connection(TopologyClient):
                 log.warning("cannot open a channel for publishing: %s", error)
                 await asyncio.sleep(self._backoff.delay(attempt, random.random()).total_seconds())
 
-    def _lost(self, reason: RedriveError) -> None:
+    def _on_lost(self, reason: RedriveError) -> None:
         log.warning("connection to %s lost: %s", self.url, reason)
         self.last_error = reason
         self._link = self._topology_channel = None
-        self._getter.disconnected()
+        self._getter.on_disconnect()
         if self._publisher is not None:
-            self._publisher.disconnected(reason)
+            self._publisher.note_disconnect(reason)
         self._become(LinkState.RECONNECTING)
 
     async def _reconnect(self) -> Transport:
@@ -249,18 +249,18 @@ class Connection(TopologyClient):
             attempt += 1
             await asyncio.sleep(self._backoff.delay(attempt, random.random()).total_seconds())
             try:
-                return await self._restored(await self._connect())
+                return await self._restore_on(await self._connect())
             except RedriveError as error:
                 self.last_error = error
                 if self._publisher is not None:
-                    self._publisher.disconnected(error)
+                    self._publisher.note_disconnect(error)
                 log.info("still not connected, try %d: %s", attempt, error)
 
-    async def _restored(self, link: Transport) -> Transport:
+    async def _restore_on(self, link: Transport) -> Transport:
         """A new link is ours only when everything declared is there again and publishing is possible."""
         try:
             self.troubles = await self._restore(link, list(self._declarations))
-            await self._publishing().attach(link)
+            await self._require_publisher().attach(link)
         except BaseException:
             link.abort(ConnectionLost("given up while restoring"))
             raise
@@ -298,7 +298,7 @@ class Connection(TopologyClient):
         Many may be under way at once. A caller that stops waiting (a timeout, a cancelled task) does not know
         what became of its message: that is a `PublishUnknown` of its own making.
         """
-        await self._publishing().publish(exchange, routing_key, body, properties, mandatory)
+        await self._require_publisher().publish(exchange, routing_key, body, properties, mandatory)
 
     def publish_now(
         self, exchange: str, routing_key: str, body: bytes, properties: Properties | bytes, waiter: ConfirmCallback
@@ -308,7 +308,7 @@ class Connection(TopologyClient):
         If so, `waiter` (a future is one) is told what became of it; it is called in the middle of reading what the
         broker says, so it must be brief and not raise. If not, nothing was sent: `await publish`, which waits its turn.
         """
-        return self._publishing().publish_now(exchange, routing_key, body, properties, waiter)
+        return self._require_publisher().publish_now(exchange, routing_key, body, properties, waiter)
 
     async def publish_many(self, messages: Iterable[AnyPublish]) -> int:
         """Publish a stream of messages, pipelined, and wait for all confirms. Gives their number.
@@ -316,9 +316,9 @@ class Connection(TopologyClient):
         When some fail the others are published all the same; `PublishErrors` then holds one error for each that
         failed, with its `index`.
         """
-        return await self._publishing().publish_many(messages)
+        return await self._require_publisher().publish_many(messages)
 
-    def _publishing(self) -> ConfirmingPublisher:
+    def _require_publisher(self) -> ConfirmingPublisher:
         if self._publisher is None:
             raise Closed(f"{self!r} is not open: use `async with` or `await connection.open()`")
         return self._publisher
@@ -423,12 +423,12 @@ class Connection(TopologyClient):
         await self._end(caller, farewell=True)
 
     async def _drain(self, caller: asyncio.Task[object] | None) -> None:
-        leaving = [consumer.leave(caller) for consumer in self._consumers]
+        leaving = [consumer.drain(caller) for consumer in self._consumers]
         for error in filter(None, await asyncio.gather(*leaving, return_exceptions=True)):
             log.error("a consumer of %r did not finish in order", self, exc_info=error)
         if self._publisher is not None:
             self._publisher.close(Closed("the connection is being closed"))
-            await self._publisher.drained()
+            await self._publisher.wait_until_confirmed()
 
     async def _end(self, caller: asyncio.Task[object] | None, *, farewell: bool) -> None:
         if self._publisher is not None:

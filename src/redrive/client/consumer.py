@@ -174,9 +174,9 @@ class Consumer:
             log.warning("consumer of %s interrupted: %s", self.queue, reason)
             self._retire()
             while self.state is ConsumerState.RECOVERING:
-                attempt = await self._try_again(attempt)
+                attempt = await self._consume_again(attempt)
 
-    async def _try_again(self, attempt: int) -> int:
+    async def _consume_again(self, attempt: int) -> int:
         """Consume again, or say why not. Every try but the first waits. Gives the number of tries in a row."""
         if attempt:
             await asyncio.sleep(self._backoff.delay(attempt, random.random()).total_seconds())
@@ -264,7 +264,7 @@ class Consumer:
                 if ends_task(error):
                     raise
                 failures += 1
-                await self._failed([delivery], error, failures)
+                await self._on_handler_error([delivery], error, failures)
 
     async def _run_in_bulk(self, handler: BulkHandler) -> None:
         failures = 0
@@ -281,10 +281,10 @@ class Consumer:
                 if ends_task(error):
                     raise
                 failures += 1
-                await self._failed(come, error, failures)
+                await self._on_handler_error(come, error, failures)
             await asyncio.sleep(0)
 
-    async def _failed(self, deliveries: Sequence[Delivery], error: BaseException, failures: int) -> None:
+    async def _on_handler_error(self, deliveries: Sequence[Delivery], error: BaseException, failures: int) -> None:
         """The runtime never lets an error escape. Whoever uses this layer alone gets the messages again, slowly."""
         log.error("handler of %s failed; what it had goes back to the queue", self.queue, exc_info=error)
         for delivery in deliveries:
@@ -299,9 +299,9 @@ class Consumer:
 
         A handler that calls this is not waited for: what it has not settled by then goes back to the queue.
         """
-        await self.leave(asyncio.current_task())
+        await self.drain(asyncio.current_task())
 
-    async def leave(self, caller: asyncio.Task[object] | None) -> None:
+    async def drain(self, caller: asyncio.Task[object] | None) -> None:
         """`cancel` on behalf of a task, which may be one of the handlers. One that is given up becomes an `abort`."""
         if not self._ending:
             self._ending = True

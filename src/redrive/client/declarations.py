@@ -31,7 +31,7 @@ class Declarations:
         yield from self._queues.values()
         yield from self._bindings.values()
 
-    def of_queue(self, queue: str) -> list[Declaration]:
+    def queue_declarations(self, queue: str) -> list[Declaration]:
         """What it takes to make one queue again: itself, its exchanges, and the bindings between them."""
         bindings = [bind for bind in self._bindings.values() if isinstance(bind, QueueBind) and bind.queue == queue]
         exchanges = {bind.exchange for bind in bindings}
@@ -84,7 +84,7 @@ class Declarations:
         self._bindings = {_key(bind): bind for bind in bindings}
         self._renamed = {known: new if now == old else now for known, now in self._renamed.items()} | {old: new}
 
-    def redirected(self, bind: QueueBind) -> QueueBind:
+    def current_binding(self, bind: QueueBind) -> QueueBind:
         """A binding as recorded before its queue was renamed, as it is now."""
         return replace(bind, queue=self.current_name(bind.queue))
 

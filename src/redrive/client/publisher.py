@@ -97,8 +97,8 @@ class ConfirmingPublisher:
         self._life: _ConfirmChannel | None = None
         self._open = False  # may a newcomer send right now?
         self._queue: deque[tuple[asyncio.Future[None], int]] = deque()  # publishers who wait for their turn, and sizes
-        self._called = 0  # how many have been called from the queue and did not send yet: their room is taken
-        self._called_bytes = 0
+        self._granted = 0  # how many have been called from the queue and did not send yet: their room is taken
+        self._granted_bytes = 0
         self._draining: list[asyncio.Future[None]] = []
         self._why_not: RedriveError = Closed("the connection was not opened")
         self._closed: RedriveError | None = None
@@ -134,7 +134,7 @@ class ConfirmingPublisher:
         try:
             for message in messages:
                 exchange, routing_key, body, properties, mandatory = message
-                place = pipeline.place()
+                place = pipeline.add_slot()
                 try:
                     if self._open:
                         self._send(exchange, routing_key, body, properties, mandatory, place)
@@ -150,9 +150,9 @@ class ConfirmingPublisher:
                     unsent.__cause__ = error
                     place.set_exception(unsent)
         except Exception:
-            await pipeline.settled()  # a source that fails: what it gave before is published all the same
+            await pipeline.wait_until_settled()  # a source that fails: what it gave before is published all the same
             raise
-        await pipeline.settled()
+        await pipeline.wait_until_settled()
         if pipeline.failures:
             text = f"{len(pipeline.failures)} of {pipeline.count} messages were not published"
             raise PublishErrors(text, pipeline.failures)
@@ -163,27 +163,27 @@ class ConfirmingPublisher:
     ) -> None:
         exchange, routing_key, body, properties, mandatory = message
         body = _as_bytes(body)
-        await self._turn(exchange, routing_key, len(body))
+        await self._wait_for_turn(exchange, routing_key, len(body))
         try:
             self._send(exchange, routing_key, body, properties, mandatory, waiter)
         finally:
             self.refresh()  # the room we took, or did not take, is known now
 
-    async def _turn(self, exchange: str, routing_key: str, size: int) -> None:
+    async def _wait_for_turn(self, exchange: str, routing_key: str, size: int) -> None:
         """Wait until a message may be sent: connected, not blocked, room in the window, and nobody before us."""
         try:
             async with asyncio.timeout(self._patience):
                 while True:
                     if self._closed is not None:
                         raise NotPublished(exchange, routing_key, str(self._closed)) from self._closed
-                    await self._queued(size)
+                    await self._wait_in_queue(size)
                     if self._life is not None and self._closed is None:
                         return
         except TimeoutError:
             why = f"gave up after {self._patience:g} s: {self._obstacle()}"
             raise NotPublished(exchange, routing_key, why) from None
 
-    async def _queued(self, size: int) -> None:
+    async def _wait_in_queue(self, size: int) -> None:
         turn: asyncio.Future[None] = self._loop.create_future()
         self._queue.append((turn, size))
         self.refresh()
@@ -191,23 +191,23 @@ class ConfirmingPublisher:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._answer_call(size)  # our turn came and we left: it is the next one's
+                self._ungrant(size)  # our turn came and we left: it is the next one's
             elif (turn, size) in self._queue:
                 self._queue.remove((turn, size))
             self.refresh()
             raise
-        self._answer_call(size)
+        self._ungrant(size)
 
-    def _call(self, turn: asyncio.Future[None], size: int) -> None:
+    def _grant(self, turn: asyncio.Future[None], size: int) -> None:
         """Room was found for a publisher. It will send in a moment, and nobody may take its room until then."""
         if not turn.done():
             turn.set_result(None)
-            self._called += 1
-            self._called_bytes += size
+            self._granted += 1
+            self._granted_bytes += size
 
-    def _answer_call(self, size: int) -> None:
-        self._called -= 1
-        self._called_bytes -= size
+    def _ungrant(self, size: int) -> None:
+        self._granted -= 1
+        self._granted_bytes -= size
 
     def _obstacle(self) -> str:
         life = self._life
@@ -263,9 +263,9 @@ class ConfirmingPublisher:
         if channel.closed is not None:  # within the same read
             raise channel.closed
         life = _ConfirmChannel(channel)
-        channel.on_confirm = lambda confirm: self._confirmed(life, confirm)
-        channel.on_return = lambda event: self._returned(life, event)
-        channel.on_closed = lambda reason: self._ended(life, reason)
+        channel.on_confirm = lambda confirm: self._on_confirm(life, confirm)
+        channel.on_return = lambda event: self._on_return(life, event)
+        channel.on_closed = lambda reason: self._on_channel_end(life, reason)
         self._life = life
         self.interrupted = self._loop.create_future()
         self.refresh()
@@ -273,8 +273,8 @@ class ConfirmingPublisher:
     def refresh(self) -> None:
         """Something changed: call those who may send now, and see whether a newcomer may."""
         while self._queue and self._has_room():
-            self._call(*self._queue.popleft())
-        self._open = not self._queue and not self._called and self._has_room()
+            self._grant(*self._queue.popleft())
+        self._open = not self._queue and not self._granted and self._has_room()
 
     def _has_room(self) -> bool:
         life = self._life
@@ -284,22 +284,22 @@ class ConfirmingPublisher:
         return (
             link.blocked is None
             and link.writable
-            and len(life.ledger) + self._called < self._window
-            and life.unconfirmed_bytes + self._called_bytes < self._window_bytes
+            and len(life.ledger) + self._granted < self._window
+            and life.unconfirmed_bytes + self._granted_bytes < self._window_bytes
         )
 
-    def disconnected(self, reason: RedriveError) -> None:
+    def note_disconnect(self, reason: RedriveError) -> None:
         """For the words of those who wait: why there is no connection."""
         self._why_not = reason
 
-    async def drained(self) -> None:
+    async def wait_until_confirmed(self) -> None:
         """Wait until the broker has answered for everything that was sent."""
         if self.unconfirmed:
-            drained: asyncio.Future[None] = self._loop.create_future()
-            self._draining.append(drained)
-            await drained
+            wait_until_confirmed: asyncio.Future[None] = self._loop.create_future()
+            self._draining.append(wait_until_confirmed)
+            await wait_until_confirmed
 
-    def _tell_drained(self) -> None:
+    def _notify_drained(self) -> None:
         draining, self._draining = self._draining, []
         for drained in draining:
             if not drained.done():
@@ -310,11 +310,11 @@ class ConfirmingPublisher:
         self._closed = reason
         self._open = False
         while self._queue:
-            self._call(*self._queue.popleft())
+            self._grant(*self._queue.popleft())
 
     # What the broker says -----------------------------------------------------------------------------
 
-    def _confirmed(self, life: _ConfirmChannel, confirm: BasicAck | BasicNack) -> None:
+    def _on_confirm(self, life: _ConfirmChannel, confirm: BasicAck | BasicNack) -> None:
         refused = isinstance(confirm, BasicNack)
         for pending in life.ledger.settle(confirm.delivery_tag, confirm.multiple):
             life.unconfirmed_bytes -= len(pending.body)
@@ -331,17 +331,17 @@ class ConfirmingPublisher:
         if not self._open:
             self.refresh()
         if self._draining and not life.ledger:
-            self._tell_drained()
+            self._notify_drained()
 
-    def _returned(self, life: _ConfirmChannel, event: Incoming) -> None:
+    def _on_return(self, life: _ConfirmChannel, event: Incoming) -> None:
         method = event.method
         assert isinstance(method, BasicReturn)
         why = f"returned by the broker, {method.reply_code} {method.reply_text}: no queue is bound for it"
-        blamed = life.ledger.blame(method.exchange, method.routing_key, event.raw_properties, event.body, why)
+        blamed = life.ledger.mark_returned(method.exchange, method.routing_key, event.raw_properties, event.body, why)
         if blamed is None:
             log.warning("the broker returned a message nobody waits for: %r %r", method.exchange, method.routing_key)
 
-    def _ended(self, life: _ConfirmChannel, reason: RedriveError) -> None:
+    def _on_channel_end(self, life: _ConfirmChannel, reason: RedriveError) -> None:
         if self._life is life:
             self._life = None
             self._open = False
@@ -350,8 +350,8 @@ class ConfirmingPublisher:
         abandoned = life.ledger.abandon()
         for pending in abandoned:
             if not pending.waiter.done():
-                pending.waiter.set_exception(_fate(pending, reason, alone=len(abandoned) == 1))
-        self._tell_drained()
+                pending.waiter.set_exception(_error_for(pending, reason, alone=len(abandoned) == 1))
+        self._notify_drained()
 
     def __repr__(self) -> str:
         gate = "open" if self._open else self._obstacle()
@@ -364,7 +364,7 @@ def _as_bytes(body: object) -> bytes:
     raise TypeError(f"the body of a message must be bytes, not {type(body).__name__}: encode it first")
 
 
-def _fate(pending: Pending[ConfirmCallback], reason: RedriveError, *, alone: bool) -> PublishError:
+def _error_for(pending: Pending[ConfirmCallback], reason: RedriveError, *, alone: bool) -> PublishError:
     """What became of an unconfirmed message when its channel ended.
 
     RabbitMQ says that it objects to a publish, and seldom to which. When only one was under way, it is that one.
@@ -395,18 +395,18 @@ class _Pipeline:
         self._unsettled = 0
         self._all: asyncio.Future[None] | None = None
 
-    def place(self) -> _Slot:
-        place = _Slot(self, self.count)
+    def add_slot(self) -> _Slot:
+        add_slot = _Slot(self, self.count)
         self.count += 1
         self._unsettled += 1
-        return place
+        return add_slot
 
-    def one_settled(self) -> None:
+    def settle_one(self) -> None:
         self._unsettled -= 1
         if self._all is not None and not self._unsettled and not self._all.done():
             self._all.set_result(None)
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         if self._unsettled:
             self._all = self._loop.create_future()
             await self._all
@@ -425,9 +425,9 @@ class _Slot:
         return False
 
     def set_result(self, _: None, /) -> None:
-        self._pipeline.one_settled()
+        self._pipeline.settle_one()
 
     def set_exception(self, exception: PublishError, /) -> None:
         exception.index = self._index
         self._pipeline.failures.append(exception)
-        self._pipeline.one_settled()
+        self._pipeline.settle_one()

@@ -49,15 +49,15 @@ class TopologyClient(ABC):
         Nothing is remembered: what `declare_...` and `bind_...` do is done again after a reconnect, this is not.
         """
         async with self._topology_turn:
-            return await (await self._asking()).call(method, reply)
+            return await (await self._rpc_channel()).call(method, reply)
 
     async def ask_together(self, *methods: Method) -> None:
         """Make several calls in one write, one after the other. If the broker refuses one, it ignores the rest."""
         async with self._topology_turn:
-            channel = await self._asking()
+            channel = await self._rpc_channel()
             await asyncio.gather(*(channel.ask(method) for method in methods))
 
-    async def _asking(self) -> Channel:
+    async def _rpc_channel(self) -> Channel:
         channel = self._topology_channel
         if channel is None or not channel.is_open:
             channel = self._topology_channel = await (await self.link()).channel()
@@ -183,7 +183,7 @@ class TopologyClient(ABC):
         passive = m.QueueDeclare(queue=queue, passive=True)
         if self._declarations.is_server_named(queue) and await self._exists(passive, m.QueueDeclareOk):
             return
-        if declarations := self._declarations.of_queue(queue):
+        if declarations := self._declarations.queue_declarations(queue):
             await self._restore(await self.link(), declarations)
 
     async def _restore(self, link: Transport, declarations: Iterable[Declaration]) -> list[str]:
@@ -211,6 +211,6 @@ class TopologyClient(ABC):
                 answer = await channel.call(declaration, m.QueueDeclareOk)
                 self._declarations.rename(old, answer.queue)
             case m.QueueBind():
-                await channel.ask(self._declarations.redirected(declaration))
+                await channel.ask(self._declarations.current_binding(declaration))
             case m.ExchangeDeclare() | m.ExchangeBind():
                 await channel.ask(declaration)

@@ -2,7 +2,7 @@
 
 What is sent within one turn of the event loop leaves in one write. Whoever has something to say puts it into
 the conversation and calls `write_soon`; whoever wants to say it as late as possible (merged acks) registers
-with `before_write`.
+with `before_flush`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def open_transport(
     except TimeoutError:
         raise ConnectionFailed(f"{host}: no answer within {url.connection_timeout.total_seconds():g} s") from None
     except (OSError, UnicodeError) as error:  # the latter for a name that DNS could not hold
-        raise ConnectionFailed(f"{host}: {_plainly(error)}") from error
+        raise ConnectionFailed(f"{host}: {_system_message(error)}") from error
     raise ConnectionFailed(f"{host}: the name stands for no address")
 
 
@@ -93,7 +93,7 @@ async def _open_link(url: BrokerURL, host: Host, address: str, link: Transport) 
     return link
 
 
-def _plainly(error: OSError | UnicodeError) -> str:
+def _system_message(error: OSError | UnicodeError) -> str:
     """What the operating system calls it, without asyncio's repetition of the address."""
     if isinstance(error, ssl.SSLError | socket.gaierror | UnicodeError) or not error.errno:
         return str(error)
@@ -117,7 +117,7 @@ class Transport(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._channels: dict[int, Channel] = {}
         self._write_scheduled = False
-        self._late_words: list[Callable[[], None]] = []
+        self._flush_hooks: list[Callable[[], None]] = []
 
     @property
     def alive(self) -> bool:
@@ -134,7 +134,7 @@ class Transport(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         if (sock := transport.get_extra_info("socket")) is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.conversation.greet()
+        self.conversation.send_protocol_header()
         self.write_now()
 
     def data_received(self, data: bytes) -> None:
@@ -145,7 +145,7 @@ class Transport(asyncio.Protocol):
                 if type(event) is Delivery:
                     channels[event.channel].on_delivery(event)
                 elif isinstance(event, Incoming):
-                    self._incoming(event)
+                    self._on_event(event)
                 else:
                     self._violation(cast(Violation, event))
         except RemoteProtocolError as error:
@@ -162,7 +162,7 @@ class Transport(asyncio.Protocol):
         self._on_change()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        why = _plainly(exc) if isinstance(exc, OSError) else exc or "the broker closed the socket"
+        why = _system_message(exc) if isinstance(exc, OSError) else exc or "the broker closed the socket"
         self._end(ConnectionLost(f"{self.host}: {why}"))
 
     # Writing ------------------------------------------------------------------------------------------
@@ -171,28 +171,28 @@ class Transport(asyncio.Protocol):
         """Write at the end of this turn of the loop, together with everything else that is said until then."""
         if not self._write_scheduled:
             self._write_scheduled = True
-            self._loop.call_soon(self._scheduled_write)
+            self._loop.call_soon(self._write_scheduled_data)
 
-    def before_write(self, before_flush: Callable[[], None]) -> None:
+    def before_flush(self, before_flush: Callable[[], None]) -> None:
         """Have something called just before the next write, so that it can put its words in."""
-        self._late_words.append(before_flush)
+        self._flush_hooks.append(before_flush)
         self.write_soon()
 
-    def _scheduled_write(self) -> None:
+    def _write_scheduled_data(self) -> None:
         self._write_scheduled = False
         self.write_now()
 
     def write_now(self) -> None:
-        late_words, self._late_words = self._late_words, []
-        for before_flush in late_words:
+        hooks, self._flush_hooks = self._flush_hooks, []
+        for before_flush in hooks:
             before_flush()
         if self.conversation.outgoing and self._transport is not None and self.alive:
             self._heartbeat.last_sent = self._loop.time()
-            self._transport.write(self.conversation.take())
+            self._transport.write(self.conversation.data_to_send())
 
     # What the broker says -----------------------------------------------------------------------------
 
-    def _incoming(self, event: Incoming) -> None:
+    def _on_event(self, event: Incoming) -> None:
         if not event.channel:
             self._connection_method(event.method)
         elif (channel := self._channels.get(event.channel)) is not None:
@@ -216,7 +216,7 @@ class Transport(asyncio.Protocol):
                 log.info("%s takes messages again", self.host)
                 self._on_change()
             case m.ConnectionClose():
-                self._closed_by_broker(method)
+                self._on_connection_close(method)
             case m.ConnectionCloseOk():
                 self._end(ConnectionLost(f"{self.host}: closed by this side"))
             case _:  # update-secret-ok: nobody waits for it
@@ -231,7 +231,7 @@ class Transport(asyncio.Protocol):
         except RemoteProtocolError as error:
             self._end(error)
 
-    def _closed_by_broker(self, close: m.ConnectionClose) -> None:
+    def _on_connection_close(self, close: m.ConnectionClose) -> None:
         refused = close.reply_code in (ReplyCode.ACCESS_REFUSED, ReplyCode.NOT_ALLOWED)
         is_full = "limit" in close.reply_text  # of connections, which another node may have left, or this one later
         kind = AuthenticationFailed if refused and not is_full and not self.opened.done() else ConnectionClosed
@@ -260,7 +260,7 @@ class Transport(asyncio.Protocol):
                 self._end(ConnectionLost(f"{self.host}: silent for {silence:g} s, heartbeats missed"))
                 return
             case HeartbeatAction.SEND:
-                self.conversation.beat()
+                self.conversation.send_heartbeat()
                 self.write_now()
             case HeartbeatAction.FINE:
                 pass
@@ -316,7 +316,7 @@ class Transport(asyncio.Protocol):
 
     def _shutdown(self, transport: asyncio.Transport, reason: RedriveError) -> None:
         if isinstance(reason, BrokerError | RemoteProtocolError) or self.conversation.state is ConnectionState.CLOSED:
-            transport.write(self.conversation.take())  # close-ok, or what AMQP prescribes for a violation
+            transport.write(self.conversation.data_to_send())  # close-ok, or what AMQP prescribes for a violation
             transport.close()
         else:
             transport.abort()

@@ -28,12 +28,12 @@ def insert_rows(
     for start in range(0, len(rows), _AT_ONCE):
         some = rows[start : start + _AT_ONCE]
         by_column = zip(columns, zip(*some, strict=True), strict=True)
-        prepared = (_prepared(table.c[name].type, dialect, values) for name, values in by_column)
+        prepared = (_driver_values(table.c[name].type, dialect, values) for name, values in by_column)
         values = tuple(chain.from_iterable(zip(*prepared, strict=True)))
         connection.exec_driver_sql(into + ", ".join([row] * len(some)), values)
 
 
-def _prepared(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect, values: tuple[Any, ...]) -> Iterable[Any]:
+def _driver_values(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect, values: tuple[Any, ...]) -> Iterable[Any]:
     """As the driver takes them."""
     prepare = kind.dialect_impl(dialect).bind_processor(dialect)
     if prepare is None:

@@ -91,7 +91,7 @@ class Outages:
 
     def watch(self, engine: sa.Engine) -> None:
         @event.listens_for(engine, "handle_error")
-        def failing(context: Any) -> None:
+        def on_error(context: Any) -> None:
             error = context.sqlalchemy_exception or context.original_exception
             if context.connection is not None and is_outage(error):
                 self._failed.add(context.connection)

@@ -8,7 +8,7 @@ PostgreSQL gives up a transaction in which a statement has failed, and answers i
 error. Who caught the statement's error would take for stored what is not: so such a commit is refused here.
 
 A process that starts creates its tables (`create_tables`) or checks that they exist (`require_tables`). Several
-processes may start at once on a new database: `exclusively` lets one at a time change the schema.
+processes may start at once on a new database: `exclusive_transaction` lets one at a time change the schema.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Database:
         return options
 
     @contextmanager
-    def looking(self) -> Iterator[sa.Connection]:
+    def reading_connection(self) -> Iterator[sa.Connection]:
         """A connection for reading what is committed, statement by statement."""
         with self.engine.connect().execution_options(isolation_level=_AUTOCOMMIT) as connection:
             yield connection
@@ -123,7 +123,7 @@ class Database:
     # Starting -----------------------------------------------------------------------------------------
 
     @contextmanager
-    def exclusively(self, name: str) -> Iterator[sa.Connection]:
+    def exclusive_transaction(self, name: str) -> Iterator[sa.Connection]:
         """Open a transaction that only one process at a time can be in. `name` is the lock's, on PostgreSQL."""
         with self.engine.begin() as connection:
             if self.is_postgresql:  # SQLite's transactions wait for each other anyway
@@ -133,7 +133,7 @@ class Database:
 
     def create_tables(self, metadata: sa.MetaData) -> None:
         """Create the tables of an application that do not exist. Several processes may do so at the same moment."""
-        with self.exclusively("redrive_create_tables") as connection:
+        with self.exclusive_transaction("redrive_create_tables") as connection:
             metadata.create_all(connection)
 
     def require_tables(self, tables: Iterable[str], create: str = "run the application's migrations") -> None:
@@ -147,7 +147,7 @@ class Database:
             raise ConfigurationError(f"there is no table {' nor '.join(missing)} in {self}: {create}")
 
     @contextmanager
-    def explaining(self) -> Iterator[None]:
+    def explain_errors(self) -> Iterator[None]:
         """Raise errors of the driver as errors that say in a sentence what to do: for the start of a process."""
         try:
             yield
@@ -207,7 +207,7 @@ def _make_file(path: Path) -> None:
 
 def _set_up_sqlite(engine: sa.Engine) -> None:
     @event.listens_for(engine, "connect")
-    def connected(connection: Any, _: ConnectionPoolEntry) -> None:
+    def on_connect(connection: Any, _: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # the driver begins nothing by itself: `begun` does
         cursor = connection.cursor()
         _write_ahead(cursor)
@@ -216,14 +216,14 @@ def _set_up_sqlite(engine: sa.Engine) -> None:
         cursor.close()
 
     @event.listens_for(engine, "begin")
-    def begun(connection: sa.Connection) -> None:
+    def on_begin(connection: sa.Connection) -> None:
         if connection.get_execution_options().get("isolation_level") != _AUTOCOMMIT:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _set_up_postgresql(engine: sa.Engine) -> None:
     @event.listens_for(engine, "commit")
-    def committing(connection: sa.Connection) -> None:
+    def on_commit(connection: sa.Connection) -> None:
         driver: Any = connection.connection.driver_connection
         if driver.info.transaction_status.name == "INERROR":  # known here: PostgreSQL is not asked
             raise PendingRollbackError(

@@ -49,7 +49,7 @@ class Schema:
 
         Of several processes that do so at the same moment one does it, and the others wait for it.
         """
-        with database.looking() as connection:
+        with database.reading_connection() as connection:
             if not _missing(connection):
                 return False
         return self._upgrade(database)
@@ -58,7 +58,7 @@ class Schema:
         from alembic.migration import MigrationContext
         from alembic.operations import Operations
 
-        with database.exclusively(VERSION_TABLE) as connection:
+        with database.exclusive_transaction(VERSION_TABLE) as connection:
             steps = _missing(connection)
             if not steps:
                 return False

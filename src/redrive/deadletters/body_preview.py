@@ -33,7 +33,7 @@ from redrive.deadletters.redaction import REDACTION, Redaction, mask, redact_tex
 from redrive.deadletters.redaction import redact as redact
 from redrive.recovery.history import read_count, read_text
 from redrive.text import printable
-from redrive.wire.values import shown as shortened
+from redrive.wire.values import brief_repr as shortened
 
 LIMIT = 64 * 1024
 MOST_PARSED = 1024 * 1024
@@ -89,7 +89,7 @@ def show(
     elif plain.truncated:
         shown = _beginning(plain.body, media, window)
     else:
-        shown = _celery(plain.body, media, headers or {}, window) or _as_called(plain.body, media, window)
+        shown = _celery(plain.body, media, headers or {}, window) or _show_as_declared(plain.body, media, window)
     return replace(shown, text=printable(shown.text), note=printable(shown.note))
 
 
@@ -116,7 +116,7 @@ class _Media(NamedTuple):
         return self.name.startswith("text/") or self.name in _TEXTS or self.name.endswith("+xml")
 
     @property
-    def says_nothing(self) -> bool:
+    def is_unspecific(self) -> bool:
         return self.name in ("", "application/octet-stream", "application/data")
 
 
@@ -137,7 +137,7 @@ def _media(content_type: str | None) -> _Media:
     return _Media(name.strip().lower(), _CHARSETS.get(charset.partition(";")[0].strip(' "'), "utf-8"))
 
 
-def _as_called(body: bytes, media: _Media, window: _Window) -> ShownBody:
+def _show_as_declared(body: bytes, media: _Media, window: _Window) -> ShownBody:
     if media.is_json or (not media.is_text and body[:_BLANKS].lstrip()[:1] in (b"{", b"[")):
         return _json(body, media, window)
     if media.is_msgpack:
@@ -164,7 +164,7 @@ def _json(body: bytes, media: _Media, window: _Window) -> ShownBody:
     if len(body) > MOST_PARSED:
         return _with_note(_text(body, media, window), "too large to be read as JSON, so it is shown as it is")
     try:
-        return _printed(BodyKind.JSON, _read_json(body), window)
+        return _print_value(BodyKind.JSON, _read_json(body), window)
     except _UNREADABLE as error:
         shown = _text(body, media, window) if media.is_json or _looks_like_text(body) else _dump(body, window)
         return _with_note(shown, f"called {media.name}, and it is not: {error}") if media.is_json else shown
@@ -174,7 +174,7 @@ def _msgpack(body: bytes, media: _Media, window: _Window) -> ShownBody:
     if len(body) > MOST_PARSED:
         return _with_note(_dump(body, window), "too large to be read as msgpack, so its bytes are shown")
     try:
-        return _printed(BodyKind.MSGPACK, _read_msgpack(body), window)
+        return _print_value(BodyKind.MSGPACK, _read_msgpack(body), window)
     except _UNREADABLE as error:
         shown = _text(body, media, window) if _looks_like_text(body) else _dump(body, window)
         return _with_note(shown, f"called {media.name}, and it is not: {error}")
@@ -184,11 +184,11 @@ def _with_note(shown: ShownBody, note: str) -> ShownBody:
     return replace(shown, note="; ".join(filter(None, (note, shown.note))))
 
 
-def _printed(kind: BodyKind, value: object, window: _Window) -> ShownBody:
+def _print_value(kind: BodyKind, value: object, window: _Window) -> ShownBody:
     if window.redaction is not None:
         value = redact(value, window.redaction)
     parts, size = [], 0
-    for part in _written(value, 0):
+    for part in _value_parts(value, 0):
         parts.append(part)
         size += len(part)
         if size > window.limit:
@@ -197,10 +197,10 @@ def _printed(kind: BodyKind, value: object, window: _Window) -> ShownBody:
     return ShownBody(kind, "".join(parts))
 
 
-def _written(value: object, depth: int) -> Iterator[str]:
+def _value_parts(value: object, depth: int) -> Iterator[str]:
     match value:
         case dict() if value:
-            named = ((f"{_quoted(_key(key))}: ", element) for key, element in value.items())
+            named = ((f"{_quote(_key(key))}: ", element) for key, element in value.items())
             return _block("{", named, "}", depth)
         case list() | tuple() if value:
             return _block("[", (("", element) for element in value), "]", depth)
@@ -220,7 +220,7 @@ def _block(opening: str, elements: Iterator[tuple[str, object]], closing: str, d
     between = f"{opening}\n{indent}"
     for name, element in elements:
         yield between + name
-        yield from _written(element, depth + 1)
+        yield from _value_parts(element, depth + 1)
         between = f",\n{indent}"
     yield f"\n{'  ' * depth}{closing}"
 
@@ -234,22 +234,22 @@ def _scalar(value: object) -> str:
         case _Literal():
             return str(value)
         case str():
-            return _quoted(value)
+            return _quote(value)
         case None | bool():
             return {None: "null", True: "true", False: "false"}[value]
         case int() | float():
             return shortened(value)
         case bytes():
-            return _quoted(_hex(value))
+            return _quote(_hex(value))
         case datetime():
-            return _quoted(value.isoformat())
+            return _quote(value.isoformat())
         case msgspec.msgpack.Ext():
-            return _quoted(f"extension {value.code}: {_hex(bytes(value.data))}")
+            return _quote(f"extension {value.code}: {_hex(bytes(value.data))}")
         case _:
-            return _quoted(shortened(value))
+            return _quote(shortened(value))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return msgspec.json.encode(text.encode("utf-8", "backslashreplace").decode()).decode()
 
 
@@ -269,16 +269,16 @@ def _celery(body: bytes, media: _Media, headers: Mapping[str, object], window: _
     call |= {name: headers[name] for name in ("eta", "expires") if headers.get(name) is not None}
     arguments = _arguments(body, media)
     if arguments is not None:
-        return _printed(BodyKind.CELERY, call | arguments, window)
+        return _print_value(BodyKind.CELERY, call | arguments, window)
     described = {"args": read_text(headers.get("argsrepr")), "kwargs": read_text(headers.get("kwargsrepr"))}
     return _with_note(
-        _printed(BodyKind.CELERY, call | described, window), "its arguments are shown as Celery described them"
+        _print_value(BodyKind.CELERY, call | described, window), "its arguments are shown as Celery described them"
     )
 
 
 def _arguments(body: bytes, media: _Media) -> dict[str, object] | None:
     read: Callable[[bytes], object] = _read_msgpack if media.is_msgpack else _read_json
-    if len(body) > MOST_PARSED or not (media.is_msgpack or media.is_json or media.says_nothing):
+    if len(body) > MOST_PARSED or not (media.is_msgpack or media.is_json or media.is_unspecific):
         return None
     try:
         match read(body):
@@ -297,11 +297,11 @@ def _arguments(body: bytes, media: _Media) -> dict[str, object] | None:
 def _looks_like_text(body: bytes) -> bool:
     head = body[:_MARGIN]
     controls = sum(head.count(code) for code in chain(range(9), range(14, 27), range(28, 32)))
-    return _decoded(body, _MARGIN, "utf-8") is not None and controls * 20 <= len(head) and 0 not in head
+    return _decode_beginning(body, _MARGIN, "utf-8") is not None and controls * 20 <= len(head) and 0 not in head
 
 
 def _text(body: bytes, media: _Media, window: _Window) -> ShownBody:
-    text, note = _decoded(body, window.limit + _MARGIN, media.charset), ""
+    text, note = _decode_beginning(body, window.limit + _MARGIN, media.charset), ""
     if text is None:
         text = body[: window.limit + _MARGIN].decode("utf-8", "backslashreplace")
         note = f"it is not {media.charset.upper()}: bytes that make no sense are shown as escapes"
@@ -313,7 +313,7 @@ def _text(body: bytes, media: _Media, window: _Window) -> ShownBody:
     return ShownBody(BodyKind.TEXT, text[: window.limit], truncated, "; ".join(filter(None, (note, cut))))
 
 
-def _decoded(body: bytes, most: int, charset: str) -> str | None:
+def _decode_beginning(body: bytes, most: int, charset: str) -> str | None:
     """The beginning as text; None if it is none. The last letter may be cut in two, if that was done here."""
     head = body[:most]
     try:

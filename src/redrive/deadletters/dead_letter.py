@@ -191,7 +191,7 @@ def read_dead_letter(
 
 
 def _unreadable(raw: bytes, body: bytes, queue: str, position: int) -> Summary:
-    id, kind = _identity(raw, body, None), _kind(UNKNOWN, None)
+    id, kind = _identity(raw, body, None), _stand_in_fingerprint(UNKNOWN, None)
     return Summary(queue, position, id, fingerprint=kind, size=len(body), unreadable=True)
 
 
@@ -229,16 +229,16 @@ def _summary(
     named = name_in(headers.get(_QUEUE))
     source = _source(named, deaths)
     if parked:
-        exchange, routing_key, error, message, fingerprint, dead_at = _parked(headers)
+        exchange, routing_key, error, message, fingerprint, dead_at = _ending_by_parking(headers)
     else:
-        exchange, routing_key, error, message, fingerprint, dead_at = _died(headers, deaths, reason)
+        exchange, routing_key, error, message, fingerprint, dead_at = _ending_by_death(headers, deaths, reason)
         reason = _reason(deaths, source) or label_in(headers.get(_FIRST_REASON))[:_MOST_REASON] or UNKNOWN
         attempts = max(attempts, _rejections(deaths, source))
     message_id = short_text(skimmed.message_id)
     return Summary(
         queue,
         position,
-        _identity(_stable(raw, skimmed), body, message_id),
+        _identity(_stable_bytes(raw, skimmed), body, message_id),
         message_id,
         short_text(skimmed.correlation_id),
         short_text(skimmed.type) or _task(headers),
@@ -248,7 +248,7 @@ def _summary(
         reason,
         error,
         message,
-        fingerprint[:_LONGEST_FINGERPRINT] or _kind(reason, source),
+        fingerprint[:_LONGEST_FINGERPRINT] or _stand_in_fingerprint(reason, source),
         attempts,
         dead_at,
         number_in(headers.get(_REDRIVEN)),
@@ -266,7 +266,7 @@ def _task(headers: Mapping[bytes, RawValue]) -> str | None:
     return label_in(headers.get(b"task")) or None if b"retries" in headers and b"id" in headers else None
 
 
-def _parked(headers: Mapping[bytes, RawValue]) -> _Ending:
+def _ending_by_parking(headers: Mapping[bytes, RawValue]) -> _Ending:
     return (
         name_in(headers.get(_EXCHANGE)),
         name_in(headers.get(_ROUTING_KEY)),
@@ -277,9 +277,9 @@ def _parked(headers: Mapping[bytes, RawValue]) -> _Ending:
     )
 
 
-def _died(headers: Mapping[bytes, RawValue], deaths: list[DeathRecord], last_error: str) -> _Ending:
+def _ending_by_death(headers: Mapping[bytes, RawValue], deaths: list[DeathRecord], last_error: str) -> _Ending:
     """Return the end of a message that the broker dead-lettered. `last_error`: what its last retry, if any, wrote."""
-    exchange, routing_key = _published(headers, deaths)
+    exchange, routing_key = _first_publish(headers, deaths)
     error, message, fingerprint = _newest_attempt(headers.get(_HISTORY)) or ("", last_error, "")
     at = max((death.at for death in deaths if death.at is not None), default=None)
     return exchange, routing_key, error, message, fingerprint, at
@@ -304,7 +304,7 @@ def _rejections(deaths: list[DeathRecord], source: str | None) -> int:
     return max((death.times for death in deaths if death.reason == "rejected" and death.queue == source), default=0)
 
 
-def _published(headers: Mapping[bytes, RawValue], deaths: list[DeathRecord]) -> tuple[str | None, str | None]:
+def _first_publish(headers: Mapping[bytes, RawValue], deaths: list[DeathRecord]) -> tuple[str | None, str | None]:
     """Return exchange and key of the failure record, or of the first death: the last, or the one that 3.10 names."""
     exchange, key = name_in(headers.get(_EXCHANGE)), name_in(headers.get(_ROUTING_KEY))
     if exchange is not None or not deaths:
@@ -333,7 +333,7 @@ _NO_HEADERS = 0xDF  # the flag goes: a message without any has a table when it w
 _MANY = 64  # headers
 
 
-def _stable(raw: bytes, skimmed: ScannedProperties) -> bytes:
+def _stable_bytes(raw: bytes, skimmed: ScannedProperties) -> bytes:
     """What is the same at the next look."""
     headers = skimmed.headers
     layout = tuple(headers)
@@ -357,7 +357,7 @@ def _identity(stable: bytes, body: bytes, message_id: str | None) -> str:
 
 
 @lru_cache(1024)
-def _kind(reason: str, source: str | None) -> str:
+def _stand_in_fingerprint(reason: str, source: str | None) -> str:
     """What is the same for all that died in the same way: as long as a fingerprint, since it stands in for one."""
     return blake2b(f"{reason}\n{source}".encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
 

@@ -85,7 +85,7 @@ class Edit:
             raise EditRefused("remove_headers is a list of names, and this is one text")
         for name in self.properties:
             if name not in EDITABLE:
-                raise EditRefused(_not_editable(name))
+                raise EditRefused(_not_editable_text(name))
         for name in self.set_headers:
             if name in self.remove_headers:
                 raise EditRefused(f"header {name}: set and removed at once")
@@ -97,7 +97,7 @@ class Edit:
         return self.body is None and not (self.set_headers or self.remove_headers or self.properties)
 
 
-def _not_editable(name: str) -> str:
+def _not_editable_text(name: str) -> str:
     if name in _WHY_NOT:
         return f"property {name} cannot be set: {_WHY_NOT[name]}"
     return f"unknown property {name}" + did_you_mean(str(name), EDITABLE, f": want {', '.join(EDITABLE)}")
@@ -106,7 +106,7 @@ def _not_editable(name: str) -> str:
 # Doing it ---------------------------------------------------------------------------------------------
 
 
-def edited(content: Content, edit: Edit, *, force: bool = False, budget: int = BUDGET) -> Content:
+def apply_edit(content: Content, edit: Edit, *, force: bool = False, budget: int = BUDGET) -> Content:
     """The message as it will be, or EditRefused. With `force` a body need not be what its content type says."""
     raw, body = content
     try:
@@ -119,7 +119,7 @@ def edited(content: Content, edit: Edit, *, force: bool = False, budget: int = B
         remove_headers=[_header_name(name) for name in edit.remove_headers],
     )
     for name, value in edit.properties.items():
-        changed = with_property(changed, name, _encoded(name, value))
+        changed = with_property(changed, name, _encode_property(name, value))
     if len(changed) > max(budget, len(raw)):
         raise EditRefused(f"its properties would have {len(changed)} bytes, and a frame holds {budget}")
     if edit.body is not None:
@@ -132,7 +132,7 @@ def edited(content: Content, edit: Edit, *, force: bool = False, budget: int = B
 def _set_headers(raw: bytes, headers: Mapping[str, FieldValue]) -> Iterator[tuple[bytes, RawValue]]:
     for name, value in headers.items():
         encoded_name = _header_name(name)
-        if not _is_there(find_header(raw, encoded_name), value):
+        if not _has_value(find_header(raw, encoded_name), value):
             try:
                 yield encoded_name, encode_value(value)
             except EncodingError as error:
@@ -150,7 +150,7 @@ def _is_the_same(one: object, other: object) -> bool:
     return True
 
 
-def _is_there(raw: RawValue | None, value: FieldValue) -> bool:
+def _has_value(raw: RawValue | None, value: FieldValue) -> bool:
     """The value of a header, in whatever type its publisher wrote it."""
     if raw is None:
         return False
@@ -167,7 +167,7 @@ def _header_name(name: str) -> bytes:
         raise EditRefused(f"the name of a header: {error}") from None
 
 
-def _encoded(name: str, value: PropertyValue) -> bytes | None:
+def _encode_property(name: str, value: PropertyValue) -> bytes | None:
     if value is None:
         return None
     try:

@@ -32,7 +32,7 @@ def hide_summary(letter: S, redaction: Redaction = REDACTION) -> S:
     return structs.replace(letter, error=error, error_message=message)
 
 
-def hide_letter(letter: DeadLetter, redaction: Redaction = REDACTION) -> DeadLetter:
+def hide_dead_letter(letter: DeadLetter, redaction: Redaction = REDACTION) -> DeadLetter:
     """Return a message without secrets."""
     return structs.replace(
         hide_summary(letter, redaction),

@@ -31,7 +31,7 @@ from json.encoder import encode_basestring
 from typing import TypeAlias
 
 from redrive.errors import NotJson, PatchError
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 Json: TypeAlias = "bool | str | Number | list[Json] | dict[str, Json] | None"
 
@@ -80,7 +80,7 @@ def _table(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(table) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise NotJson(f"the key {shown(twice)} stands twice in one object: which one counts is anybody's guess")
+        raise NotJson(f"the key {brief_repr(twice)} stands twice in one object: which one counts is anybody's guess")
     return table
 
 
@@ -109,24 +109,24 @@ def _write(value: object) -> str:
         case list() | tuple():
             return f"[{','.join([_write(inner) for inner in value])}]"
         case _:
-            raise NotJson(f"JSON has no form for {type(value).__name__}: {shown(value)}")
+            raise NotJson(f"JSON has no form for {type(value).__name__}: {brief_repr(value)}")
 
 
 def _write_key(name: object) -> str:
     if not isinstance(name, str):
-        raise NotJson(f"a key in JSON is text, and {shown(name)} is {type(name).__name__}")
+        raise NotJson(f"a key in JSON is text, and {brief_repr(name)} is {type(name).__name__}")
     return encode_basestring(name)
 
 
-def same(one: Json, other: Json) -> bool:
+def is_equal(one: Json, other: Json) -> bool:
     """Equal as RFC 6902 has it: numbers by what they are worth, objects without regard to order."""
     match one, other:
         case Number(), Number():
             return one.same_as(other)
         case dict(), dict():
-            return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+            return one.keys() == other.keys() and all(is_equal(value, other[name]) for name, value in one.items())
         case list(), list():
-            return len(one) == len(other) and all(map(same, one, other))
+            return len(one) == len(other) and all(map(is_equal, one, other))
         case _:
             return type(one) is type(other) and one == other
 
@@ -144,7 +144,7 @@ def parse_pointer(text: str) -> _Path:
     if not text:
         return ()
     if not text.startswith("/"):
-        raise ValueError(f"{shown(text)} must begin with /")
+        raise ValueError(f"{brief_repr(text)} must begin with /")
     if _STRAY_TILDE.search(text):
         raise ValueError("a ~ in a path is written ~0, and a / in a name ~1")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/"))
@@ -172,7 +172,7 @@ class PatchStep:
             case "move":
                 return _add(_remove(document, self.source), self.to, _find(document, self.source))
             case "copy":
-                return _bounded(_add(document, self.to, _find(document, self.source)))
+                return _require_bounded(_add(document, self.to, _find(document, self.source)))
             case _:
                 return _test(document, self.to, self.value)
 
@@ -217,7 +217,7 @@ class JsonPatch:
             raise PatchError("the document is nested too deep to be written") from None
 
 
-def _bounded(document: Json) -> Json:
+def _require_bounded(document: Json) -> Json:
     """Copies share what they are copies of, so that thirty of them may stand for a document that fits nowhere."""
     if _size(document) > _LARGEST:
         raise _Misfit(f"the document would have more than {_LARGEST:,} characters")
@@ -253,7 +253,7 @@ def _read_step(step: Json, index: int) -> PatchStep:
     op = _member(step, "op", index)
     path = _member(step, "path", index)
     if op not in _OPERATIONS:
-        raise PatchError(f"unknown op {shown(op)}: there are {', '.join(_OPERATIONS)}", index, path)
+        raise PatchError(f"unknown op {brief_repr(op)}: there are {', '.join(_OPERATIONS)}", index, path)
     source = _member(step, "from", index, path) if op in ("move", "copy") else ""
     if op in ("add", "replace", "test") and "value" not in step:
         raise PatchError(f"{op} needs a value", index, path)
@@ -262,7 +262,7 @@ def _read_step(step: Json, index: int) -> PatchStep:
     except ValueError as error:
         raise PatchError(str(error), index, path) from None
     if op == "move" and len(found.to) > len(found.source) and found.to[: len(found.source)] == found.source:
-        raise PatchError(f"{shown(source)} cannot be moved into itself", index, path)
+        raise PatchError(f"{brief_repr(source)} cannot be moved into itself", index, path)
     if op == "remove" and not found.to:
         raise PatchError("the whole document cannot be removed: replace it", index, path)
     return found
@@ -299,12 +299,12 @@ def _child(parent: Json, part: str, path: _Path, depth: int) -> Json:
     match parent:
         case dict():
             if part not in parent:
-                raise _Misfit(f"{_named(path[:depth])} has no {shown(part)}")
+                raise _Misfit(f"{_path_name(path[:depth])} has no {brief_repr(part)}")
             return parent[part]
         case list():
             return parent[_place(part, len(parent) - 1, path, depth)]
         case _:
-            raise _Misfit(f"{_named(path[:depth])} is {_kind(parent)}: there is nothing in it")
+            raise _Misfit(f"{_path_name(path[:depth])} is {_type_name(parent)}: there is nothing in it")
 
 
 def _rebuild(walked: list[Json], path: _Path, value: Json) -> Json:
@@ -329,7 +329,7 @@ def _add(document: Json, path: _Path, value: Json) -> Json:
             place = len(array) if part == _END else _place(part, len(array), path, len(parents))
             return _rebuild(walked, parents, [*array[:place], value, *array[place:]])
         case other:
-            raise _Misfit(f"{_named(parents)} is {_kind(other)}: nothing can be added to it")
+            raise _Misfit(f"{_path_name(parents)} is {_type_name(other)}: nothing can be added to it")
 
 
 def _remove(document: Json, path: _Path) -> Json:
@@ -346,29 +346,31 @@ def _remove(document: Json, path: _Path) -> Json:
 
 def _test(document: Json, path: _Path, wanted: Json) -> Json:
     found = _find(document, path)
-    if not same(found, wanted):
-        other = _kind(found)
-        raise _Misfit("the test failed" + (f": it is {other}, not {_kind(wanted)}" if other != _kind(wanted) else ""))
+    if not is_equal(found, wanted):
+        other = _type_name(found)
+        raise _Misfit(
+            "the test failed" + (f": it is {other}, not {_type_name(wanted)}" if other != _type_name(wanted) else "")
+        )
     return document
 
 
 def _place(part: str, last: int, path: _Path, depth: int) -> int:
-    array = _named(path[:depth])
+    array = _path_name(path[:depth])
     if part == _END:
         raise _Misfit(f"{_END} is the place behind the last one of {array}: there is nothing yet")
     if _PLACE.fullmatch(part) is None:
-        raise _Misfit(f"{array} is an array: {shown(part)} is no place in it")
+        raise _Misfit(f"{array} is an array: {brief_repr(part)} is no place in it")
     if int(part) > last:
         raise _Misfit(f"{array} has no place {part}: the last is {last}" if last >= 0 else f"{array} is empty")
     return int(part)
 
 
-def _named(path: _Path) -> str:
+def _path_name(path: _Path) -> str:
     text = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
-    return shown(text) if path else "the document"
+    return brief_repr(text) if path else "the document"
 
 
-def _kind(value: Json) -> str:
+def _type_name(value: Json) -> str:
     """Describe a value without quoting it: it may be a secret."""
     return _KINDS[type(value)]
 

@@ -64,10 +64,10 @@ class Term:
     def __str__(self) -> str:
         minus = "-" if self.negated else ""
         if not self.field:
-            return minus + (self.value if _FREE.fullmatch(self.value) else _quoted(self.value))
+            return minus + (self.value if _FREE.fullmatch(self.value) else _quote(self.value))
         bare = _SEGMENT if self.field == "body" else _HEADER
-        path = "".join("." + (part if bare.fullmatch(part) else _quoted(part)) for part in self.path)
-        value = self.value if _BARE.fullmatch(self.value) else _quoted(self.value)
+        path = "".join("." + (part if bare.fullmatch(part) else _quote(part)) for part in self.path)
+        value = self.value if _BARE.fullmatch(self.value) else _quote(self.value)
         return f"{minus}{self.field}{path}:{self.operator.removeprefix(':')}{value}"
 
 
@@ -151,7 +151,7 @@ def _read_quoted(text: str, at: int) -> tuple[str, int]:
     return _ESCAPE.sub(r"\1", found[1]), found.end()
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

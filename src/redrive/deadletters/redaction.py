@@ -90,7 +90,7 @@ def redact(value: object, redaction: Redaction = REDACTION, depth: int = 0) -> o
         return REDACTED
     match value:
         case Mapping():
-            return _redacted_table(value, redaction, depth + 1)
+            return _redact_table(value, redaction, depth + 1)
         case list() | tuple():
             return [redact(element, redaction, depth + 1) for element in value]
         case str() if type(value) is str:
@@ -101,7 +101,7 @@ def redact(value: object, redaction: Redaction = REDACTION, depth: int = 0) -> o
             return value
 
 
-def _redacted_table(table: Mapping[object, object], redaction: Redaction, depth: int) -> dict[object, object]:
+def _redact_table(table: Mapping[object, object], redaction: Redaction, depth: int) -> dict[object, object]:
     named = any(redaction.hides(table.get(key)) for key in _NAMING)
     return {
         key: REDACTED
@@ -156,7 +156,7 @@ def _hides(keys: frozenset[str], key: str) -> bool:
 
 
 def _secrets(text: str, redaction: Redaction) -> Iterator[_Span]:
-    yield from _keyed(text, redaction)
+    yield from _keyed_secrets(text, redaction)
     for pattern in redaction.patterns:
         for found in pattern.finditer(text):
             yield found.span("secret" if "secret" in pattern.groupindex else 0)
@@ -166,7 +166,7 @@ def _secrets(text: str, redaction: Redaction) -> Iterator[_Span]:
                 yield from _cards(text, *found.span())
 
 
-def _keyed(text: str, redaction: Redaction) -> Iterator[_Span]:
+def _keyed_secrets(text: str, redaction: Redaction) -> Iterator[_Span]:
     done = 0  # what lies inside of a value that goes is not looked at again
     for found in _PAIR.finditer(text):
         start = found.end()

@@ -29,9 +29,9 @@ All else is byte for byte what the publisher wrote: priority, delivery_mode, mes
 timestamp, and every other header.
 
 Properties must fit into one frame. When they do not, the oldest deaths go first, then all of them, then the reason,
-then all but the count and the operation, by which a message that comes back is known. Whether there is room for those
-two is what `traceable` says; a message without is sent back unmarked, so ask before. Properties that cannot be read
-cannot be patched: such a message gets new ones, in which the old ones are a header.
+then all but the count and the operation, by which a message that comes back is known. `has_room_for_lineage`
+returns whether there is room for those two; a message without is sent back unmarked, so ask before. Properties that
+cannot be read cannot be patched: such a message gets new ones, in which the old ones are a header.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from redrive.wire.properties import PERSISTENT, Properties
 from redrive.wire.raw_properties import (
     RawValue,
     find_header,
-    named,
     patch_properties,
     raw_array,
+    raw_field,
     raw_long,
     raw_text,
     raw_timestamp,
@@ -113,7 +113,7 @@ _MOST_ADDED = 4096  # bytes, by the count, an operation, and three names
 _SIZED = Struct(">cI")
 
 
-def redriven(
+def properties_for_redrive(
     raw: bytes,
     letter: Summary,
     *,
@@ -127,39 +127,39 @@ def redriven(
     budget: int = BUDGET,
 ) -> bytes:
     """The properties of the copy. With `keep_counters` its attempts are counted on instead of from zero."""
-    lineage = {_COUNT: _number(letter.redriven + 1), **_told(operation, by, at, reason, from_queue)}
+    lineage = {_COUNT: _number(letter.redriven + 1), **_lineage_headers(operation, by, at, reason, from_queue)}
     if letter.unreadable:
         return _with_new_properties(raw, lineage, budget)
-    deaths = _deaths(raw, letter, _ended(operation, by, at, reason, from_queue))
-    removing = _removed(names, keep_counters)
-    setting = _kept(raw, letter, names, keep_counters)
-    for told in _shorter_and_shorter(lineage, deaths):
-        copy = _patched(raw, setting | told, removing)
+    deaths = _deaths(raw, letter, _lineage_fields(operation, by, at, reason, from_queue))
+    removing = _headers_to_remove(names, keep_counters)
+    setting = _headers_to_keep(raw, letter, names, keep_counters)
+    for told in _shrinking_lineages(lineage, deaths):
+        copy = _patch(raw, setting | told, removing)
         if len(copy) <= budget:
             return copy
-    return _patched(raw, {}, removing)
+    return _patch(raw, {}, removing)
 
 
-def traceable(raw: bytes, letter: Summary, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
+def has_room_for_lineage(raw: bytes, letter: Summary, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
     """Is there room for the count and for an operation of up to 40 bytes?"""
     if letter.unreadable or len(raw) + _MOST_ADDED <= budget:
         return True
-    needed = {_COUNT: _number(MOST), _OPERATION: _words("0" * 40)}
-    setting = _kept(raw, letter, names, False)
-    return len(_patched(raw, setting | needed, _removed(names, False))) <= budget
+    needed = {_COUNT: _number(MOST), _OPERATION: _text("0" * 40)}
+    setting = _headers_to_keep(raw, letter, names, False)
+    return len(_patch(raw, setting | needed, _headers_to_remove(names, False))) <= budget
 
 
-def moved(raw: bytes, letter: Summary, *, budget: int = BUDGET) -> bytes:
+def properties_for_move(raw: bytes, letter: Summary, *, budget: int = BUDGET) -> bytes:
     """The properties of a dead letter that goes to another dead-letter queue: with its whole failure record.
 
     Deliveries that were counted in the old queue are not part of it.
     """
     if letter.unreadable:
         return _with_new_properties(raw, {}, budget)
-    return patch_properties(harmless(raw), remove_headers=_DELIVERIES)
+    return patch_properties(properties_for_import(raw), remove_headers=_DELIVERIES)
 
 
-def harmless(raw: bytes) -> bytes:
+def properties_for_import(raw: bytes) -> bytes:
     """Of a dead letter that is put back among the dead: as it was, but for what would do harm there, too."""
     user = read_user_id(raw)
     kept = {_USER_ID: raw_text(user)} if user is not None else {}
@@ -172,7 +172,7 @@ def harmless(raw: bytes) -> bytes:
     )
 
 
-def restamped(raw: bytes, source: str | None, names: HeaderNames = NAMES) -> bytes:
+def without_stamps(raw: bytes, source: str | None, names: HeaderNames = NAMES) -> bytes:
     """The same, without what the file says about where the message came from and how often it was tried.
 
     `source` is the queue that it belongs to from now on, if that is known.
@@ -180,7 +180,7 @@ def restamped(raw: bytes, source: str | None, names: HeaderNames = NAMES) -> byt
     counters = _COUNTERS | {NAMES.attempts.encode(), names.attempts.encode()}
     forgotten = _HARMFUL | counters | {_QUEUE, _EXCHANGE, _ROUTING_KEY}
     return patch_properties(
-        harmless(raw),
+        properties_for_import(raw),
         set_headers={_QUEUE: _name(source)} if source is not None else {},
         remove_headers=forgotten - {_HISTORY},
     )
@@ -190,12 +190,12 @@ def restamped(raw: bytes, source: str | None, names: HeaderNames = NAMES) -> byt
 
 
 @lru_cache(64)
-def _removed(names: HeaderNames, keep_counters: bool) -> frozenset[bytes]:
+def _headers_to_remove(names: HeaderNames, keep_counters: bool) -> frozenset[bytes]:
     counters = frozenset() if keep_counters else _COUNTERS | {names.attempts.encode()}
     return _HARMFUL | _PARKING | _LINEAGE | counters | {names.reason.encode(), _EXCHANGE, _ROUTING_KEY}
 
 
-def _kept(raw: bytes, letter: Summary, names: HeaderNames, keep_counters: bool) -> dict[bytes, RawValue]:
+def _headers_to_keep(raw: bytes, letter: Summary, names: HeaderNames, keep_counters: bool) -> dict[bytes, RawValue]:
     """What the copy must know, in headers of the same names in which a retry has it."""
     kept: dict[bytes, RawValue] = {}
     if letter.exchange is not None:
@@ -206,14 +206,14 @@ def _kept(raw: bytes, letter: Summary, names: HeaderNames, keep_counters: bool) 
     if user is not None:
         kept[_USER_ID] = raw_text(user)
     if not keep_counters:
-        kept |= _celery_anew(raw)
-    elif attempts := max(letter.attempts, _counted(raw, names)):
+        kept |= _celery_reset(raw)
+    elif attempts := max(letter.attempts, _attempts_in(raw, names)):
         kept[names.attempts.encode()] = _number(attempts)
         kept[_DROPPED] = _number(attempts - len(_tables(find_header(raw, _HISTORY))))
     return kept
 
 
-def _counted(raw: bytes, names: HeaderNames) -> int:
+def _attempts_in(raw: bytes, names: HeaderNames) -> int:
     """What the message says itself. Whoever read the letter may not have known in which header."""
     value = find_header(raw, names.attempts.encode())
     try:
@@ -222,7 +222,7 @@ def _counted(raw: bytes, names: HeaderNames) -> int:
         return 0
 
 
-def _celery_anew(raw: bytes) -> dict[bytes, RawValue]:
+def _celery_reset(raw: bytes) -> dict[bytes, RawValue]:
     """A task of Celery's begins with no retry behind it, and with all the time it needs."""
     if any(name not in raw or find_header(raw, name) is None for name in _CELERY):
         return {}
@@ -230,14 +230,14 @@ def _celery_anew(raw: bytes) -> dict[bytes, RawValue]:
     return {_RETRIES: _number(0), **expires}
 
 
-def _patched(raw: bytes, setting: Mapping[bytes, RawValue], removing: frozenset[bytes]) -> bytes:
+def _patch(raw: bytes, setting: Mapping[bytes, RawValue], removing: frozenset[bytes]) -> bytes:
     return patch_properties(raw, set_headers=setting, remove_headers=removing, drop_expiration=True, drop_user_id=True)
 
 
 # Lineage ----------------------------------------------------------------------------------------------
 
 
-def _shorter_and_shorter(lineage: dict[bytes, RawValue], deaths: list[RawValue]) -> Iterator[dict[bytes, RawValue]]:
+def _shrinking_lineages(lineage: dict[bytes, RawValue], deaths: list[RawValue]) -> Iterator[dict[bytes, RawValue]]:
     """What there is to tell, and then less of it, the dearest last."""
     while deaths:
         yield {**lineage, _DEATHS: raw_array(deaths)}
@@ -252,16 +252,16 @@ def _deaths(raw: bytes, letter: Summary, ended: bytes) -> list[RawValue]:
     """Those that were remembered, and before them those since, of which the newest says how they ended."""
     since = _tables(find_header(raw, b"x-death"))
     if letter.parked:
-        since.append(_parked(letter))
+        since.append(_parking_death(letter))
     if since:
         since[0] += ended
     deaths = [*since, *_tables(find_header(raw, _DEATHS))][:MOST_DEATHS]
     return [_SIZED.pack(b"F", len(fields)) + fields for fields in deaths]
 
 
-def _parked(letter: Summary) -> bytes:
+def _parking_death(letter: Summary) -> bytes:
     """A parking, as the broker would write it, with what only we know at its end."""
-    before, after = _parking(
+    before, after = _parking_fields(
         letter.attempts,
         letter.reason,
         letter.source or "",
@@ -275,24 +275,24 @@ def _parked(letter: Summary) -> bytes:
     return before + _TIME + raw_timestamp(max(0, int(letter.dead_at.timestamp()))) + after
 
 
-_TIME = named(b"time")
+_TIME = raw_field(b"time")
 
 
 @lru_cache(1024)  # those that died in the same way differ in their times
-def _parking(
+def _parking_fields(
     attempts: int, reason: str, source: str, exchange: str, routing_key: str, error: str, fingerprint: str
 ) -> tuple[bytes, bytes]:
     """What stands before the time of a parking, and what behind it."""
     before = (
-        named(b"count", raw_long(attempts)),
-        named(b"reason", _name(reason)),
-        named(b"queue", _name(source)),
+        raw_field(b"count", raw_long(attempts)),
+        raw_field(b"reason", _name(reason)),
+        raw_field(b"queue", _name(source)),
     )
     after = (
-        named(b"exchange", _name(exchange)),
-        named(b"routing-keys", raw_array([_name(routing_key)])),
-        named(b"error", _words(error)),
-        named(b"fingerprint", _words(fingerprint)),
+        raw_field(b"exchange", _name(exchange)),
+        raw_field(b"routing-keys", raw_array([_name(routing_key)])),
+        raw_field(b"error", _text(error)),
+        raw_field(b"fingerprint", _text(fingerprint)),
     )
     return b"".join(before), b"".join(after)
 
@@ -326,21 +326,21 @@ def _with_new_properties(raw: bytes, lineage: Mapping[bytes, RawValue], budget: 
 
 
 @lru_cache(256)
-def _told(operation: str, by: str, at: datetime, reason: str, from_queue: str) -> Mapping[bytes, RawValue]:
+def _lineage_headers(operation: str, by: str, at: datetime, reason: str, from_queue: str) -> Mapping[bytes, RawValue]:
     return {
-        _OPERATION: _words(operation),
+        _OPERATION: _text(operation),
         _AT: _moment(at),
-        _BY: _words(by),
-        _FROM: _words(from_queue),
-        _REASON: _words(reason),
+        _BY: _text(by),
+        _FROM: _text(from_queue),
+        _REASON: _text(reason),
     }
 
 
 @lru_cache(256)
-def _ended(operation: str, by: str, at: datetime, reason: str, from_queue: str) -> bytes:
+def _lineage_fields(operation: str, by: str, at: datetime, reason: str, from_queue: str) -> bytes:
     """The same at the end of a death."""
-    told = _told(operation, by, at, reason, from_queue)
-    return b"".join(named(name.removeprefix(b"x-"), told[name]) for name in (_AT, _BY, _OPERATION, _FROM, _REASON))
+    told = _lineage_headers(operation, by, at, reason, from_queue)
+    return b"".join(raw_field(name.removeprefix(b"x-"), told[name]) for name in (_AT, _BY, _OPERATION, _FROM, _REASON))
 
 
 def _number(value: int) -> RawValue:
@@ -353,7 +353,7 @@ def _moment(at: datetime) -> RawValue:
 
 
 @lru_cache(1024)
-def _words(text: str) -> RawValue:
+def _text(text: str) -> RawValue:
     return raw_text(truncate(text, _MOST_WORDS))
 
 

@@ -198,10 +198,10 @@ def _test(term: Term, now: datetime, text: str, at: int) -> _Test:
             test = _number_test(term, text, at)
         case _:
             test = _text_test(term)
-    return _not(test) if term.negated else test
+    return _negated(test) if term.negated else test
 
 
-def _not(test: _Test) -> _Test:
+def _negated(test: _Test) -> _Test:
     return lambda letter, content: not test(letter, content)
 
 
@@ -280,13 +280,13 @@ def _number_test(term: Term, text: str, at: int) -> _Test:
 
 
 def _value_test(term: Term) -> _Test:
-    fits, path = _fitting(term), term.path
+    fits, path = _matcher(term), term.path
     if term.field == "header":
         return lambda _, content: fits(content.header(path[0]), content)
-    return lambda _, content: fits(_at(content.json, path), content)
+    return lambda _, content: fits(_value_at(content.json, path), content)
 
 
-def _at(value: object, path: tuple[str, ...]) -> object:
+def _value_at(value: object, path: tuple[str, ...]) -> object:
     for part in path:
         match value:
             case Mapping():
@@ -298,7 +298,7 @@ def _at(value: object, path: tuple[str, ...]) -> object:
     return value
 
 
-def _fitting(term: Term) -> Callable[[object, _Content], bool]:
+def _matcher(term: Term) -> Callable[[object, _Content], bool]:
     number, compare = decimal_in(term.value), _COMPARISONS[term.operator]
 
     def fits(value: object, content: _Content) -> bool:
@@ -308,11 +308,11 @@ def _fitting(term: Term) -> Callable[[object, _Content], bool]:
             case int() | float() | Decimal():
                 return number is not None and compare(value, number)
             case str():
-                return _text_fits(term, value, content)
+                return _text_matches(term, value, content)
             case bytes():
-                return _text_fits(term, value.decode("utf-8", "replace"), content)
+                return _text_matches(term, value.decode("utf-8", "replace"), content)
             case datetime():
-                return _text_fits(term, value.isoformat(), content)
+                return _text_matches(term, value.isoformat(), content)
             case list():
                 return any(
                     fits(element, content) for element in value[:_MOST_ELEMENTS] if not isinstance(element, list)
@@ -326,7 +326,7 @@ def _fitting(term: Term) -> Callable[[object, _Content], bool]:
 _JSON_WORDS = {True: "true", False: "false", None: "null"}
 
 
-def _text_fits(term: Term, text: str, content: _Content) -> bool:
+def _text_matches(term: Term, text: str, content: _Content) -> bool:
     match term.operator:
         case ":":
             return term.value.casefold() in content.fold(text)

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from redrive.deadletters.dead_letter import DeadLetter, DeathRecord, RedriveRecord
-from redrive.recovery.durations import brief
+from redrive.recovery.durations import format_duration
 from redrive.recovery.failure_headers import ParkReason
 from redrive.text import one_line, pluralise
 
@@ -62,16 +62,21 @@ class TimelineEvent(NamedTuple):
 def explain(letter: DeadLetter) -> list[TimelineEvent]:
     """Return what happened to a message, oldest first."""
     if letter.unreadable:
-        return [_unknown("its properties cannot be read, so nothing is known of how it came here")]
-    events = [*_publish(letter), *_in_order(_earlier(letter)), *_attempts(letter), *_park(letter)]
-    events += _in_order(map(_death, reversed(letter.deaths)))
-    events += _contradiction(letter)
+        return [_unknown_event("its properties cannot be read, so nothing is known of how it came here")]
+    events = [
+        *_publish_events(letter),
+        *_sorted_by_time(_earlier_events(letter)),
+        *_attempt_events(letter),
+        *_parking_events(letter),
+    ]
+    events += _sorted_by_time(map(_death_event, reversed(letter.deaths)))
+    events += _contradiction_events(letter)
     if not (letter.parked or letter.deaths):
-        events.append(_unknown("how it came here is not known: it has no story and no x-death"))
+        events.append(_unknown_event("how it came here is not known: it has no story and no x-death"))
     return [event._replace(text=one_line(event.text)) for event in events]
 
 
-def _in_order(events: Iterable[TimelineEvent]) -> list[TimelineEvent]:
+def _sorted_by_time(events: Iterable[TimelineEvent]) -> list[TimelineEvent]:
     """Sort by time, since 3.10 lists deaths in an order of its own; keep the order if a time is missing."""
     events = list(events)
     times = [event.at for event in events if event.at is not None]
@@ -80,84 +85,84 @@ def _in_order(events: Iterable[TimelineEvent]) -> list[TimelineEvent]:
     return [event for _, event in sorted(zip(times, events, strict=True), key=lambda timed: timed[0])]
 
 
-def _unknown(text: str) -> TimelineEvent:
+def _unknown_event(text: str) -> TimelineEvent:
     return TimelineEvent(EventKind.UNKNOWN, None, text)
 
 
-def _publish(letter: DeadLetter) -> Iterator[TimelineEvent]:
+def _publish_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
     if letter.exchange is None and letter.routing_key is None:
         return
     exchange = f"exchange {letter.exchange}" if letter.exchange else "the default exchange"
     key = f" with key {letter.routing_key}" if letter.routing_key else ""
-    text = f"published to {exchange}{key}{_when(letter.timestamp)}"
+    text = f"published to {exchange}{key}{_time_suffix(letter.timestamp)}"
     yield TimelineEvent(EventKind.PUBLISHED, letter.timestamp, text)
 
 
 # Before the last re-drive -----------------------------------------------------------------------------
 
 
-def _earlier(letter: DeadLetter) -> Iterator[TimelineEvent]:
+def _earlier_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
     told = set()
     for death in reversed(letter.past):
-        yield _death(death)
+        yield _death_event(death)
         if death.redrive is not None:
             told.add(death.redrive.operation)
-            yield _redriven(death.redrive)
+            yield _redrive_event(death.redrive)
     if letter.last_redrive is not None and letter.last_redrive.operation not in told:
-        yield _redriven(letter.last_redrive)
+        yield _redrive_event(letter.last_redrive)
 
 
-def _redriven(redrive: RedriveRecord) -> TimelineEvent:
+def _redrive_event(redrive: RedriveRecord) -> TimelineEvent:
     source = f" from {redrive.from_queue}" if redrive.from_queue else ""
     by = f" by {redrive.by}" if redrive.by else ""
     operation = f" in operation {redrive.operation}" if redrive.operation else ""
     reason = f": {redrive.reason}" if redrive.reason else ""
-    text = f"re-driven{source}{by}{operation}{_when(redrive.at)}{reason}"
+    text = f"re-driven{source}{by}{operation}{_time_suffix(redrive.at)}{reason}"
     return TimelineEvent(EventKind.REDRIVEN, redrive.at, text)
 
 
-def _death(death: DeathRecord) -> TimelineEvent:
-    return TimelineEvent(EventKind.DIED, death.at, _how_it_died(death))
+def _death_event(death: DeathRecord) -> TimelineEvent:
+    return TimelineEvent(EventKind.DIED, death.at, _death_text(death))
 
 
-def _how_it_died(death: DeathRecord) -> str:
+def _death_text(death: DeathRecord) -> str:
     queue = death.queue or "a queue without a name"
     if death.parked:
         attempts = f" after {pluralise(death.times, 'attempt')}" if death.times else ""
         error = f" with {death.error}" if death.error else ""
-        return f"failed in {queue}{error}, and parked as {death.reason}{attempts}{_when(death.at)}"
+        return f"failed in {queue}{error}, and parked as {death.reason}{attempts}{_time_suffix(death.at)}"
     before, after = _HOW.get(death.reason, ("dead in ", f": {death.reason or 'no reason is told'}"))
     times = f", {death.times} times, for the first time" if death.times > 1 else ""
-    return f"{before}{queue}{after}{times}{_when(death.at)}"
+    return f"{before}{queue}{after}{times}{_time_suffix(death.at)}"
 
 
 # Since then -------------------------------------------------------------------------------------------
 
 
-def _attempts(letter: DeadLetter) -> Iterator[TimelineEvent]:
+def _attempt_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
     if letter.dropped:
         text = f"{pluralise(letter.dropped, 'earlier attempt')} failed, of which nothing more is told"
         yield TimelineEvent(EventKind.FAILED, None, text)
     for attempt in letter.history:
         error = ": ".join(filter(None, (attempt.error_type, attempt.message))) or "an error that is not told"
-        text = f"attempt {attempt.number} failed{_when(attempt.at)} with {error}"
+        text = f"attempt {attempt.number} failed{_time_suffix(attempt.at)} with {error}"
         yield TimelineEvent(EventKind.FAILED, attempt.at, text)
         if attempt.delay is not None:
-            yield TimelineEvent(EventKind.WAITED, attempt.at, f"waited {brief(attempt.delay)}")
+            yield TimelineEvent(EventKind.WAITED, attempt.at, f"waited {format_duration(attempt.delay)}")
 
 
-def _park(letter: DeadLetter) -> Iterator[TimelineEvent]:
+def _parking_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
     if not letter.parked:
         return
     by = f" by {letter.app}" if letter.app else ""
     on = f" on {letter.host}" if letter.host else ""
     attempts = f" after {pluralise(letter.attempts, 'attempt')}" if letter.attempts else ""
     error = f" ({letter.error})" if letter.error and not letter.history else ""
-    text = f"parked{by}{on}{_when(letter.dead_at)}{attempts}, because {_WHY[ParkReason(letter.reason)]}{error}"
+    text = f"parked{by}{on}{_time_suffix(letter.dead_at)}{attempts}, because {_WHY[ParkReason(letter.reason)]}{error}"
     yield TimelineEvent(EventKind.DIED, letter.dead_at, text)
 
 
-def _contradiction(letter: DeadLetter) -> Iterator[TimelineEvent]:
+def _contradiction_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
     """Header and broker differ about where it failed: any producer can write the header."""
     if letter.named is None or not letter.deaths or letter.named in (death.queue for death in letter.deaths):
         return
@@ -165,8 +170,10 @@ def _contradiction(letter: DeadLetter) -> Iterator[TimelineEvent]:
     rule = "x-death counts"
     if letter.source == letter.named:
         rule += f", unless {newest} is a dead-letter queue of {letter.named}"
-    yield _unknown(f"its header says that it failed in {letter.named}, and x-death that it died in {newest}: {rule}")
+    yield _unknown_event(
+        f"its header says that it failed in {letter.named}, and x-death that it died in {newest}: {rule}"
+    )
 
 
-def _when(at: datetime | None) -> str:
+def _time_suffix(at: datetime | None) -> str:
     return f" at {at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else ""

@@ -57,7 +57,7 @@ class Scenario:
         await catalogue.up()
         app.observers.append(books)
         try:
-            async with app.working(within=timedelta(seconds=10)):
+            async with app.worker(within=timedelta(seconds=10)):
                 yield
         finally:
             await catalogue.down()

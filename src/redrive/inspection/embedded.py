@@ -38,7 +38,7 @@ class EmbeddedMonitor:
     async def snapshot(self) -> BrokerSnapshot:
         return await read_status(self._connection)
 
-    async def held(self, queue: str) -> int | None:
+    async def count_held(self, queue: str) -> int | None:
         return (await self.snapshot()).state(queue).unacknowledged
 
     async def consumers(self, queue: str) -> Sequence[str]:  # noqa: ARG002 - it reports no names

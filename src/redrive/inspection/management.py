@@ -185,7 +185,7 @@ class ManagementMonitor:
     async def snapshot(self) -> BrokerSnapshot:
         return await self._management.snapshot(self._vhost)
 
-    async def held(self, queue: str) -> int | None:
+    async def count_held(self, queue: str) -> int | None:
         row = await self._row(queue)
         figures = [figure for name in _HELD if isinstance(figure := row.get(name), int)]
         return sum(figures) if figures else None

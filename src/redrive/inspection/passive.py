@@ -52,7 +52,7 @@ def server_of(connection: Connection) -> Server:
 async def probe(connection: Connection, wanted: Definitions, server: Server) -> BrokerSnapshot:
     """Return what the broker holds of what is wanted. Bindings cannot be seen."""
     exchanges = [
-        await _as_held(connection, exchange)
+        await _existing_definition(connection, exchange)
         for exchange in wanted.exchanges
         if await connection.exchange_exists(exchange.name)
     ]
@@ -60,7 +60,7 @@ async def probe(connection: Connection, wanted: Definitions, server: Server) -> 
     states: dict[str, QueueState] = {}
     for queue in wanted.queues:
         if info := await _queue_info(connection, queue.name):
-            queues.append(await _as_held(connection, queue))
+            queues.append(await _existing_definition(connection, queue))
             states[queue.name] = QueueState(messages=info.messages, consumers=info.consumers)
     return BrokerSnapshot(server, Definitions.of(exchanges, queues), complete=False, queues=states)
 
@@ -74,13 +74,13 @@ async def _queue_info(connection: Connection, name: str) -> QueueInfo | None:
         return QueueInfo(name, 0, 0)
 
 
-async def _as_held(connection: Connection, definition: D) -> D:
+async def _existing_definition(connection: Connection, definition: D) -> D:
     """Return the definition as the broker has it, as far as it differs from the one wanted."""
     for _ in range(_MOST_QUESTIONS):
         try:
             await _declare(connection, definition)
         except (PreconditionFailed, AccessRefused) as error:
-            right = corrected(definition, error.text)
+            right = correct(definition, error.text)
             if right is None:
                 break
             definition = right
@@ -101,7 +101,7 @@ async def _declare(connection: Connection, wanted: ExchangeDefinition | QueueDef
         await connection.ask(ExchangeDeclare(exchange=wanted.name, **flags, arguments=arguments), ExchangeDeclareOk)
 
 
-def corrected(asked: D, refusal: str) -> D | None:
+def correct(asked: D, refusal: str) -> D | None:
     """Return the definition with the one thing corrected that the refusal names; None if it names none."""
     sentence = _SENTENCE.search(refusal)
     if sentence is None:

@@ -21,7 +21,7 @@ def is_silent(queue: _Row) -> bool:
 
 def with_policies(queue: _Row, policies: Iterable[_Row], operator_policies: Iterable[_Row]) -> _Row:
     """Return the row as a newer version reports it."""
-    own, operator = _chosen(queue["name"], policies), _chosen(queue["name"], operator_policies)
+    own, operator = _effective_policy(queue["name"], policies), _effective_policy(queue["name"], operator_policies)
     definition = dict(own["definition"]) if own is not None else {}
     for key, value in (operator["definition"] if operator is not None else {}).items():
         theirs = definition.get(key)
@@ -30,7 +30,7 @@ def with_policies(queue: _Row, policies: Iterable[_Row], operator_policies: Iter
     return queue | {"policy": own["name"] if own is not None else None, "effective_policy_definition": definition}
 
 
-def _chosen(queue: str, policies: Iterable[_Row]) -> _Row | None:
+def _effective_policy(queue: str, policies: Iterable[_Row]) -> _Row | None:
     fitting = [each for each in policies if each["apply-to"] != "exchanges" and _matches(each["pattern"], queue)]
     return max(fitting, key=lambda policy: policy["priority"], default=None)
 

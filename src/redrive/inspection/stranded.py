@@ -8,7 +8,7 @@ from pathlib import Path
 from redrive.broker.storage.sqlite import count_unserved
 from redrive.errors import StorageError
 from redrive.topology import Server, Topology, expand
-from redrive.topology.dlq_detection import declared
+from redrive.topology.dlq_detection import declared_dlqs
 
 
 def stranded_warning(topology: Topology, folder: Path) -> str | None:
@@ -21,10 +21,10 @@ def stranded_warning(topology: Topology, folder: Path) -> str | None:
         return None
     server = Server(embedded=True, delayed_exchanges=True)
     own = {queue.name for queue in expand(topology, server).queues}
-    return stranded(held, own, set(declared(topology, server)), folder)
+    return warning_about(held, own, set(declared_dlqs(topology, server)), folder)
 
 
-def stranded(held: Mapping[str, int], own: Collection[str], dead: Collection[str], folder: Path) -> str | None:
+def warning_about(held: Mapping[str, int], own: Collection[str], dead: Collection[str], folder: Path) -> str | None:
     """Return the warning for these messages, or None if none of them is in the application's queues.
 
     `own`: the application's queues; `dead`: those of them in which dead letters are.

@@ -112,8 +112,8 @@ async def _start(app: App, stack: AsyncExitStack, *, connect: bool) -> None:
         await stack.enter_async_context(app)
         return
     await app.prepare()
-    with app.database.explaining():
-        await app.ready_outbox()
+    with app.database.explain_errors():
+        await app.ensure_outbox_table()
 
 
 @contextmanager
@@ -140,8 +140,8 @@ def _handling(
 ) -> AbstractAsyncContextManager[Any] | None:
     local = app.transport is OutboxMode.LOCAL
     if work:
-        return app.working(queues=queues, relay=relay or local, within=limit)
-    return app.listening(within=limit) if local else None
+        return app.worker(queues=queues, relay=relay or local, within=limit)
+    return app.local_worker(within=limit) if local else None
 
 
 # For whoever watches ------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def publisher(app: Annotated[App, Depends(application)]) -> Publisher:
 
 async def transaction(app: Annotated[App, Depends(application)]) -> AsyncIterator[AsyncSession]:
     """Committed when the path operation returns, rolled back when it raises."""
-    await app.ready_outbox()
+    await app.ensure_outbox_table()
     async with app.database.async_sessions()() as session, session.begin():
         yield session
 

@@ -28,7 +28,7 @@ from typing import TextIO, TypeAlias, assert_never
 import msgspec
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.durations import brief, milliseconds
+from redrive.recovery.durations import format_duration, milliseconds
 from redrive.text import elide_middle, escape_line, loggable, printable_json
 from redrive.worker.events import (
     BreakerChanged,
@@ -197,7 +197,7 @@ def sentence(event: Event, fields: Mapping[str, object]) -> str:
 
 def _happened(event: DeliverySettled, fields: Mapping[str, object]) -> str:
     attempt = f"attempt {event.attempt} of {event.max_attempts}"
-    delay = "" if event.delay is None else brief(event.delay)
+    delay = "" if event.delay is None else format_duration(event.delay)
     match event.outcome:
         case DeliveryOutcome.RETRIED:
             return f"{attempt} failed, again in {delay}" if delay else f"{attempt} failed, again"

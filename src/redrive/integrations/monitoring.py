@@ -42,7 +42,7 @@ class Monitoring:
 
     def __init__(self, app: App, *, queues: Iterable[str] = (), relay: bool = False) -> None:
         self._app = app
-        self._specs = app.chosen(queues)
+        self._specs = app.select_consumers(queues)
         self._relay = relay
         self._depths: dict[tuple[str, str], int] = {}
         self._outbox: Samples = {}

@@ -194,7 +194,7 @@ class Instrumented(Protocol):
     """An application that can be traced."""
 
     middleware: list[Callable[[Any], AbstractAsyncContextManager[Any]]]
-    around_publish: PublishHook
+    publish_hook: PublishHook
 
 
 def instrument(app: Instrumented, tracing: Tracing) -> None:
@@ -208,4 +208,4 @@ def instrument(app: Instrumented, tracing: Tracing) -> None:
             yield span
 
     app.middleware.insert(0, traced)
-    app.around_publish = tracing.publishing
+    app.publish_hook = tracing.publishing

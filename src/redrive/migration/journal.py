@@ -27,7 +27,7 @@ _PATIENCE, _TRIES = 0.2, 15
 
 
 @asynccontextmanager
-async def locked(operations: MigrationCalls, names: MigrationNames) -> AsyncIterator[None]:
+async def migration_lock(operations: MigrationCalls, names: MigrationNames) -> AsyncIterator[None]:
     for tries in range(_TRIES, -1, -1):
         try:
             await operations.lock(names.lock)
@@ -58,7 +58,7 @@ class MigrationJournal:
             return None
         found: list[tuple[MigrationRecord, Delivery]] = []
         while (delivery := await self._operations.broker.get(self._names.journal)) is not None:
-            found.append((self._decoded(delivery), delivery))
+            found.append((self._decode(delivery), delivery))
         found.sort(key=lambda pair: pair[0].sequence)
         for _, delivery in found[:-1]:
             delivery.ack()
@@ -68,7 +68,7 @@ class MigrationJournal:
             return record
         return None
 
-    def _decoded(self, delivery: Delivery) -> MigrationRecord:
+    def _decode(self, delivery: Delivery) -> MigrationRecord:
         record = MigrationRecord.decode(delivery.body)
         if record is None or record.names != self._names:
             delivery.nack(requeue=True)

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from redrive.errors import MigrationRefused
-from redrive.migration.steps import MigrationNames, MigrationRecord, MigrationStep, explain, helpers, waiting_arguments
+from redrive.migration.steps import (
+    MigrationNames,
+    MigrationRecord,
+    MigrationStep,
+    explain,
+    helpers,
+    wait_queue_arguments,
+)
 from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition, effective
 from redrive.topology.plan import Difference, differences_between
 from redrive.topology.snapshot import BrokerSnapshot, QueueState
@@ -60,10 +67,10 @@ def plan_migration(queue: str, wanted: Definitions, snapshot: BrokerSnapshot) ->
         have,
         want,
         bindings=snapshot.definitions.bindings_to(queue),
-        added=_added(want, wanted, snapshot.definitions),
+        added=_added_bindings(want, wanted, snapshot.definitions),
         feeders=tuple(_feeders(queue, snapshot)),
         needs=_needs(want, wanted, snapshot.definitions),
-        hidden=_hidden(have, state),
+        hidden=_hidden_wait(have, state),
     )
     return MigrationPlan(
         record,
@@ -75,7 +82,7 @@ def plan_migration(queue: str, wanted: Definitions, snapshot: BrokerSnapshot) ->
     )
 
 
-def _added(want: QueueDefinition, wanted: Definitions, have: Definitions) -> tuple[BindingDefinition, ...]:
+def _added_bindings(want: QueueDefinition, wanted: Definitions, have: Definitions) -> tuple[BindingDefinition, ...]:
     known = {binding.key for binding in have.bindings}
     return tuple(
         binding
@@ -114,7 +121,7 @@ def _others(queue: str, snapshot: BrokerSnapshot) -> Iterator[QueueDefinition]:
             yield effective(other, snapshot.state(other.name).effective_policy)
 
 
-def _hidden(have: QueueDefinition, state: QueueState) -> int:
+def _hidden_wait(have: QueueDefinition, state: QueueState) -> int:
     """How long RabbitMQ's own delayed retry keeps a message where neither count nor consumer sees it."""
     arguments = effective(have, state.effective_policy).arguments
     if arguments.get("x-delayed-retry-type") in (None, "disabled"):
@@ -127,15 +134,15 @@ def _hidden(have: QueueDefinition, state: QueueState) -> int:
 
 
 def _problems(record: MigrationRecord, snapshot: BrokerSnapshot) -> Iterator[str]:
-    yield from _unfit(record)
-    yield from _undetourable(record, snapshot.definitions)
+    yield from _unfit_problems(record)
+    yield from _detour_problems(record, snapshot.definitions)
     yield from _leftovers(record, snapshot)
     yield from _too_many(record.wanted, snapshot.state(record.old.name).messages)
     if MigrationRecord.decode(record.encode()) != record:
         yield "its arguments hold values that JSON cannot carry, so the migration could not be recorded: do it by hand"
 
 
-def _unfit(record: MigrationRecord) -> Iterator[str]:
+def _unfit_problems(record: MigrationRecord) -> Iterator[str]:
     if "stream" in (record.old.type, record.wanted.type):
         yield "a stream keeps what was read, so its messages cannot be carried over: declare another queue"
     for which, queue in (("it is", record.old), ("it is wanted", record.wanted)):
@@ -143,7 +150,7 @@ def _unfit(record: MigrationRecord) -> Iterator[str]:
             yield f"{which} auto-delete, and would go with all its messages when the last consumer leaves"
 
 
-def _undetourable(record: MigrationRecord, have: Definitions) -> Iterator[str]:
+def _detour_problems(record: MigrationRecord, have: Definitions) -> Iterator[str]:
     for source in sorted({binding.source for binding in record.bindings}):
         exchange = have.exchange(source)
         if exchange is not None and exchange.type not in _DETOURABLE:
@@ -168,13 +175,13 @@ def _leftovers(record: MigrationRecord, snapshot: BrokerSnapshot) -> Iterator[st
     ):
         for name in wanted:
             if known(name) is not None:
-                yield _foreign(f"{kind} {name}")
+                yield _foreign_problems(f"{kind} {name}")
     journal = snapshot.definitions.queue(names.journal)
-    if journal is not None and journal.arguments != waiting_arguments(journal.type, snapshot.server):
-        yield _foreign(f"queue {journal.name}")
+    if journal is not None and journal.arguments != wait_queue_arguments(journal.type, snapshot.server):
+        yield _foreign_problems(f"queue {journal.name}")
 
 
-def _foreign(what: str) -> str:
+def _foreign_problems(what: str) -> str:
     return f"{what} exists, and no migration is recorded that made it: look into it, and delete it"
 
 

@@ -78,7 +78,7 @@ class QueueMonitor(Protocol):
 
     async def snapshot(self) -> BrokerSnapshot: ...
 
-    async def held(self, queue: str) -> int | None:
+    async def count_held(self, queue: str) -> int | None:
         """How many messages of a queue are unacknowledged or otherwise not ready; None where it cannot be seen."""
 
     async def consumers(self, queue: str) -> Sequence[str]:

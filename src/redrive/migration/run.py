@@ -30,7 +30,7 @@ from redrive.errors import (
     ResourceLocked,
 )
 from redrive.migration.calls import MigrationCalls, QueueUsage
-from redrive.migration.journal import MigrationJournal, locked
+from redrive.migration.journal import MigrationJournal, migration_lock
 from redrive.migration.plan import MigrationPlan, plan_migration
 from redrive.migration.ports import MigrationOptions, MigrationResult, Migrator, QueueMonitor
 from redrive.migration.steps import (
@@ -41,10 +41,10 @@ from redrive.migration.steps import (
     direct_bindings,
     entrance,
     explain,
-    harm,
     helpers,
     is_switched,
-    waiting_arguments,
+    policy_risk,
+    wait_queue_arguments,
     was_carried,
 )
 from redrive.migration.transfer import Choice, QueueTransfer, TransferRoute
@@ -69,7 +69,7 @@ _TOO_BUSY = (
 )
 
 
-async def prospect(queue: str, wanted: Definitions, broker: Migrator, watcher: QueueMonitor) -> MigrationPlan | None:
+async def preview(queue: str, wanted: Definitions, broker: Migrator, watcher: QueueMonitor) -> MigrationPlan | None:
     """What `migrate` would do. Changes nothing. None: a migration was begun, and would be resumed."""
     if await MigrationCalls(broker).ready(MigrationNames(queue).journal):
         return None
@@ -92,7 +92,7 @@ async def migrate(
     `MigrationPaused` when it stopped half-way.
     """
     operations, names = MigrationCalls(broker), MigrationNames(queue)
-    async with locked(operations, names):
+    async with migration_lock(operations, names):
         journal = MigrationJournal(operations, names)
         migration = Migration(operations, watcher, journal, names, terms, user=user, tell=tell)
         try:
@@ -126,7 +126,7 @@ class Migration:
         self._names = names
         self._terms = terms
         self._user = user
-        self._tell = tell
+        self._report = tell
         self._is_unused = False  # was the old queue seen unused in this life?
         self._rounds = 0  # how often it was not empty when it was to be deleted
         self._steps: dict[MigrationStep, Callable[[MigrationRecord], Awaitable[MigrationRecord | None]]] = {
@@ -156,24 +156,24 @@ class Migration:
         usage = await self._operations.usage(self._names.queue)
         reasons = list(plan.problems)
         if usage is not None and usage.consumers and not self._terms.wait_for_consumers:
-            reasons.append(f"{await self._who(usage)}: stop them first, or have it wait for them")
+            reasons.append(f"{await self._describe_consumers(usage)}: stop them first, or have it wait for them")
         if reasons:
             raise MigrationRefused(self._names.queue, reasons)
         if journal is None:
             kind = plan.record.wanted.type
-            await self._journal.open(waiting_arguments(kind, snapshot.server))
+            await self._journal.open(wait_queue_arguments(kind, snapshot.server))
             await self._grow_up(kind)
         await self._journal.write(plan.record)
         return plan.record
 
     async def run(self, record: MigrationRecord) -> None:
         if self.result.resumed:
-            self._tell(f"going on with step {str(record.step)!r} of a migration that was begun")
+            self._report(f"going on with step {str(record.step)!r} of a migration that was begun")
             await self._settle()  # what a dead process held must be back in its queues
         following: MigrationRecord | None = record
         while following is not None:
             record = following
-            self._tell(f"{record.step}: {explain(record.step, record)}")
+            self._report(f"{record.step}: {explain(record.step, record)}")
             following = await self._do(record)
         self.result.migrated = True
 
@@ -187,9 +187,11 @@ class Migration:
         except (MigrationRefused, MigrationPaused):
             raise
         except TimeoutError as error:
-            raise self._paused(record, "a queue does not become empty: somebody keeps publishing to it") from error
+            raise self._paused_error(
+                record, "a queue does not become empty: somebody keeps publishing to it"
+            ) from error
         except RedriveError as error:
-            raise self._paused(record, str(error)) from error
+            raise self._paused_error(record, str(error)) from error
 
     # Before anything changes --------------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class Migration:
             await self._withdraw(record, made)
             reasons = error.reasons if isinstance(error, MigrationRefused) else [f"the broker refuses it: {error}"]
             raise MigrationRefused(self._names.queue, reasons) from error
-        return record.then(MigrationStep.DETOUR)
+        return record.next_record(MigrationStep.DETOUR)
 
     async def _make_helpers(self, record: MigrationRecord, made: list[Definition]) -> None:
         server = (await self._watcher.snapshot()).server
@@ -216,7 +218,7 @@ class Migration:
             await self._operations.make(definition)
             made.append(definition)
         await self._grow_up(record.wanted.type)
-        if reasons := harm(record, await self._watcher.snapshot()):
+        if reasons := policy_risk(record, await self._watcher.snapshot()):
             raise MigrationRefused(self._names.queue, reasons)
 
     async def _withdraw(self, record: MigrationRecord, made: list[Definition]) -> None:
@@ -245,10 +247,12 @@ class Migration:
             await self._lay_detours(record)
             direct = direct_bindings((await self._watcher.snapshot()).definitions, self._names)
             if not direct:
-                return record.then(MigrationStep.DIVERT)
+                return record.next_record(MigrationStep.DIVERT)
             if late := self._unknown(direct, record):
                 record = await self._adopt(late, record)
-        raise self._paused(record, f"{direct[0]} comes back, or AMQP cannot take it away: delete it by other means")
+        raise self._paused_error(
+            record, f"{direct[0]} comes back, or AMQP cannot take it away: delete it by other means"
+        )
 
     async def _lay_detours(self, record: MigrationRecord) -> None:
         for binding in record.bindings:
@@ -262,7 +266,7 @@ class Migration:
         except NotFound as error:
             if f"no {end} " not in error.text:
                 raise
-            self._tell(f"{end} is gone: somebody deleted it")
+            self._report(f"{end} is gone: somebody deleted it")
 
     @staticmethod
     def _unknown(bindings: tuple[BindingDefinition, ...], record: MigrationRecord) -> tuple[BindingDefinition, ...]:
@@ -272,55 +276,55 @@ class Migration:
     async def _adopt(self, bindings: tuple[BindingDefinition, ...], record: MigrationRecord) -> MigrationRecord:
         """Somebody bound the queue meanwhile. What it is bound by must be written down before that is undone."""
         for binding in bindings:
-            self._tell(f"somebody made {binding} meanwhile; it gets a detour, too")
-        record = record.adopting(bindings)
+            self._report(f"somebody made {binding} meanwhile; it gets a detour, too")
+        record = record.with_adopted(bindings)
         await self._journal.write(record)
         return record
 
     async def _divert(self, record: MigrationRecord) -> MigrationRecord:
-        await self._until_unused(record)
+        await self._wait_until_unused(record)
         await self._operations.unbind(entrance(self._names))
         await self._settle()
-        return record.then(MigrationStep.EMPTY)
+        return record.next_record(MigrationStep.EMPTY)
 
     # From the old queue to the new one ----------------------------------------------------------------
 
     async def _empty(self, record: MigrationRecord) -> MigrationRecord:
         await self._lay_detours(record)
         if not self._is_unused:
-            await self._until_unused(record)
+            await self._wait_until_unused(record)
         for feeder in record.feeders:
-            await self._carry(feeder, self._aside(self._names.parking(feeder)))
-        await self._carry_alone(record, self._aside(self._names.store))
-        return record.then(MigrationStep.REPLACE)
+            await self._transfer_all(feeder, self._keep_waiting_in(self._names.parking_queue(feeder)))
+        await self._transfer_exclusively(record, self._keep_waiting_in(self._names.store))
+        return record.next_record(MigrationStep.REPLACE)
 
     async def _replace(self, record: MigrationRecord) -> MigrationRecord:
         definitions = (await self._watcher.snapshot()).definitions
         if late := self._unknown(direct_bindings(definitions, self._names), record):
-            return (await self._adopt(late, record)).then(MigrationStep.EMPTY)
+            return (await self._adopt(late, record)).next_record(MigrationStep.EMPTY)
         have, wanted = definitions.queue(self._names.queue), record.wanted
-        lane = BindingDefinition(self._names.lane(wanted.name), wanted.name)
+        lane = BindingDefinition(self._names.route_exchange(wanted.name), wanted.name)
         if have is None or not any(differences_between(have, wanted)):
             await self._operations.make(wanted)
             await self._operations.make(lane)
         elif not await self._operations.replace_idle(have, wanted, lane):
-            return self._once_more(record)
+            return self._empty_again(record)
         await self._grow_up(wanted.type)
-        return record.then(MigrationStep.RETURN)
+        return record.next_record(MigrationStep.RETURN)
 
-    def _once_more(self, record: MigrationRecord) -> MigrationRecord:
+    def _empty_again(self, record: MigrationRecord) -> MigrationRecord:
         self._rounds += 1
         why = "somebody publishes to the queue by its name, or consumes from it"
         if self._rounds >= _ROUNDS:
-            raise self._paused(record, f"{why}: stop that")
-        self._tell(f"{why}: emptying it once more")
-        return record.then(MigrationStep.EMPTY)
+            raise self._paused_error(record, f"{why}: stop that")
+        self._report(f"{why}: emptying it once more")
+        return record.next_record(MigrationStep.EMPTY)
 
     async def _return(self, record: MigrationRecord) -> MigrationRecord:
-        await self._carry(self._names.store, self._home(self._names.queue))
+        await self._transfer_all(self._names.store, self._return_to(self._names.queue))
         for feeder in record.feeders:
-            await self._carry(self._names.parking(feeder), self._home(feeder))
-        return record.then(MigrationStep.SWITCH)
+            await self._transfer_all(self._names.parking_queue(feeder), self._return_to(feeder))
+        return record.next_record(MigrationStep.SWITCH)
 
     # From the gate to the queue -----------------------------------------------------------------------
 
@@ -330,25 +334,25 @@ class Migration:
             await self._settle()
             is_right = not await self._operations.ready(gate)
         elif self.result.retreats >= self._terms.attempts:
-            raise self._paused(record, _TOO_BUSY)
+            raise self._paused_error(record, _TOO_BUSY)
         else:
             is_right = await self._switch_over(record)
         if not is_right and self._terms.allow_reorder:
             await self._settle()
-            self.result.reordered += await self._carry(gate, self._home(self._names.queue))
+            self.result.reordered += await self._transfer_all(gate, self._return_to(self._names.queue))
             is_right = True
-        return record.then(MigrationStep.RESTORE if is_right else MigrationStep.RETREAT)
+        return record.next_record(MigrationStep.RESTORE if is_right else MigrationStep.RETREAT)
 
     async def _switch_over(self, record: MigrationRecord) -> bool:
         """Let new messages into the queue in a moment when none waits. Did none come in that very moment?"""
         gate = record.open_gate
-        async with self._pump(gate, self._home(self._names.queue)) as pump:
-            is_empty = await self._lull(pump, gate)
+        async with self._transfer(gate, self._return_to(self._names.queue)) as pump:
+            is_empty = await self._wait_for_lull(pump, gate)
             if not is_empty and not self._terms.allow_reorder:
-                raise self._paused(record, _TOO_BUSY)
+                raise self._paused_error(record, _TOO_BUSY)
             await self._operations.make(entrance(self._names))
             if is_empty:
-                is_empty = await pump.silence(self._terms.settle.total_seconds())
+                is_empty = await pump.is_silent(self._terms.settle.total_seconds())
             else:
                 before = pump.carried
                 await pump.drain()
@@ -356,11 +360,11 @@ class Migration:
         self._count(gate, pump.carried)
         return is_empty
 
-    async def _lull(self, pump: QueueTransfer, gate: str) -> bool:
+    async def _wait_for_lull(self, pump: QueueTransfer, gate: str) -> bool:
         """Producers who are faster than the carrying leave no lull."""
         try:
             async with asyncio.timeout(_HALF_A_MINUTE + await self._operations.ready(gate) / _SLOWEST):
-                await pump.lull()
+                await pump.wait_for_lull()
         except TimeoutError:
             return False
         return True
@@ -373,13 +377,13 @@ class Migration:
         await self._operations.unbind(entrance(names))
         await self._settle()
         to_store, to_gate = (
-            TransferRoute(names.lane(names.store), waits=True),
-            TransferRoute(names.lane(gate), waits=True),
+            TransferRoute(names.route_exchange(names.store), waits=True),
+            TransferRoute(names.route_exchange(gate), waits=True),
         )
-        await self._carry_alone(record, lambda one: to_store if was_carried(one.exchange, names) else to_gate)
-        await self._carry(gate, self._aside(names.store))
+        await self._transfer_exclusively(record, lambda one: to_store if was_carried(one.exchange, names) else to_gate)
+        await self._transfer_all(gate, self._keep_waiting_in(names.store))
         self.result.retreats += 1
-        return record.then(MigrationStep.RETURN, gate=1 - record.gate)
+        return record.next_record(MigrationStep.RETURN, gate=1 - record.gate)
 
     # Back to the old ways -----------------------------------------------------------------------------
 
@@ -389,16 +393,16 @@ class Migration:
         for binding in record.bindings:
             await self._operations.unbind(detour(binding, self._names))
         await self._settle()
-        return record.then(MigrationStep.CLEAN)
+        return record.next_record(MigrationStep.CLEAN)
 
     async def _clean(self, record: MigrationRecord) -> None:
         names, kind = self._names, record.wanted.type
-        at_home = {names.parking(feeder): feeder for feeder in record.feeders}
+        at_home = {names.parking_queue(feeder): feeder for feeder in record.feeders}
         for helper in (names.store, *names.gates, *at_home, names.trial):
             while not await self._operations.delete_idle(helper, kind):
-                await self._carry(helper, self._home(at_home.get(helper, names.queue)))
+                await self._transfer_all(helper, self._return_to(at_home.get(helper, names.queue)))
         for target in (names.store, *names.gates, *at_home, *record.feeders, names.queue):
-            await self._operations.delete_exchange(names.lane(target))
+            await self._operations.delete_exchange(names.route_exchange(target))
         await self._operations.delete_exchange(names.router)
         await self._operations.delete_exchange(names.gatehouse)
         await self._erase(kind)
@@ -410,22 +414,25 @@ class Migration:
 
     # Carrying -----------------------------------------------------------------------------------------
 
-    def _aside(self, target: str) -> Choice:
-        lane = TransferRoute(self._names.lane(target), waits=True)
+    def _keep_waiting_in(self, target: str) -> Choice:
+        lane = TransferRoute(self._names.route_exchange(target), waits=True)
         return lambda _: lane
 
-    def _home(self, target: str) -> Choice:
-        lane = TransferRoute(self._names.lane(target), waits=False)
+    def _return_to(self, target: str) -> Choice:
+        lane = TransferRoute(self._names.route_exchange(target), waits=False)
         return lambda _: lane
 
-    def _pump(self, source: str, choose: Choice) -> QueueTransfer:
+    def _transfer(self, source: str, choose: Choice) -> QueueTransfer:
         return QueueTransfer(self._operations, source, choose, window=self._terms.window, user=self._user)
 
-    async def _carry(self, source: str, choose: Choice) -> int:
+    async def _transfer_all(self, source: str, choose: Choice) -> int:
         """Everything that is in a queue. One that is gone is empty."""
         carried = 0
         while (found := await self._operations.usage(source)) is not None:
-            async with self._pump(source, choose) as pump, asyncio.timeout(_HALF_A_MINUTE + found.messages / _SLOWEST):
+            async with (
+                self._transfer(source, choose) as pump,
+                asyncio.timeout(_HALF_A_MINUTE + found.messages / _SLOWEST),
+            ):
                 await pump.drain()
             carried += pump.carried
             if not await self._operations.ready(source):
@@ -433,33 +440,33 @@ class Migration:
         self._count(source, carried)
         return carried
 
-    async def _carry_alone(self, record: MigrationRecord, choose: Choice) -> None:
+    async def _transfer_exclusively(self, record: MigrationRecord, choose: Choice) -> None:
         """Everything that is in the queue, when nobody else takes from it."""
         while True:
             try:
-                await self._carry(self._names.queue, choose)
+                await self._transfer_all(self._names.queue, choose)
                 return
             except ResourceLocked:
                 if not self._terms.wait_for_consumers:
                     raise
-            await self._until_unused(record)
+            await self._wait_until_unused(record)
 
     def _count(self, source: str, carried: int) -> None:
         if carried:
             self.result.carried[source] = self.result.carried.get(source, 0) + carried
-            self._tell(f"carried {carried} messages from {source}")
+            self._report(f"carried {carried} messages from {source}")
 
     # Waiting for others -------------------------------------------------------------------------------
 
-    async def _until_unused(self, record: MigrationRecord) -> None:
+    async def _wait_until_unused(self, record: MigrationRecord) -> None:
         """Until nobody consumes from the queue, and nobody holds a message that could come back to it."""
         try:
             async with asyncio.timeout(self._terms.timeout.total_seconds() if self._terms.timeout else None):
                 await self._watch(record)
         except TimeoutError:
-            raise self._paused(record, f"after {self._terms.timeout} the queue is still in use") from None
+            raise self._paused_error(record, f"after {self._terms.timeout} the queue is still in use") from None
         if record.hidden:
-            self._tell(f"waiting {record.hidden / 1000:g} s for messages that the broker holds back for a retry")
+            self._report(f"waiting {record.hidden / 1000:g} s for messages that the broker holds back for a retry")
             await asyncio.sleep(record.hidden / 1000)
         self._is_unused = True
 
@@ -472,26 +479,26 @@ class Migration:
             if usage is None:
                 return
             if usage.consumers:
-                idle_since, why = loop.time(), await self._who(usage)
+                idle_since, why = loop.time(), await self._describe_consumers(usage)
                 if not self._terms.wait_for_consumers:
-                    raise self._paused(record, f"{why}: stop them")
+                    raise self._paused_error(record, f"{why}: stop them")
             elif loop.time() - idle_since >= lag:
-                held = await self._watcher.held(self._names.queue)
+                held = await self._watcher.count_held(self._names.queue)
                 if held == 0 or (held is None and loop.time() - idle_since >= 2 * lag):
                     return  # some brokers never say
                 if held:
                     why = f"{held} of its messages are in somebody's hands, who must settle them or leave"
             if why and why != said:
-                self._tell(f"waiting: {why}")
+                self._report(f"waiting: {why}")
                 said = why
             await asyncio.sleep(max(0.02, min(0.5, lag / 4)))
 
-    async def _who(self, usage: QueueUsage) -> str:
+    async def _describe_consumers(self, usage: QueueUsage) -> str:
         known = await self._watcher.consumers(self._names.queue)
         count = "1 consumer is" if usage.consumers == 1 else f"{usage.consumers} consumers are"
         return f"{count} attached to it" + (f" ({', '.join(known)})" if known else "")
 
-    def _paused(self, record: MigrationRecord, why: str) -> MigrationPaused:
+    def _paused_error(self, record: MigrationRecord, why: str) -> MigrationPaused:
         return MigrationPaused(self._names.queue, str(record.step), why)
 
     def __repr__(self) -> str:

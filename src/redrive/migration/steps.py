@@ -131,10 +131,10 @@ class MigrationNames:
     def lock(self) -> str:
         return f"{self.queue}.migration.lock"
 
-    def parking(self, feeder: str) -> str:
+    def parking_queue(self, feeder: str) -> str:
         return f"{feeder}.migrating"
 
-    def lane(self, target: str) -> str:
+    def route_exchange(self, target: str) -> str:
         """An exchange that leads into one queue. Over it a message keeps its routing key, and its CC go nowhere."""
         return f"migrating.{self.queue}.into.{target}"
 
@@ -179,13 +179,13 @@ class MigrationRecord:
     def other_gate(self) -> str:
         return self.names.gates[1 - self.gate]
 
-    def then(self, step: MigrationStep, **changes: Any) -> MigrationRecord:
+    def next_record(self, step: MigrationStep, **changes: Any) -> MigrationRecord:
         """The record of the step that comes next."""
         if step not in FOLLOWING[self.step]:
             raise ValueError(f"no migration goes from {self.step} to {step}")
         return replace(self, step=step, sequence=self.sequence + 1, **changes)
 
-    def adopting(self, bindings: tuple[BindingDefinition, ...]) -> MigrationRecord:
+    def with_adopted(self, bindings: tuple[BindingDefinition, ...]) -> MigrationRecord:
         """The same step, with bindings that somebody made meanwhile."""
         return replace(self, bindings=(*self.bindings, *bindings), sequence=self.sequence + 1)
 
@@ -221,8 +221,8 @@ def explain(step: MigrationStep, record: MigrationRecord) -> str:
 def helpers(record: MigrationRecord, server: Server) -> Definitions:
     """Everything that a migration puts beside the queue, but the way from the router to the queue itself."""
     names, wanted = record.names, record.wanted
-    parked = [names.parking(feeder) for feeder in record.feeders]
-    waiting = waiting_arguments(wanted.type, server)
+    parked = [names.parking_queue(feeder) for feeder in record.feeders]
+    waiting = wait_queue_arguments(wanted.type, server)
     gate = waiting | _gate_arguments(wanted)
     queues = [QueueDefinition(name, arguments=gate) for name in names.gates]
     queues += [QueueDefinition(name, arguments=waiting) for name in (names.store, *parked)]
@@ -232,17 +232,17 @@ def helpers(record: MigrationRecord, server: Server) -> Definitions:
         (
             ExchangeDefinition(names.gatehouse, "fanout", internal=True),
             ExchangeDefinition(names.router, "fanout", internal=True, arguments=alternate),
-            *(ExchangeDefinition(names.lane(target), "fanout") for target in (*targets, names.queue)),
+            *(ExchangeDefinition(names.route_exchange(target), "fanout") for target in (*targets, names.queue)),
         ),
         queues,
         (
             BindingDefinition(names.gatehouse, record.open_gate),
-            *(BindingDefinition(names.lane(target), target) for target in targets),
+            *(BindingDefinition(names.route_exchange(target), target) for target in targets),
         ),
     )
 
 
-def waiting_arguments(kind: str, server: Server) -> dict[str, Any]:
+def wait_queue_arguments(kind: str, server: Server) -> dict[str, Any]:
     """For queues in which messages only wait: nothing there may take one away."""
     if kind == "quorum" and server.unlimited_deliveries is not None:
         return {"x-queue-type": kind, "x-delivery-limit": server.unlimited_deliveries}
@@ -271,7 +271,7 @@ def detour(binding: BindingDefinition, names: MigrationNames) -> BindingDefiniti
 
 def direct_bindings(definitions: Definitions, names: MigrationNames) -> tuple[BindingDefinition, ...]:
     """Those that lead to the queue and not over the router."""
-    ours = {names.router, names.lane(names.queue)}
+    ours = {names.router, names.route_exchange(names.queue)}
     return tuple(binding for binding in definitions.bindings_to(names.queue) if binding.source not in ours)
 
 
@@ -282,14 +282,14 @@ def is_switched(definitions: Definitions, names: MigrationNames) -> bool:
 
 def was_carried(exchange: str, names: MigrationNames) -> bool:
     """Was a message in the queue brought there, or sent by name? The others came over the router, after the switch."""
-    return exchange in (names.lane(names.queue), DEFAULT_EXCHANGE)
+    return exchange in (names.route_exchange(names.queue), DEFAULT_EXCHANGE)
 
 
-def harm(record: MigrationRecord, snapshot: BrokerSnapshot) -> list[str]:
+def policy_risk(record: MigrationRecord, snapshot: BrokerSnapshot) -> list[str]:
     """What policies would do to messages that wait."""
     names = record.names
     found = []
-    for queue in (*names.gates, names.store, names.journal, *map(names.parking, record.feeders)):
+    for queue in (*names.gates, names.store, names.journal, *map(names.parking_queue, record.feeders)):
         state = snapshot.state(queue)
         for key in (key for key in _HARMFUL if key in state.effective_policy):
             said = f"policy {state.policy}" if state.policy else "a policy"

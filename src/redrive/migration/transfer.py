@@ -47,7 +47,7 @@ _PATIENCE, _TRIES = 0.2, 25
 # What is written on a message ---------------------------------------------------------------------
 
 
-def packed(raw: bytes, user: str | None) -> bytes:
+def with_stored_expiration(raw: bytes, user: str | None) -> bytes:
     """Properties for a queue in which the message waits."""
     raw = _acceptable(raw, user)
     expiration = read_expiration(raw)
@@ -57,7 +57,7 @@ def packed(raw: bytes, user: str | None) -> bytes:
     return patch_properties(raw, set_headers={header: raw_text(expiration)}, drop_expiration=True)
 
 
-def unpacked(raw: bytes, user: str | None) -> bytes:
+def with_restored_expiration(raw: bytes, user: str | None) -> bytes:
     """Properties for the queue in which the message is at home."""
     raw = _acceptable(raw, user)
     for header in (_EXPIRATION, _ONLY_EXPIRATION):
@@ -169,18 +169,18 @@ class QueueTransfer:
     async def drain(self) -> None:
         """Until the queue is empty, and has been for a moment."""
         while True:
-            await self.lull()
-            if await self.silence(_QUIET):
+            await self.wait_for_lull()
+            if await self.is_silent(_QUIET):
                 return
 
-    async def lull(self) -> None:
+    async def wait_for_lull(self) -> None:
         """Until, for an instant, nothing is ready, nothing is here, and nothing is under way."""
         while True:
             await self._finish()
             if not await self._operations.ready(self._source) and not await self._take():
                 return
 
-    async def silence(self, seconds: float) -> bool:
+    async def is_silent(self, seconds: float) -> bool:
         """Does nothing come for so long? What comes is not passed on, unless pumping is taken up again."""
         self._held = await self._next(seconds)
         return self._held is None
@@ -215,18 +215,18 @@ class QueueTransfer:
         """In the order of the calls: tasks begin in the order in which they are made, and each begins by sending."""
         task = asyncio.create_task(self._hand_over(delivery))
         self._under_way.add(task)
-        task.add_done_callback(self._landed)
+        task.add_done_callback(self._on_transferred)
 
     async def _hand_over(self, delivery: Delivery) -> None:
         lane = self._choose(delivery)
-        write = packed if lane.waits else unpacked
+        write = with_stored_expiration if lane.waits else with_restored_expiration
         properties = write(delivery.raw_properties, self._user)
         await self._operations.broker.publish(lane.exchange, delivery.routing_key, delivery.body, properties)
         if not delivery.ack():
             raise ConnectionLost(f"the channel that read queue {self._source} ended")
         self.carried += 1
 
-    def _landed(self, task: asyncio.Task[None]) -> None:
+    def _on_transferred(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
         self._landing.set()
         if not task.cancelled() and (failure := task.exception()) is not None and self._failure is None:

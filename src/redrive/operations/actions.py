@@ -12,15 +12,15 @@ from typing import TypeAlias
 
 from redrive.deadletters.dead_letter import read_dead_letter
 from redrive.deadletters.edits import Content
-from redrive.deadletters.redrive_headers import moved, redriven
+from redrive.deadletters.redrive_headers import properties_for_move, properties_for_redrive
 from redrive.errors import TransformFailed
 from redrive.operations.archive import Archive
-from redrive.operations.export_format import encode_letter
+from redrive.operations.export_format import encode_dead_letter
 from redrive.operations.operation import Operation
 from redrive.operations.pipeline import SelectedMessage
 from redrive.operations.ports import Message, OperationPort
 from redrive.operations.selector import Skipped
-from redrive.operations.transforms import Transform, transformed
+from redrive.operations.transforms import Transform, apply_transform
 from redrive.protocol.messages import Delivery
 from redrive.recovery.failure_headers import NAMES
 from redrive.recovery.history import HeaderNames
@@ -46,7 +46,7 @@ class RedriveAction:
         self, operation: Operation, taken: SelectedMessage, content: Delivery | Content, now: datetime
     ) -> Message:
         order = operation.order
-        properties = redriven(
+        properties = properties_for_redrive(
             content.raw_properties,
             taken.letter,
             operation=operation.id,
@@ -72,7 +72,7 @@ class MoveAction:
 
     def _message(self, taken: SelectedMessage) -> Message:
         content, choice = taken.delivery, taken.choice
-        properties = moved(content.raw_properties, taken.letter, budget=self._broker.budget)
+        properties = properties_for_move(content.raw_properties, taken.letter, budget=self._broker.budget)
         return choice.exchange, choice.routing_key, content.body, properties, True
 
 
@@ -121,7 +121,7 @@ class TransformAction(RedriveAction):
             delivery.raw_properties, delivery.body, queue=taken.letter.queue, position=taken.letter.position
         )
         try:
-            content = transformed(self._transform, delivery, letter, force=self._force)
+            content = apply_transform(self._transform, delivery, letter, force=self._force)
         except TransformFailed as error:
             return str(error)
         return content if content is not None else Skipped("the transform skipped it")
@@ -135,7 +135,7 @@ class _OrderedArchiveWriter:
         self._in_order = asyncio.Lock()
 
     async def put(self, taken: Sequence[SelectedMessage]) -> None:
-        lines = [encode_letter(each.delivery, each.letter) for each in taken]
+        lines = [encode_dead_letter(each.delivery, each.letter) for each in taken]
         async with self._in_order:
             if lines:
                 await asyncio.to_thread(self._archive.write, lines)

@@ -1,7 +1,7 @@
 """The file that takes what is discarded, and the originals of what is edited, before they leave their queue.
 
     archive = Archive(archive_path(folder, queue, operation.id))
-    archive.write([encode_letter(delivery, letter), …])      # and only then: ack
+    archive.write([encode_dead_letter(delivery, letter), …])      # and only then: ack
     archive.close()
 
 `write` returns when the lines are on the disk, not before: one fsync for each batch. A crash before that leaves
@@ -40,7 +40,7 @@ from typing import IO, Self
 from urllib.parse import quote
 
 from redrive.errors import ArchiveError, LetterError
-from redrive.operations.export_format import Exported, decode_letter
+from redrive.operations.export_format import Exported, decode_dead_letter
 
 log = logging.getLogger("redrive.worker")
 
@@ -269,7 +269,7 @@ def read_archive(path: Path) -> Iterator[tuple[int, Exported]]:
 
 def decode_line(line: bytes, number: int) -> Exported:
     try:
-        return decode_letter(line, number)
+        return decode_dead_letter(line, number)
     except LetterError as error:
         if not line.endswith(b"\n"):
             raise LetterError(number, f"{error.why} (the file ends in the middle of this line)") from None

@@ -41,7 +41,7 @@ class AuditLog:
         """Within a transaction of the same database that also does what is recorded: both, or neither."""
         connection.execute(sa.insert(self.table), _row(entry))
 
-    def listed(
+    def list_entries(
         self,
         queue: str | None = None,
         by: str | None = None,
@@ -57,7 +57,7 @@ class AuditLog:
                 query = query.where(column == wanted)
         if before is not None:
             query = query.where(table.c.number < before)
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             return [(row["number"], _entry(row)) for row in connection.execute(query).mappings()]
 
 

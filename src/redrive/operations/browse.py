@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from redrive.deadletters.dead_letter import DeadLetter, Summary, read_dead_letter, read_summary
-from redrive.deadletters.hidden_secrets import hide_body, hide_letter, hide_summary
+from redrive.deadletters.hidden_secrets import hide_body, hide_dead_letter, hide_summary
 from redrive.deadletters.redaction import redact_text
 from redrive.deadletters.search import Query
 from redrive.errors import LetterAmbiguous
@@ -81,11 +81,11 @@ class MessageDetail:
     revealed: bool = True  # with its secrets
 
 
-def without_secrets(page: MessagePage) -> MessagePage:
+def page_without_secrets(page: MessagePage) -> MessagePage:
     return replace(page, letters=tuple(map(hide_summary, page.letters)))
 
 
-def grouped_without_secrets(found: Grouping) -> Grouping:
+def grouping_without_secrets(found: Grouping) -> Grouping:
     hidden = [
         replace(
             one,
@@ -98,13 +98,13 @@ def grouped_without_secrets(found: Grouping) -> Grouping:
     return replace(found, groups=tuple(hidden))
 
 
-def found_without_secrets(found: MessageDetail) -> MessageDetail:
-    letter = hide_letter(found.letter)
+def detail_without_secrets(found: MessageDetail) -> MessageDetail:
+    letter = hide_dead_letter(found.letter)
     body = hide_body(found.body, letter.content_type, content_encoding=letter.content_encoding)
     return replace(found, letter=letter, raw_properties=b"", body=body, revealed=False)
 
 
-async def visit(
+async def for_each(
     broker: BrowsePort, queue: str, see: Callable[[Delivery, Summary], bool], at_most: int | None = None
 ) -> tuple[int, int]:
     """Show every message to `see`, until it says that it has seen enough. Gives how many it saw, and the depth."""
@@ -122,7 +122,7 @@ async def stream(broker: BrowsePort, queue: str, at_most: int) -> AsyncGenerator
     """Every message with what it tells. Whoever may leave early closes it (`aclosing`): it gives back what it has."""
     if not at_most:
         return
-    held = await broker.hold(queue, at_most)
+    held = await broker.browse(queue, at_most)
     position = shown = 0
     try:
         while position < at_most and (came := await held.next(_PATIENCE)):
@@ -154,7 +154,7 @@ async def peek(
         found.append(letter)
         return False
 
-    scanned, depth = await visit(broker, queue, see, None if query is not None else start - 1 + limit)
+    scanned, depth = await for_each(broker, queue, see, None if query is not None else start - 1 + limit)
     if query is None and start - 1 + limit < depth:
         more = start + limit
     return MessagePage(tuple(found), scanned, depth, more)
@@ -171,7 +171,7 @@ async def group(broker: BrowsePort, queue: str, by: GroupBy, query: Query | None
             _add(groups, by, letter)
         return False
 
-    scanned, depth = await visit(broker, queue, see)
+    scanned, depth = await for_each(broker, queue, see)
     ordered = sorted(groups.values(), key=lambda one: (one.key == OTHERS, -one.count, one.key))
     return Grouping(tuple(ordered), matched, scanned, depth)
 
@@ -204,7 +204,7 @@ async def find(broker: BrowsePort, queue: str, id: str) -> MessageDetail | None:
     def see(delivery: Delivery, letter: Summary) -> bool:
         nonlocal exact
         if letter.id == id:
-            exact = _in_full(delivery, queue, letter.position)
+            exact = _detail(delivery, queue, letter.position)
             return True
         if letter.message_id == id:
             named.add(delivery, letter)
@@ -212,7 +212,7 @@ async def find(broker: BrowsePort, queue: str, id: str) -> MessageDetail | None:
             similar.add(delivery, letter)
         return False
 
-    await visit(broker, queue, see)
+    await for_each(broker, queue, see)
     return exact or named.only(id) or similar.only(id)
 
 
@@ -229,7 +229,7 @@ class _Matches:
         if letter.id in self._ids:
             return
         if self._first is None:
-            self._first = _in_full(delivery, self._queue, letter.position)
+            self._first = _detail(delivery, self._queue, letter.position)
         if len(self._ids) < MOST_MATCHES:
             self._ids[letter.id] = None
         else:
@@ -241,7 +241,7 @@ class _Matches:
         return self._first
 
 
-def _in_full(delivery: Delivery, queue: str, position: int) -> MessageDetail:
+def _detail(delivery: Delivery, queue: str, position: int) -> MessageDetail:
     return MessageDetail(
         read_dead_letter(delivery.raw_properties, delivery.body, queue=queue, position=position),
         delivery.exchange,
@@ -251,7 +251,7 @@ def _in_full(delivery: Delivery, queue: str, position: int) -> MessageDetail:
     )
 
 
-async def returned(broker: BrowsePort, queue: str, operation: str) -> int:
+async def count_returned(broker: BrowsePort, queue: str, operation: str) -> int:
     """How many messages of an operation are back."""
     back = 0
 
@@ -260,7 +260,7 @@ async def returned(broker: BrowsePort, queue: str, operation: str) -> int:
         back += letter.last_operation == operation
         return False
 
-    await visit(broker, queue, see)
+    await for_each(broker, queue, see)
     return back
 
 

@@ -41,11 +41,11 @@ def steps(ramp: CanarySchedule | None, moved: int = 0) -> Iterator[tuple[int, in
     yield number + 1, None
 
 
-def how_many(ramp: CanarySchedule | None) -> int:
+def step_count(ramp: CanarySchedule | None) -> int:
     return len(ramp.steps) + 1 if ramp is not None else 1
 
 
-def too_many(ramp: CanarySchedule, moved: int, returned: int) -> bool:
+def exceeds_limit(ramp: CanarySchedule, moved: int, returned: int) -> bool:
     return moved > 0 and returned * 100 > ramp.returned_pct * moved
 
 
@@ -79,13 +79,13 @@ class StepClock:
         self._fewest: int | None = None  # ready and unacknowledged
         self._fewest_unacknowledged: int | None = None
 
-    def see(self, facts: CanaryFacts, now: float) -> CanarySettled:
+    def observe(self, facts: CanaryFacts, now: float) -> CanarySettled:
         passed, self._seen_at = now - self._seen_at, now
         if self._is_nearer(facts):
             self._nearer_at = now
         if not facts.ready:
             self._idle += passed if self._was_idle else 0
-            self._see_unacknowledged(facts.unacknowledged)
+            self._observe_unacknowledged(facts.unacknowledged)
         self._was_idle = not facts.ready
         if facts.show_nothing_left or (self._idle >= self._wait and not self._fewest_unacknowledged):
             return CanarySettled.YES
@@ -97,7 +97,7 @@ class StepClock:
         self._fewest = there if self._fewest is None else min(there, self._fewest)
         return fewer or (not facts.ready and self._idle < self._wait)
 
-    def _see_unacknowledged(self, count: int | None) -> None:
+    def _observe_unacknowledged(self, count: int | None) -> None:
         """A message that was held all the time was in every count: at most the smallest of them is still held."""
         if count is not None:
             known = self._fewest_unacknowledged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redrive.operations.canary import CanarySettled, StepClock, too_many
+from redrive.operations.canary import CanarySettled, StepClock, exceeds_limit
 from redrive.operations.control import OperationControl
 from redrive.operations.operation import CanarySchedule, OperationState
 from redrive.operations.ports import OperationPort
@@ -37,11 +37,11 @@ class CanaryGuard:
                 if why := self._share():
                     return why
             known = depths
-            settled = clock.see(await self._returns.look(), self._clock.monotonic())
+            settled = clock.observe(await self._returns.canary_facts(), self._clock.monotonic())
             if settled is CanarySettled.NOT_YET:
                 await self._steering.idle(min(max(self._wait / 10, 0.05), 1.0))
             if self._steering.operation.state is OperationState.PAUSED:
-                await self._steering.while_paused()
+                await self._steering.wait_while_paused()
                 clock = self._step_clock()
         return await self._conclude(settled)
 
@@ -66,13 +66,13 @@ class CanaryGuard:
         counted = await self._returns.count()
         operation = self._steering.operation
         counts = replace(operation.counts, returned=counted.returned)
-        await self._steering.become(replace(operation, counts=counts))
+        await self._steering.change_to(replace(operation, counts=counts))
         return counted
 
     def _share(self) -> str:
         """Return what is said if too many came back; nothing if not."""
         counts = self._steering.operation.counts
-        if not too_many(self._ramp, counts.moved, counts.returned):
+        if not exceeds_limit(self._ramp, counts.moved, counts.returned):
             return ""
         return f"{counts.returned} of {counts.moved} came back, more than {self._ramp.returned_pct:g} %"
 

@@ -1,6 +1,6 @@
 """An operation while it runs: its state and counts, kept in memory and written down; and what others want of it.
 
-Whoever does the work counts and adds items here; `write_down` makes them last. Once a second the operation shows that
+Whoever does the work counts and adds items here; `save` makes them last. Once a second the operation shows that
 it is alive, and the wishes are read that somebody wrote beside it. A wish does not interrupt anything: it sets `wish`,
 and the work asks when it is at a place where it can stop.
 """
@@ -30,7 +30,7 @@ _outcome = attrgetter("outcome")
 
 
 @asynccontextmanager
-async def beating(
+async def heartbeat_until(
     beat: Callable[[], Awaitable[None]], over: asyncio.Event, every: Callable[[], float]
 ) -> AsyncIterator[None]:
     """Call `beat` again and again until `over` is set, or the block ends."""
@@ -54,9 +54,9 @@ async def beating(
 class OperationControl:
     def __init__(self, operation: Operation, memory: OperationStore, clock: Clock, changed: Changed) -> None:
         self.operation = operation
-        self.wish = asyncio.Event()  # somebody wants something else
+        self.is_requested = asyncio.Event()  # somebody wants something else
         self.has_begun = False  # its queue is locked and its beginning recorded
-        self.rests = False  # it is paused, and has nothing in hand
+        self.is_idle = False  # it is paused, and has nothing in hand
         self._memory = memory
         self._clock = clock
         self._changed = changed
@@ -73,11 +73,11 @@ class OperationControl:
         self.operation = replace(self.operation, counts=replace(counts, **more))
         self._items += items
 
-    async def become(self, operation: Operation) -> None:
+    async def change_to(self, operation: Operation) -> None:
         self.operation = operation
-        await self.write_down()
+        await self.save()
 
-    async def write_down(self) -> None:
+    async def save(self) -> None:
         async with self._writing:  # one at a time: an older state must not be written over a newer one
             items, self._items = self._items, []
             try:
@@ -92,26 +92,26 @@ class OperationControl:
     # Alive --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def alive(self) -> AsyncIterator[None]:
-        async with beating(self._beat_once, self._over, lambda: _BEAT):
+    async def heartbeat(self) -> AsyncIterator[None]:
+        async with heartbeat_until(self._beat, self._over, lambda: _BEAT):
             yield
 
-    async def _beat_once(self) -> None:
+    async def _beat(self) -> None:
         try:
-            await self.hear()
-            await self.write_down()
+            await self.poll()
+            await self.save()
         except Exception as error:  # the next beat may succeed; the work itself tells when it cannot go on
             log.warning("operation %s: its memory did not answer: %s", self.operation.id, error)
 
     # Wishes -------------------------------------------------------------------------------------------
 
-    async def hear(self) -> None:
-        wish = await asyncio.to_thread(self._memory.wishes, self.operation.id)
-        if wish != ControlRequest():
-            self._obey(wish)
-            await asyncio.to_thread(self._memory.granted, self.operation.id, wish)
+    async def poll(self) -> None:
+        is_requested = await asyncio.to_thread(self._memory.control_request, self.operation.id)
+        if is_requested != ControlRequest():
+            self._apply(is_requested)
+            await asyncio.to_thread(self._memory.clear_request, self.operation.id, is_requested)
 
-    def _obey(self, wish: ControlRequest) -> None:
+    def _apply(self, wish: ControlRequest) -> None:
         if wish.rate is not None:
             self.change_rate(wish.rate)
         match wish.state:
@@ -125,20 +125,20 @@ class OperationControl:
     def cancel(self) -> None:
         """Finish what is under way, give back the rest, and end."""
         if not self.operation.state.is_over:
-            self._turn(OperationState.CANCELLING)
+            self._set_state(OperationState.CANCELLING)
 
     def pause(self) -> None:
         """Give everything back, keep the lock, and wait."""
         if self.operation.state is OperationState.RUNNING:
-            self._turn(OperationState.PAUSED)
+            self._set_state(OperationState.PAUSED)
 
     def resume(self) -> None:
         if self.operation.state is OperationState.PAUSED:
-            self._turn(OperationState.RUNNING)
+            self._set_state(OperationState.RUNNING)
 
-    def _turn(self, state: OperationState) -> None:
+    def _set_state(self, state: OperationState) -> None:
         self.operation = replace(self.operation, state=state)
-        self.wish.set()
+        self.is_requested.set()
 
     def change_rate(self, rate: float) -> None:
         if self._rate is None:
@@ -155,19 +155,19 @@ class OperationControl:
     def has_rate(self) -> bool:
         return self._rate is not None
 
-    async def while_paused(self) -> None:
+    async def wait_while_paused(self) -> None:
         while self.operation.state is OperationState.PAUSED:
-            self.wish.clear()
-            await self.write_down()
-            self.rests = True
-            await self.wish.wait()
-            self.rests = False
+            self.is_requested.clear()
+            await self.save()
+            self.is_idle = True
+            await self.is_requested.wait()
+            self.is_idle = False
         if not self.is_cancelled:
-            self.wish.clear()
+            self.is_requested.clear()
 
-    async def in_time(self) -> None:
+    async def throttle(self) -> None:
         """Wait for the rate, or until somebody wants something else."""
-        while self._rate is not None and not self.wish.is_set():
+        while self._rate is not None and not self.is_requested.is_set():
             wait = self._rate.take(self._clock.monotonic())
             if not wait:
                 return
@@ -177,7 +177,7 @@ class OperationControl:
         """Wait, or until somebody wants something else."""
         try:
             async with asyncio.timeout(seconds):
-                await self.wish.wait()
+                await self.is_requested.wait()
         except TimeoutError:
             pass
 

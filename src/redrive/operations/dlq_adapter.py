@@ -48,11 +48,11 @@ class DlqAdapter:
     async def consumers(self, queue: str) -> int:
         return (await self._taking.queue_info(queue)).consumers
 
-    async def hold(self, queue: str, at_most: int) -> QueueBrowser:
+    async def browse(self, queue: str, at_most: int) -> QueueBrowser:
         allowance = self.allowances.get(queue)
         if allowance is not None:
             allowance.spend()
-        return await QueueBrowser.on(self._taking, queue, at_most=at_most, seen=allowance.see if allowance else None)
+        return await QueueBrowser.open(self._taking, queue, at_most=at_most, seen=allowance.see if allowance else None)
 
     # Moving -------------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class DlqAdapter:
         if lost or not links:
             raise ConnectionLost(f"the connection was lost ({'; '.join(map(str, lost)) or 'and the lock with it'})")
 
-    async def restored(self, patience: float) -> None:
+    async def wait_until_restored(self, patience: float) -> None:
         try:
             async with asyncio.timeout(patience):
                 await self._taking.link()

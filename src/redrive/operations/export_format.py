@@ -36,7 +36,7 @@ from redrive.errors import LetterError, RemoteProtocolError
 from redrive.text import printable_json
 from redrive.wire.properties import decode_properties
 from redrive.wire.raw_properties import check_properties
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 FORMAT = 1
 LONGEST_NAME = 255  # bytes, of an exchange and of a routing key
@@ -73,18 +73,18 @@ class Exported:
 # Writing ----------------------------------------------------------------------------------------------
 
 
-def encode_letter(delivery: Delivered, letter: Summary, *, redaction: Redaction | None = None) -> bytes:
+def encode_dead_letter(delivery: Delivered, letter: Summary, *, redaction: Redaction | None = None) -> bytes:
     """The line, with its line break."""
     line: dict[str, object] = {"format": FORMAT, **({} if redaction is None else {"redacted": True})}
     line |= _exact_name("queue", letter.queue)
     told = {name: _readable(getattr(letter, name)) for name in _READABLE}
     told |= {name: _readable(getattr(letter, field)) for field, name in _RENAMED.items()}
     told["headers"] = _readable(_headers(delivery, letter))
-    line |= told if redaction is None else _hidden(told, redaction)
+    line |= told if redaction is None else _redact(told, redaction)
     line |= _exact_name("exchange", delivery.exchange) | _exact_name("routing_key", delivery.routing_key)
     if redaction is None:
         line["properties"] = b64encode(delivery.raw_properties).decode()
-    line |= _exact("body", delivery.body if redaction is None else _hidden_body(delivery, redaction))
+    line |= _exact("body", delivery.body if redaction is None else _redact_body(delivery, redaction))
     return printable_json(msgspec.json.encode(line).decode()).encode() + b"\n"
 
 
@@ -108,7 +108,7 @@ def _headers(delivery: Delivered, letter: Summary) -> Mapping[str, object] | Non
         return None
 
 
-def _hidden_body(delivery: Delivered, redaction: Redaction) -> bytes:
+def _redact_body(delivery: Delivered, redaction: Redaction) -> bytes:
     try:
         properties = decode_properties(delivery.raw_properties)
     except RemoteProtocolError:
@@ -139,10 +139,10 @@ def _readable(value: object) -> object:
         case Decimal() | float():
             return str(value)
         case _:
-            return shown(value)
+            return brief_repr(value)
 
 
-def _hidden(told: dict[str, object], redaction: Redaction) -> dict[str, object]:
+def _redact(told: dict[str, object], redaction: Redaction) -> dict[str, object]:
     hidden = redact(told, redaction)
     assert isinstance(hidden, dict)
     return hidden
@@ -151,7 +151,7 @@ def _hidden(told: dict[str, object], redaction: Redaction) -> dict[str, object]:
 # Reading ----------------------------------------------------------------------------------------------
 
 
-def decode_letter(line: bytes, number: int) -> Exported:
+def decode_dead_letter(line: bytes, number: int) -> Exported:
     """The message in a line, or LetterError."""
     try:
         found = msgspec.json.decode(line)

@@ -59,10 +59,10 @@ class IdempotencyKeys:
                 connection.execute(sa.insert(table), row)
             return KeyStanding.NEW
         except IntegrityError:
-            return self._known(who, key, digest)
+            return self._standing(who, key, digest)
 
-    def _known(self, who: str, key: str, digest: str) -> KeyStanding | StoredAnswer:
-        with self.database.looking() as connection:
+    def _standing(self, who: str, key: str, digest: str) -> KeyStanding | StoredAnswer:
+        with self.database.reading_connection() as connection:
             found = connection.execute(sa.select(self.table).where(*self._is(who, key))).first()
         if found is None or (found.digest == digest and found.status is None):
             return KeyStanding.UNDER_WAY

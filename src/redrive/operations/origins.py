@@ -45,22 +45,22 @@ def origin_of(letter: Summary, feeders: Feeders, *, restricted: bool) -> Message
     """Return the queue that a dead letter belongs to. `restricted`: the operator may not send to every queue."""
     if not feeders.of(letter.queue):
         return _guess(letter, restricted)
-    died_in = _last_verified(letter, feeders)
-    if died_in is not None and died_in not in feeders.dead_ends:
+    died_in = _last_verified_queue(letter, feeders)
+    if died_in is not None and died_in not in feeders.dead_letter_queues:
         return MessageOrigin(died_in)
     at, believed = (died_in, (letter.named,)) if died_in is not None else (letter.queue, (letter.source, letter.named))
     found = next((queue for queue in believed if queue is not None and _feeds(queue, at, feeders)), died_in)
     if found is not None:
         return MessageOrigin(found)
     if letter.source:
-        return MessageOrigin(None, _foreign(letter))
+        return MessageOrigin(None, _foreign_text(letter))
     only = _only_source(letter.queue, feeders)
     return MessageOrigin(only, "" if only else NO_SOURCE)
 
 
 def _only_source(queue: str, feeders: Feeders) -> str | None:
     """Return the queue whose failures end in this one; None if there are several."""
-    found = feeders.behind(queue) - feeders.dead_ends - feeders.waiting
+    found = feeders.behind(queue) - feeders.dead_letter_queues - feeders.waiting
     return next(iter(found)) if len(found) == 1 else None
 
 
@@ -68,14 +68,14 @@ def _feeds(queue: str, at: str, feeders: Feeders) -> bool:
     return queue in feeders.of(at) or queue in feeders.behind(at)
 
 
-def _last_verified(letter: Summary, feeders: Feeders) -> str | None:
+def _last_verified_queue(letter: Summary, feeders: Feeders) -> str | None:
     """The oldest death that is linked to this queue by deaths in queues where messages only pass."""
     at, found = letter.queue, None
     for death in letter.deaths:
         if death.queue not in feeders.of(at):
             break
         at = found = death.queue
-        if death.reason != _WAITED and found not in feeders.dead_ends:
+        if death.reason != _WAITED and found not in feeders.dead_letter_queues:
             break
     return found
 
@@ -88,22 +88,24 @@ def _guess(letter: Summary, restricted: bool) -> MessageOrigin:
     if is_named_after(letter.queue, source):
         return MessageOrigin(source)
     if queues and source not in queues:
-        names = " and ".join(sorted(map(shown_name, queues))[:3])
-        return MessageOrigin(None, f"its header names {shown_name(source)}, and x-death {names}: name one with --to")
+        names = " and ".join(sorted(map(displayed_name, queues))[:3])
+        return MessageOrigin(
+            None, f"its header names {displayed_name(source)}, and x-death {names}: name one with --to"
+        )
     if restricted:
         return MessageOrigin(
             None,
-            f"only the message names {shown_name(source)}, and what dead-letters to {letter.queue} is not known; "
+            f"only the message names {displayed_name(source)}, and what dead-letters to {letter.queue} is not known; "
             "name it with --to to send it there",
         )
     return MessageOrigin(source)
 
 
-def _foreign(letter: Summary) -> str:
-    which, queue = "header" if letter.source == letter.named else "x-death", shown_name(letter.source or "")
+def _foreign_text(letter: Summary) -> str:
+    which, queue = "header" if letter.source == letter.named else "x-death", displayed_name(letter.source or "")
     return f"its {which} names {queue}, which does not dead-letter to this queue; name it with --to to send it there"
 
 
-def shown_name(name: str) -> str:
+def displayed_name(name: str) -> str:
     """A name that anybody may have written, fit to be printed."""
     return one_line(name.encode("utf-8", "backslashreplace").decode())

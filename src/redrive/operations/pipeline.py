@@ -96,7 +96,7 @@ class OperationPipeline:
         returns: Returns | None = None,
     ) -> None:
         """`returns` counts the messages of a canary that come back."""
-        self._steering = steering
+        self._control = steering
         self._broker = broker
         self._act = act
         self._clock = clock
@@ -125,33 +125,33 @@ class OperationPipeline:
         self, held: BrowsedMessages, chooser: MessageSelector, at_most: int, room: int | None, until: float
     ) -> bool:
         position = 0
-        while position < at_most and not self._steering.wish.is_set():
+        while position < at_most and not self._control.is_requested.is_set():
             came = await held.next(QUIET)
             for delivery in came:
                 position += 1
                 taken = self._select(chooser, delivery, position)
                 if taken is None:
                     continue
-                if self._steering.has_rate:
-                    await self._steering.in_time()
+                if self._control.has_rate:
+                    await self._control.throttle()
                 self.chosen += 1
                 self._portion.append(taken)
                 if len(self._portion) >= self._portion_size:
                     await self._send(held)
                     if self._clock.monotonic() > until:
                         return False
-                if self.chosen == room or self._steering.wish.is_set():
+                if self.chosen == room or self._control.is_requested.is_set():
                     return False
             self._broker.check()
             if not came:
                 break
-        return not self._steering.wish.is_set()
+        return not self._control.is_requested.is_set()
 
     @property
     def _portion_size(self) -> int:
-        if self._steering.has_rate:
+        if self._control.has_rate:
             return 1
-        return min(PORTION, max(1, most_in_flight(self._steering) // PORTIONS))
+        return min(PORTION, max(1, most_in_flight(self._control) // PORTIONS))
 
     def _select(self, chooser: MessageSelector, delivery: Delivery, position: int) -> SelectedMessage | None:
         """Return the message if it is to be moved. Record it if it is skipped."""
@@ -162,7 +162,7 @@ class OperationPipeline:
         if isinstance(choice, Selected):
             return SelectedMessage(delivery, letter.with_source(choice.origin or letter.source), choice)
         self._reported.add(hash(letter.id))
-        self._steering.add(
+        self._control.add(
             [OperationItem(letter.id, ItemOutcome.SKIPPED, self._clock.now(), letter.message_id, str(choice))]
         )
         return None
@@ -172,7 +172,7 @@ class OperationPipeline:
         self._begin()
         await asyncio.sleep(0)  # it begins before more is chosen
         self._keep_settling(held)
-        while len(self._under_way) >= (UNDER_WAY if self._steering.has_rate else PORTIONS):
+        while len(self._under_way) >= (UNDER_WAY if self._control.has_rate else PORTIONS):
             self._settled.clear()
             await self._settled.wait()
             self._keep_settling(held)
@@ -184,7 +184,7 @@ class OperationPipeline:
 
     async def _move(self, portion: list[SelectedMessage]) -> Problems:
         """Do what the action decides. Return for each message why it was not moved."""
-        decided = await self._act(self._steering.operation, portion)
+        decided = await self._act(self._control.operation, portion)
         messages = [each for each in decided if isinstance(each, tuple)]
         problems = await publish(self._broker, messages) if messages else ()
         if len(problems) == len(decided):
@@ -217,7 +217,7 @@ class OperationPipeline:
     async def _settle(self, held: BrowsedMessages) -> None:
         while self._under_way:
             await asyncio.wait([self._under_way[0][0]])
-            done = list(takewhile(_succeeded, self._under_way)) or [self._under_way[0]]
+            done = list(takewhile(_has_succeeded, self._under_way)) or [self._under_way[0]]
             try:
                 pairs = (zip(portion, moving.result(), strict=True) for moving, portion in done)
                 await self._record(held, list(chain.from_iterable(pairs)))
@@ -244,12 +244,14 @@ class OperationPipeline:
                 self._reported.add(hash(letter.id))
             if outcome is not None:
                 items.append(
-                    OperationItem(letter.id, outcome, now, letter.message_id, str(problem or ""), _to(taken.choice))
+                    OperationItem(
+                        letter.id, outcome, now, letter.message_id, str(problem or ""), _destination_text(taken.choice)
+                    )
                 )
             if self._returns is not None and outcome is ItemOutcome.MOVED:
-                self._returns.sent(taken.choice.exchange, taken.choice.routing_key, letter.source)
-        self._steering.add(items)
-        await self._steering.write_down()
+                self._returns.note_sent(taken.choice.exchange, taken.choice.routing_key, letter.source)
+        self._control.add(items)
+        await self._control.save()
         if held.ack(done):
             self.acked += len(done)
         if unresolved:
@@ -263,7 +265,7 @@ class OperationPipeline:
         return f"<Pipeline chosen={self.chosen} portions in flight={len(self._under_way)}>"
 
 
-def _succeeded(under_way: tuple[asyncio.Task[Problems], list[SelectedMessage]]) -> bool:
+def _has_succeeded(under_way: tuple[asyncio.Task[Problems], list[SelectedMessage]]) -> bool:
     moving, _ = under_way
     return moving.done() and not moving.cancelled() and moving.exception() is None
 
@@ -286,7 +288,7 @@ def _outcome(problem: str | None) -> ItemOutcome | None:
             return ItemOutcome.FAILED
 
 
-def _to(choice: Selected) -> str:
+def _destination_text(choice: Selected) -> str:
     return f"{choice.exchange}:{choice.routing_key}" if choice.exchange else choice.routing_key
 
 

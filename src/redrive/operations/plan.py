@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from redrive.deadletters.dead_letter import Summary
-from redrive.operations.browse import visit
+from redrive.operations.browse import for_each
 from redrive.operations.operation import DestinationKind, OperationKind, OperationRequest
-from redrive.operations.origins import shown_name
+from redrive.operations.origins import displayed_name
 from redrive.operations.ports import BrowsePort
 from redrive.operations.selector import Ignored, MessageSelector, Route, Skipped
 from redrive.protocol.messages import Delivery
-from redrive.recovery.durations import brief, roughly
+from redrive.recovery.durations import format_duration, format_roughly
 from redrive.topology.routing import targets as queues_reached
 from redrive.topology.snapshot import BrokerSnapshot
 
@@ -71,7 +71,7 @@ class PlanTally:
     oldest: datetime | None
 
 
-async def tally(broker: BrowsePort, order: OperationRequest, chooser: MessageSelector) -> PlanTally:
+async def scan(broker: BrowsePort, order: OperationRequest, chooser: MessageSelector) -> PlanTally:
     ineligible: Counter[str] = Counter()
     routes: Counter[Route] = Counter()
     sources: Counter[str] = Counter()
@@ -97,12 +97,12 @@ async def tally(broker: BrowsePort, order: OperationRequest, chooser: MessageSel
             sample.append(letter)
         return limit is not None and routes.total() >= limit
 
-    scanned, depth = await visit(broker, order.queue, see)
+    scanned, depth = await for_each(broker, order.queue, see)
     eligible, skipped = routes.total(), ineligible.total()
     return PlanTally(depth, scanned, eligible + skipped, eligible, ineligible, routes, sources, tuple(sample), oldest)
 
 
-def also_receiving(found: PlanTally, order: OperationRequest, snapshot: BrokerSnapshot) -> tuple[str, ...] | None:
+def also_receives(found: PlanTally, order: OperationRequest, snapshot: BrokerSnapshot) -> tuple[str, ...] | None:
     """Who gets a copy although the message did not fail there."""
     if order.kind is OperationKind.DISCARD or order.to.way in (
         DestinationKind.OWN,
@@ -149,8 +149,8 @@ def warnings(
         told.append(f"whether {order.to.name} is a dead-letter queue cannot be seen without --app or --management")
     if unproven:
         told.append(
-            f"only the messages name {', '.join(map(shown_name, unproven[:10]))}: no queue is known to dead-letter to "
-            f"{order.queue} (--app or --management may help). Any producer can write that name"
+            f"only the messages name {', '.join(map(displayed_name, unproven[:10]))}: no queue is known to "
+            f"dead-letter to {order.queue} (--app or --management may help). Any producer can write that name"
         )
     if order.ramp is not None and unseen:
         told.append(
@@ -168,7 +168,8 @@ def warnings(
     for queue, window in inbox_windows.items():
         if not moves and found.sources[queue] and age is not None and age > window:
             told.append(
-                f"the oldest died {roughly(age)} ago, and the inbox of {queue} remembers {brief(window)}: "
+                f"the oldest died {format_roughly(age)} ago, and the inbox of {queue} "
+                f"remembers {format_duration(window)}: "
                 "a message that was processed in part before may be processed twice"
             )
     return tuple(told)

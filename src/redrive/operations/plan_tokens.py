@@ -64,14 +64,18 @@ class PlanTokens:
         mine = sa.and_(*self._is(token, queue, who), table.c.expires_at >= now, table.c.eligible >= 0)
         taking = sa.update(table).where(mine).values(eligible=-1 - table.c.eligible)  # below zero: carried out
         with self.database.engine.begin() as connection:
-            taken = connection.execute(taking.returning(table.c.asked, table.c.eligible)).first()
-        return StoredPlan(_order(taken.asked), -1 - taken.eligible) if taken is not None else None
+            carried_out_order = connection.execute(taking.returning(table.c.asked, table.c.eligible)).first()
+        return (
+            StoredPlan(_order(carried_out_order.asked), -1 - carried_out_order.eligible)
+            if carried_out_order is not None
+            else None
+        )
 
-    def taken(self, token: str, queue: str, who: str) -> OperationRequest | None:
+    def carried_out_order(self, token: str, queue: str, who: str) -> OperationRequest | None:
         """Return the order of a plan that was carried out already; None if it is not known."""
         table = self.table
         query = sa.select(table.c.asked).where(*self._is(token, queue, who), table.c.eligible < 0)
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             asked = connection.execute(query).scalar()
         return _order(asked) if asked is not None else None
 

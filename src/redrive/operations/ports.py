@@ -38,7 +38,7 @@ class BrowsePort(Protocol):
     async def depth(self, queue: str) -> int:
         """How many messages are ready in it."""
 
-    async def hold(self, queue: str, at_most: int) -> BrowsedMessages: ...
+    async def browse(self, queue: str, at_most: int) -> BrowsedMessages: ...
 
 
 class OperationPort(BrowsePort, Protocol):
@@ -54,7 +54,7 @@ class OperationPort(BrowsePort, Protocol):
     def check(self) -> None:
         """Raise if the connection was lost since the lock was taken: the lock is lost, too."""
 
-    async def restored(self, patience: float) -> None:
+    async def wait_until_restored(self, patience: float) -> None:
         """Wait for the connection to come back; raises what keeps it away when that takes longer than `patience`."""
 
     async def publish_many(self, messages: Iterable[Message]) -> int:
@@ -67,9 +67,9 @@ class OperationStore(Protocol):
     def save(self, operation: Operation, items: Sequence[OperationItem]) -> None:
         """How far it is, and what became of these messages."""
 
-    def moved(self, id: str) -> Iterable[str]:
+    def moved_ids(self, id: str) -> Iterable[str]:
         """Return the ids of the messages that an operation has moved, once for each item."""
 
-    def wishes(self, id: str) -> ControlRequest: ...
+    def control_request(self, id: str) -> ControlRequest: ...
 
-    def granted(self, id: str, wish: ControlRequest) -> None: ...
+    def clear_request(self, id: str, wish: ControlRequest) -> None: ...

@@ -49,7 +49,7 @@ class ReconciliationCandidate(NamedTuple):
 
 
 class Reconciliation:
-    """One reading of the queue: `add` each message in order, then ask for those that were `already_moved`."""
+    """One reading of the queue: `add` each message in order, then `split_moved`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Reconciliation:
     def surplus(self) -> int:
         return max(0, self.in_scope - self._remaining)
 
-    def already_moved(self) -> tuple[list[ReconciliationCandidate], int]:
+    def split_moved(self) -> tuple[list[ReconciliationCandidate], int]:
         """Return the messages to ack, and how many of the others may be duplicated because they are sent."""
         candidates = self._candidates if self._keeps_order else sorted(self._candidates, key=self._has_copies)
         moved, others = candidates[: self.surplus], candidates[self.surplus :]

@@ -87,7 +87,7 @@ class OperationRepository:
         begins = sa.func.substr(table.c.id, 1, len(beginning), type_=table.c.id.type) == beginning
         return self._read(self._newest_first().where(begins).limit(_MOST_FOUND))
 
-    def listed(
+    def list_operations(
         self,
         queue: str | None = None,
         states: Collection[OperationState] | None = None,
@@ -104,7 +104,7 @@ class OperationRepository:
             query = query.where(self._is_before(before))
         return self._read(query)
 
-    def running(self) -> list[Operation]:
+    def running_operations(self) -> list[Operation]:
         """Those that are not over, the newest first, whether anybody works on them or not."""
         return self._read(self._newest_first().where(is_running(self.table)))
 
@@ -122,7 +122,7 @@ class OperationRepository:
 
     def _is_before(self, operation: str) -> sa.ColumnElement[bool]:
         created_at, identity = self.table.c.created_at, self.table.c.id
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             moment = connection.execute(sa.select(created_at).where(identity == operation)).scalar()
         if moment is None:
             raise OperationNotFound(operation)
@@ -130,7 +130,7 @@ class OperationRepository:
         return sa.tuple_(created_at, identity) < here
 
     def _read(self, query: sa.Select[Any]) -> list[Operation]:
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             return [_operation(row) for row in connection.execute(query).mappings()]
 
     def _change(self, operation: str, change: sa.Update) -> bool:
@@ -141,24 +141,24 @@ class OperationRepository:
 
     # Wishes -------------------------------------------------------------------------------------------
 
-    def wish(self, operation: str, wish: ControlRequest) -> bool:
+    def request_control(self, operation: str, wish: ControlRequest) -> bool:
         """Leave word for the runner. False: there is no such operation, or it is over."""
         if wish.state is not None and wish.state not in _WISHED:
             raise ConfigurationError(f"an operation cannot be asked to be {wish.state}: want {', '.join(_WISHED)}")
         if wish.rate is not None and not wish.rate > 0:
             raise ConfigurationError(f"rate {wish.rate:g}: want messages a second, more than 0", option="rate")
-        return self._change(operation, sa.update(self.table).values(**self._wanted(wish)))
+        return self._change(operation, sa.update(self.table).values(**self._request_columns(wish)))
 
-    def wishes(self, operation: str) -> ControlRequest:
+    def control_request(self, operation: str) -> ControlRequest:
         table = self.table
         query = sa.select(table.c.wanted_state, table.c.wanted_rate).where(table.c.id == operation)
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             found = connection.execute(query).one_or_none()
         if found is None:
             raise OperationNotFound(operation)
         return ControlRequest(OperationState(found.wanted_state) if found.wanted_state else None, found.wanted_rate)
 
-    def granted(self, operation: str, wish: ControlRequest) -> None:
+    def clear_request(self, operation: str, wish: ControlRequest) -> None:
         """The runner has obeyed: take the wish away, except what somebody has changed meanwhile. The rate that it works
         at now is the order's.
         """
@@ -173,7 +173,7 @@ class OperationRepository:
                 changes["asked"] = json.dumps(json.loads(asked) | {"rate": wish.rate})
             connection.execute(sa.update(table).where(table.c.id == operation).values(**changes))
 
-    def _wanted(self, wish: ControlRequest) -> dict[str, Any]:
+    def _request_columns(self, wish: ControlRequest) -> dict[str, Any]:
         state, cancel = self.table.c.wanted_state, str(OperationState.CANCELLING)
         cancelled = sa.or_(state == cancel, self.table.c.state == cancel)
         wanted = sa.case((cancelled, state), else_=_text(wish.state)) if wish.state is not None else state
@@ -198,17 +198,17 @@ class OperationRepository:
             query = query.where(table.c.outcome == str(outcome))
         if after is not None:
             query = query.where(table.c.number > after)
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             return [(row["number"], _item(row)) for row in connection.execute(query).mappings()]
 
-    def moved(self, operation: str) -> Iterator[str]:
+    def moved_ids(self, operation: str) -> Iterator[str]:
         """Return the ids of the messages that were moved, one for each item, in chunks: there may be millions."""
         table = self.items_table
         mine = sa.and_(table.c.operation == operation, table.c.outcome == str(ItemOutcome.MOVED))
         query = sa.select(table.c.number, table.c.id).where(mine).order_by(table.c.number).limit(_CHUNK)
         after = 0
         while True:
-            with self.database.looking() as connection:
+            with self.database.reading_connection() as connection:
                 rows = connection.execute(query.where(table.c.number > after)).all()
             yield from (row.id for row in rows)
             if len(rows) < _CHUNK:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from redrive.errors import OperationConflict, PeekUnsafe
-from redrive.operations.browse import returned
+from redrive.operations.browse import count_returned
 from redrive.operations.canary import CanaryFacts
 from redrive.operations.operation import DestinationKind, Operation
 from redrive.operations.ports import OperationPort
@@ -26,13 +26,13 @@ class Sight(Protocol):
     def dead_letter_queues_of(self, queue: str) -> Collection[str]:
         """Return the dead-letter queues in which failures of a queue end, as far as they are known."""
 
-    def reached(self, exchange: str, routing_key: str) -> Collection[str] | None:
+    def reachable_queues(self, exchange: str, routing_key: str) -> Collection[str] | None:
         """Return the queues that an exchange leads to; None: not known."""
 
-    async def check_look(self, queue: str, *, spend: bool) -> object:
+    async def check_peek(self, queue: str, *, spend: bool) -> object:
         """Raise `PeekUnsafe` if a look would harm."""
 
-    async def unsettled(self, queues: Collection[str]) -> CanaryFacts | None:
+    async def canary_facts(self, queues: Collection[str]) -> CanaryFacts | None:
         """Return what is left in these queues and for them; None: only their ready messages can be seen."""
 
 
@@ -53,14 +53,14 @@ class Returns:
         if sight is not None and operation.counts.moved:  # by another process
             self._to |= set(sight.seeds(operation))
 
-    def sent(self, exchange: str, routing_key: str, source: str | None) -> None:
+    def note_sent(self, exchange: str, routing_key: str, source: str | None) -> None:
         """Remember where a message went."""
         if self._way is DestinationKind.RETRY:
             self._to.add(source or "")
         elif not exchange:
             self._add(routing_key, source)
         else:
-            reached = self._sight.reached(exchange, routing_key) if self._sight is not None else None
+            reached = self._sight.reachable_queues(exchange, routing_key) if self._sight is not None else None
             if reached is None:
                 self._unknown.add(f"exchange {exchange}")
             for queue in reached or ():
@@ -75,9 +75,9 @@ class Returns:
     def _dead_letter_queues_of(self, queue: str) -> Collection[str]:
         return self._sight.dead_letter_queues_of(queue) if self._sight is not None else ()
 
-    async def look(self) -> CanaryFacts:
+    async def canary_facts(self) -> CanaryFacts:
         """Return what is left where the messages went."""
-        seen = await self._sight.unsettled(self._to) if self._sight is not None else None
+        seen = await self._sight.canary_facts(self._to) if self._sight is not None else None
         return seen if seen is not None else CanaryFacts(sum([await self._broker.depth(queue) for queue in self._to]))
 
     async def depths(self) -> Mapping[str, int]:
@@ -91,7 +91,7 @@ class Returns:
 
     async def count(self) -> Counted:
         """Count the messages of this operation in every dead-letter queue."""
-        found, unseen = await returned(self._broker, self._queue, self._operation), []
+        found, unseen = await count_returned(self._broker, self._queue, self._operation), []
         for queue in self._others:
             try:
                 found += await self._count_in(queue)
@@ -107,10 +107,10 @@ class Returns:
     async def _count_in(self, queue: str) -> int:
         """Raises what keeps it from being looked at."""
         if self._sight is not None:
-            await self._sight.check_look(queue, spend=False)
+            await self._sight.check_peek(queue, spend=False)
         await self._broker.lock(queue)
         try:
-            return await returned(self._broker, queue, self._operation)
+            return await count_returned(self._broker, queue, self._operation)
         finally:
             await self._broker.unlock(queue)
 

@@ -83,7 +83,7 @@ class OperationRunner:
         `changed` is called after every progress.
         """
         order = operation.order
-        self.steering = OperationControl(operation, memory, clock, changed)
+        self.control = OperationControl(operation, memory, clock, changed)
         self.queue = order.queue
         self._broker = broker
         self._memory = memory
@@ -94,17 +94,17 @@ class OperationRunner:
         self._prefers_urgent = prefers_urgent
         self._goes_on = operation.started_at is not None  # with what another process has begun
         returns = Returns(operation, broker, sight) if order.ramp is not None else None
-        self._pipeline = OperationPipeline(self.steering, broker, act, clock, returns)
+        self._pipeline = OperationPipeline(self.control, broker, act, clock, returns)
         self._guard: CanaryGuard | None = None
         if order.ramp is not None and returns is not None:
-            self._guard = CanaryGuard(order.ramp, returns, self.steering, broker, clock)
+            self._guard = CanaryGuard(order.ramp, returns, self.control, broker, clock)
         self._passes = 0
-        self._in_vain = 0  # passes in a row that found nothing to move
+        self._empty_passes = 0  # passes in a row that found nothing to move
         self._lost_acks = self._goes_on  # perhaps: the queue may have messages that were moved
 
     @property
     def operation(self) -> Operation:
-        return self.steering.operation
+        return self.control.operation
 
     # The whole of it ----------------------------------------------------------------------------------
 
@@ -114,9 +114,9 @@ class OperationRunner:
         Raises only if the operation cannot begin, or if its memory fails.
         """
         await self._begin()
-        async with self.steering.alive():
+        async with self.control.heartbeat():
             state, note = await self._work()
-        await self.steering.become(replace(self.operation, state=state, ended_at=self._clock.now(), note=note))
+        await self.control.change_to(replace(self.operation, state=state, ended_at=self._clock.now(), note=note))
         return self.operation
 
     async def _begin(self) -> None:
@@ -127,11 +127,11 @@ class OperationRunner:
         state = OperationState.RUNNING if self.operation.state is OperationState.PENDING else self.operation.state
         counts = self.operation.counts
         if self._goes_on:
-            in_flight = min(most_in_flight(self.steering), max(0, scope - counts.moved))
+            in_flight = min(most_in_flight(self.control), max(0, scope - counts.moved))
             counts = replace(counts, possibly_duplicated=counts.possibly_duplicated + in_flight)
-        self.steering.has_begun = True
-        await self.steering.become(replace(self.operation, state=state, scope=scope, started_at=began, counts=counts))
-        await self.steering.hear()  # before anything is moved: it may have been cancelled while no process ran it
+        self.control.has_begun = True
+        await self.control.change_to(replace(self.operation, state=state, scope=scope, started_at=began, counts=counts))
+        await self.control.poll()  # before anything is moved: it may have been cancelled while no process ran it
 
     async def _work(self) -> tuple[OperationState, str]:
         try:
@@ -145,14 +145,14 @@ class OperationRunner:
     async def _steps(self) -> tuple[OperationState, str]:
         # The outcome of a step that another process took is not known yet.
         if self.operation.counts.moved and (why := await self._objection()):
-            return self._stopped(why, ended=self._room(None) == 0)
+            return self._stopped_by_guard(why, ended=self._room(None) == 0)
         for number, size in steps(self.operation.order.ramp, self.operation.counts.moved):
-            await self.steering.become(replace(self.operation, step=number))
+            await self.control.change_to(replace(self.operation, step=number))
             before = self.operation.counts.moved
             ended = await self._step(size)
             if self.operation.counts.moved > before and (why := await self._objection()):
-                return self._stopped(why, ended=ended)
-            if self.steering.is_cancelled:
+                return self._stopped_by_guard(why, ended=ended)
+            if self.control.is_cancelled:
                 return OperationState.CANCELLED, "what was moved stays moved"
             if ended:
                 break
@@ -161,14 +161,14 @@ class OperationRunner:
             return OperationState.PARTIAL, f"{failed} could not be moved, and stay in the queue: see its items"
         return OperationState.SUCCEEDED, ""
 
-    def _stopped(self, why: str, *, ended: bool) -> tuple[OperationState, str]:
+    def _stopped_by_guard(self, why: str, *, ended: bool) -> tuple[OperationState, str]:
         return OperationState.STOPPED_BY_GUARD, why if ended else f"{why}: the rest was left where it is"
 
     async def _step(self, size: int | None) -> bool:
         """Move up to that number of messages. Return whether there is nothing more to move."""
         target = None if size is None else self.operation.counts.moved + size
-        while not self.steering.is_cancelled:
-            await self.steering.while_paused()
+        while not self.control.is_cancelled:
+            await self.control.wait_while_paused()
             await self._reconcile()
             room = self._room(target)
             if room == 0:
@@ -177,7 +177,7 @@ class OperationRunner:
                 if await self._pass(room):
                     return True
             except RedriveError as error:
-                await self._survive(error)
+                await self._recover(error)
         return True
 
     def _room(self, target: int | None) -> int | None:
@@ -186,7 +186,7 @@ class OperationRunner:
         bounds = [bound - counts.moved for bound in (target, limit, counts.planned) if bound is not None]
         return max(0, min(bounds)) if bounds else None
 
-    async def _survive(self, error: RedriveError) -> None:
+    async def _recover(self, error: RedriveError) -> None:
         """Wait until a lost connection is back, and take the lock again. Raise any other error."""
         try:
             self._broker.check()
@@ -200,7 +200,7 @@ class OperationRunner:
     async def _reconnect(self) -> None:
         """Take the lock again, also if the connection is lost once more meanwhile."""
         while True:
-            await self._broker.restored(_BROKER_PATIENCE)
+            await self._broker.wait_until_restored(_BROKER_PATIENCE)
             try:
                 return await self._broker.lock(self.queue)
             except (ConnectionLost, Closed) as error:
@@ -212,15 +212,15 @@ class OperationRunner:
         """If acks may be lost, ack what this operation has moved already, and what the queue has again."""
         while self._lost_acks:
             try:
-                await self._until_recovered()
+                await self._wait_until_recovered()
                 if self.operation.counts.moved:
                     await self._ack_already_moved()
                 self._broker.check()
                 self._lost_acks = False
             except RedriveError as error:
-                await self._survive(error)
+                await self._recover(error)
 
-    async def _until_recovered(self) -> None:
+    async def _wait_until_recovered(self) -> None:
         """Wait until the queue has at least what was not moved: a quorum queue reports less for a moment, and another
         one gets back what a lost connection held. Give up after a while: others may have removed messages.
         """
@@ -232,14 +232,14 @@ class OperationRunner:
         reconciliation = Reconciliation(
             await asyncio.to_thread(self._count_moved),
             remaining=self._left,
-            is_newer=self._chooser(mixed=True).is_newer,
+            is_newer=self._selector(mixed=True).is_newer,
             keeps_order=self._keeps_order,
         )
         scope = self.operation.scope or 0
-        held = await self._broker.hold(self.queue, _EVERYTHING if self._is_mixed else scope)
+        held = await self._broker.browse(self.queue, _EVERYTHING if self._is_mixed else scope)
         try:
             await self._read(held, reconciliation)
-            found, doubtful = reconciliation.already_moved()
+            found, doubtful = reconciliation.split_moved()
             held.ack(found)
         finally:
             await held.release()
@@ -252,10 +252,10 @@ class OperationRunner:
         counts = replace(
             counts, possibly_duplicated=counts.possibly_duplicated + more, moved=max(0, counts.moved - more)
         )
-        await self.steering.become(replace(self.operation, counts=counts))
+        await self.control.change_to(replace(self.operation, counts=counts))
 
     def _count_moved(self) -> Counter[int]:
-        return Counter(map(key_of, self._memory.moved(self.operation.id)))
+        return Counter(map(key_of, self._memory.moved_ids(self.operation.id)))
 
     async def _read(self, held: BrowsedMessages, reconciliation: Reconciliation) -> None:
         """Read the queue until nothing comes that was there when the operation began."""
@@ -281,12 +281,12 @@ class OperationRunner:
         if not at_most:
             return True
         self._passes += 1
-        held = await self._broker.hold(self.queue, at_most)
+        held = await self._broker.browse(self.queue, at_most)
         if mixed:  # not every message tells when it died: in no case more than were there
             room = left if room is None else min(room, left)
         until = self._clock.monotonic() + _LONGEST_PASS
         try:
-            ended = await self._pipeline.run(held, self._chooser(mixed), at_most=at_most, room=room, until=until)
+            ended = await self._pipeline.run(held, self._selector(mixed), at_most=at_most, room=room, until=until)
         finally:
             await held.release()
         self._broker.check()
@@ -294,9 +294,9 @@ class OperationRunner:
 
     async def _is_more_behind(self, seen: int) -> bool:
         """What is urgent and came since the pass began stood before the rest, of which so many were not reached."""
-        self._in_vain = 0 if self._pipeline.chosen else self._in_vain + 1
+        self._empty_passes = 0 if self._pipeline.chosen else self._empty_passes + 1
         there = await self._broker.depth(self.queue)
-        return there > seen - self._pipeline.acked and self._in_vain < _MOST_IN_VAIN
+        return there > seen - self._pipeline.acked and self._empty_passes < _MOST_IN_VAIN
 
     @property
     def _is_mixed(self) -> bool:
@@ -310,7 +310,7 @@ class OperationRunner:
         """How many of the messages that were there when it began were not moved."""
         return max(0, (self.operation.scope or 0) - self.operation.counts.moved)
 
-    def _chooser(self, mixed: bool) -> MessageSelector:
+    def _selector(self, mixed: bool) -> MessageSelector:
         return MessageSelector(
             self.operation.order,
             operation=self.operation.id,
@@ -338,7 +338,7 @@ class OperationRunner:
             try:
                 return await self._guard.objection()
             except RedriveError as error:
-                await self._survive(error)
+                await self._recover(error)
         return ""
 
     def __repr__(self) -> str:

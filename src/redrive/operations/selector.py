@@ -17,11 +17,11 @@ from typing import NamedTuple, TypeAlias
 
 from redrive.deadletters.dead_letter import Summary
 from redrive.deadletters.redaction import REDACTION
-from redrive.deadletters.redrive_headers import traceable
+from redrive.deadletters.redrive_headers import has_room_for_lineage
 from redrive.deadletters.search import Query, parse
 from redrive.operations.operation import Destination, DestinationKind, OperationKind, OperationRequest
 from redrive.operations.origins import NO_SOURCE as NO_SOURCE
-from redrive.operations.origins import origin_of, shown_name
+from redrive.operations.origins import displayed_name, origin_of
 from redrive.topology.dlq_detection import Feeders
 
 Route = tuple[str, str]  # exchange and key
@@ -95,16 +95,16 @@ class MessageSelector:
         if self._order.kind is OperationKind.DISCARD:
             return Selected()
         if self._order.kind is OperationKind.MOVE:
-            return self._routed(letter)
+            return self._route(letter)
         most = self._order.most_redrives
         if most is not None and letter.redriven >= most:
             times = "once" if most == 1 else f"{most} times"
             return Skipped(f"re-driven {times} already")
-        if not traceable(raw_properties, letter, budget=self._budget):
+        if not has_room_for_lineage(raw_properties, letter, budget=self._budget):
             return Skipped(NO_ROOM)
-        return self._routed(letter)
+        return self._route(letter)
 
-    def _routed(self, letter: Summary) -> Choice:
+    def _route(self, letter: Summary) -> Choice:
         to, origin = self._order.to, ""
         if to.way in (DestinationKind.OWN, DestinationKind.RETRY):
             found = origin_of(letter, self._feeders, restricted=self._order.is_restricted)
@@ -114,17 +114,17 @@ class MessageSelector:
         route = route_of(to, letter, self._retries.get)
         if isinstance(route, str):
             return Skipped(route)
-        if why := self._forbidden(origin or to.name):
+        if why := self._denial(origin or to.name):
             return Skipped(why)
         return Selected(*route, origin)
 
-    def _forbidden(self, queue: str) -> str:
+    def _denial(self, queue: str) -> str:
         """Why the operator may not send there; nothing if that is allowed."""
         if not self._order.is_restricted:
             return ""
         if self._order.to.way in (DestinationKind.ORIGINAL, DestinationKind.EXCHANGE):
             return NO_EXCHANGE
-        return "" if self._order.may_send_to(queue) else f"the operator may not send to {shown_name(queue)}"
+        return "" if self._order.may_send_to(queue) else f"the operator may not send to {displayed_name(queue)}"
 
 
 def route_of(to: Destination, letter: Summary, retry: Callable[[str], Route | None]) -> Route | str:

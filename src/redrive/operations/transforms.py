@@ -10,7 +10,7 @@ A function returns bytes (the new body), a dict or list (the new body, as JSON),
 or None (skip). It gets what a message tells, and can change none of it in place. Whatever else it returns, and whatever
 it raises, is a failure of that one message: it says so, and the message stays in its queue.
 
-`transformed` does all of it for one delivery.
+`apply_transform` does all of it for one delivery.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Protocol
 
 from redrive.deadletters.body_preview import is_json
 from redrive.deadletters.dead_letter import DeadLetter
-from redrive.deadletters.edits import Content, Edit, edited
+from redrive.deadletters.edits import Content, Edit, apply_edit
 from redrive.deadletters.json_patch import JsonPatch, write_json
 from redrive.errors import ConfigurationError, EditRefused, NotJson, PatchError, TransformFailed
 from redrive.operations.export_format import Delivered
-from redrive.recovery.fingerprint import type_name, words
-from redrive.wire.values import FieldValue, shown
+from redrive.recovery.fingerprint import safe_str, type_name
+from redrive.wire.values import FieldValue, brief_repr
 
 _NO_TYPE = ("", "application/octet-stream")
 
@@ -38,7 +38,7 @@ class Transform(Protocol):
         """What is to be different, None to skip this message, or TransformFailed."""
 
 
-def transformed(
+def apply_transform(
     transform: Transform, delivery: Delivered, letter: DeadLetter, *, force: bool = False
 ) -> Content | None:
     """The message as it will be; None if it is to be skipped. Raises TransformFailed, and nothing else."""
@@ -46,7 +46,7 @@ def transformed(
     if edit is None:
         return None
     try:
-        return edited(Content(delivery.raw_properties, delivery.body), edit, force=force)
+        return apply_edit(Content(delivery.raw_properties, delivery.body), edit, force=force)
     except EditRefused as error:
         raise TransformFailed(str(error)) from error
 
@@ -102,7 +102,7 @@ class FunctionTransform:
         try:
             found = self.function(body, headers, letter)
         except (Exception, SystemExit) as error:  # a message is not lost because a function wants to leave
-            raise TransformFailed(f"{self.name} raised {type_name(error)}: {words(error)}") from error
+            raise TransformFailed(f"{self.name} raised {type_name(error)}: {safe_str(error)}") from error
         try:
             return self._edit(found, letter)
         except NotJson as error:
@@ -120,7 +120,7 @@ class FunctionTransform:
                 if inspect.iscoroutine(found):
                     found.close()  # or Python warns that nobody awaited it
                 raise TransformFailed(
-                    f"{self.name} returned {type(found).__name__} ({shown(found)}): "
+                    f"{self.name} returned {type(found).__name__} ({brief_repr(found)}): "
                     "want bytes (a body), a dict or list (a body, as JSON), an Edit, or None to skip"
                 )
 
@@ -129,7 +129,7 @@ class FunctionTransform:
         if not (is_json(letter.content_type) or (letter.content_type or "") in _NO_TYPE or _is_text(letter)):
             raise TransformFailed(
                 f"{self.name} returned {type(value).__name__}, which becomes JSON, and the message is called "
-                f"{shown(letter.content_type)}: return bytes, or an Edit that sets content_type, too"
+                f"{brief_repr(letter.content_type)}: return bytes, or an Edit that sets content_type, too"
             )
         return Edit(write_json(value))
 

@@ -42,7 +42,7 @@ class ModeSettings:
     no_relay: str | None = None  # why a relay without consumers has no business here
 
 
-def arrange(transport: OutboxMode, *, broker: str | None, management: str | None) -> ModeSettings:
+def mode_settings(transport: OutboxMode, *, broker: str | None, management: str | None) -> ModeSettings:
     match transport:
         case OutboxMode.RABBIT:
             return ModeSettings(broker, management, listens=False)
@@ -50,8 +50,8 @@ def arrange(transport: OutboxMode, *, broker: str | None, management: str | None
             # A relay would take rows that all processes can reach to a folder in which nobody may ever look.
             why = (
                 "the outbox's transport is LOCAL: whoever handles the events takes them from the table himself "
-                "(`async with app.listening()`, or `redrive worker --relay`), and a relay alone would only hide them "
-                "in this machine's data folder. With REDRIVE_OUTBOX_TRANSPORT=RABBIT they are published"
+                "(`async with app.local_worker()`, or `redrive worker --relay`), and a relay alone would only hide "
+                "them in this machine's data folder. With REDRIVE_OUTBOX_TRANSPORT=RABBIT they are published"
             )
             return ModeSettings(None, None, listens=True, no_relay=why)
         case _:

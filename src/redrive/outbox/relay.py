@@ -87,22 +87,22 @@ class Relay:
         """Publish rows until `stop` is set; a batch that was begun is finished."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._lanes):
-                group.create_task(self._lane(stop))
+                group.create_task(self._run_lane(stop))
 
-    async def _lane(self, stop: asyncio.Event) -> None:
+    async def _run_lane(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                found = await self.once()
+                found = await self.relay_batch()
             except (RedriveError, OSError, ConnectionError) as error:
-                found = await self._trouble(error)
+                found = await self._wait_after_error(error)
             except Exception as error:
                 if not _is_database_error(error):
                     raise
-                found = await self._trouble(error)
+                found = await self._wait_after_error(error)
             if not found and not stop.is_set():
-                await _either(self._waker.wait(), stop)
+                await _wait_either(self._waker.wait(), stop)
 
-    async def _trouble(self, error: BaseException) -> int:
+    async def _wait_after_error(self, error: BaseException) -> int:
         said = str(error).partition("\n")[0]  # a database goes on with its statement, and with what is in it
         if self.last_error is None or said != str(self.last_error).partition("\n")[0]:
             log.warning("the outbox waits: %s", said)
@@ -110,7 +110,7 @@ class Relay:
         await asyncio.sleep(_TROUBLE)
         return 1
 
-    async def once(self) -> int:
+    async def relay_batch(self) -> int:
         """One batch: claim, publish, mark. How many rows there were."""
         if self._lock is not None:
             await self._lock.keep()
@@ -154,12 +154,12 @@ class Relay:
         async with self._sending:
             errors = await self._pipeline(rows)
             for place in [place for place, error in errors.items() if _is_objection(error)]:
-                error = errors[place] = await self._alone(rows[place])
+                error = errors[place] = await self._send_alone(rows[place])
                 if error is not None and _is_nobodys_fault(error):
                     break  # the broker is away now: the others wait, too
         return {place: error for place, error in errors.items() if error is not None}
 
-    async def _alone(self, row: OutboxRow) -> PublishError | None:
+    async def _send_alone(self, row: OutboxRow) -> PublishError | None:
         error = (await self._pipeline([row])).get(0)
         if error is not None and _is_objection(error):
             return PublishRefused(row.exchange, row.routing_key, f"the broker would not have it ({error.__cause__})")
@@ -250,7 +250,7 @@ def _is_database_error(error: Exception) -> bool:
     return any(kind.__module__.startswith(("sqlalchemy", "psycopg", "sqlite3")) for kind in type(error).__mro__)
 
 
-async def _either(waiting: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+async def _wait_either(waiting: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
     """Wait for one of the two."""
     tasks: set[asyncio.Task[Any]] = {asyncio.create_task(waiting), asyncio.create_task(stop.wait())}
     _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -37,12 +37,12 @@ from redrive.database.types import storable
 from redrive.outbox.rows import (
     OutboxRow,
     any_text,
+    displayed_moment,
+    displayed_row,
     is_storable,
     mark,
     read_row,
     readable,
-    shown_moment,
-    shown_row,
 )
 
 _MOST_ERROR = 1000
@@ -99,14 +99,14 @@ class OutboxRepository:
             with self.database.engine.begin() as connection:
                 yield ClaimedBatch(self, connection, self._take(connection, limit))
         else:
-            with self._looking() as connection:
+            with self._reading_connection() as connection:
                 rows = self._take(connection, limit)
             yield ClaimedBatch(self, None, rows)
 
     @contextmanager
-    def _looking(self) -> Iterator[sa.Connection]:
+    def _reading_connection(self) -> Iterator[sa.Connection]:
         """A connection for reading rows that any SQL may have written."""
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             if self.database.is_postgresql:
                 yield connection
             else:
@@ -122,7 +122,7 @@ class OutboxRepository:
             chosen = self._without_those_behind(connection, mine)
             waiting |= _keys(found) - _keys(chosen)
             if chosen or not found:
-                return self._read(connection, fitting(chosen, _MOST_BYTES))
+                return self._read(connection, fitting_rows(chosen, _MOST_BYTES))
 
     def _due(self, connection: sa.Connection, limit: int, without: set[str]) -> list[ClaimCandidate]:
         table = self.table
@@ -243,9 +243,9 @@ class OutboxRepository:
         changes: dict[str, Any] = {"attempts": counted, "last_error": storable(row.error, _MOST_ERROR)}
         if row.again_after is None:
             return changes | {"state": int(RowState.PARKED)}
-        return changes | {"next_attempt_at": self._after(row.again_after)}
+        return changes | {"next_attempt_at": self._time_after(row.again_after)}
 
-    def _after(self, wait: timedelta) -> Any:
+    def _time_after(self, wait: timedelta) -> Any:
         if self.database.is_postgresql:
             return sa.func.statement_timestamp() + sa.cast(wait, sa.Interval)
         return (datetime.now(UTC) + wait).replace(tzinfo=None)
@@ -258,19 +258,19 @@ class OutboxRepository:
         pending = _is(table, RowState.PENDING)
         first = sa.func.min(table.c.created_at)
         oldest_seen = sa.extract("epoch", first) if self.database.is_postgresql else sa.type_coerce(first, sa.String)
-        with self._looking() as connection:
+        with self._reading_connection() as connection:
             count, oldest = connection.execute(sa.select(sa.func.count(), oldest_seen).where(pending)).one()
             parked = connection.execute(sa.select(sa.func.count()).where(_is(table, RowState.PARKED))).scalar_one()
-        return {"pending": count, "oldest": shown_moment(oldest), "parked": parked}
+        return {"pending": count, "oldest": displayed_moment(oldest), "parked": parked}
 
-    def listed(self, state: RowState, limit: int) -> list[dict[str, Any]]:
+    def list_rows(self, state: RowState, limit: int) -> list[dict[str, Any]]:
         """Rows in that state, oldest first, without their bodies."""
         table = self.table
         columns = [column for column in table.c if column.key not in ("body", "properties")]
         times = {column.key for column in columns if isinstance(column.type, sa.DateTime)}
         query = sa.select(*self._readable(columns)).where(_is(table, state)).order_by(table.c.id).limit(limit)
-        with self._looking() as connection:
-            return [shown_row(row, times) for row in connection.execute(query).mappings()]
+        with self._reading_connection() as connection:
+            return [displayed_row(row, times) for row in connection.execute(query).mappings()]
 
     def retry(self, ids: Sequence[int] | None) -> int:
         """Let parked rows be tried again, from their first attempt; all of them if none are named."""
@@ -292,7 +292,7 @@ class OutboxRepository:
         """Delete what was published longer ago than that, a little at a time."""
         table = self.table
         old = sa.select(table.c.id).where(
-            _is(table, RowState.PUBLISHED), table.c.published_at < self._after(-older_than)
+            _is(table, RowState.PUBLISHED), table.c.published_at < self._time_after(-older_than)
         )
         return self.database.delete_in_batches(table, table.c.id.in_(old.limit(batch)), batch)
 
@@ -302,7 +302,7 @@ def _is(table: sa.FromClause, state: RowState) -> sa.ColumnElement[bool]:
     return table.c.state == sa.literal_column(str(int(state)))
 
 
-def fitting(candidates: Sequence[ClaimCandidate], budget: int) -> list[ClaimCandidate]:
+def fitting_rows(candidates: Sequence[ClaimCandidate], budget: int) -> list[ClaimCandidate]:
     """The first of them, as many as fit into so many bytes; one, if it is too large by itself."""
     sums = accumulate(one.size for one in candidates)
     return [

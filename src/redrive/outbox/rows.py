@@ -162,19 +162,22 @@ def read_moment(value: object) -> datetime | None:
     raise ValueError(f"is not a time between year 1 and 9999: {_printable(value)}")
 
 
-def shown_row(found: Mapping[Any, Any], times: set[str]) -> dict[str, Any]:
+def displayed_row(found: Mapping[Any, Any], times: set[str]) -> dict[str, Any]:
     """Return a row for people: text that can be printed, and None for a time that is none."""
-    return {name: shown_moment(value) if name in times else _shown(name, value) for name, value in found.items()}
+    return {
+        name: displayed_moment(value) if name in times else _displayed_value(name, value)
+        for name, value in found.items()
+    }
 
 
-def shown_moment(value: object) -> datetime | None:
+def displayed_moment(value: object) -> datetime | None:
     try:
         return read_moment(value)
     except ValueError:
         return None
 
 
-def _shown(name: str, value: object) -> object:
+def _displayed_value(name: str, value: object) -> object:
     if value is None:
         return _WHERE_NULL.get(name)
     return _printable(value) if isinstance(value, str | bytes | memoryview) else value

@@ -62,7 +62,7 @@ class GuardedSession(Session):
             _refuse("end")
         super().commit()
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """A function that outlived its time limit may be using the session this moment, in its thread. Whatever it
         makes of that, nobody will commit it.
         """
@@ -75,7 +75,7 @@ class GuardedSession(Session):
 
 
 @event.listens_for(GuardedSession, "after_begin")
-def _begun(session: Session, _: SessionTransaction, connection: sa.Connection) -> None:
+def _note_connection(session: Session, _: SessionTransaction, connection: sa.Connection) -> None:
     assert isinstance(session, GuardedSession)
     session.connected_by = connection
 
@@ -126,7 +126,7 @@ class _BlockingTransaction:
         self.steps.append(self.threads.submit(partial(copy_context().run, step)))
         return await asyncio.wrap_future(self.steps[-1])
 
-    def unfinished(self) -> Future[Any] | None:
+    def unfinished_step(self) -> Future[Any] | None:
         """A step that is waited for no longer, and still waits itself: for a connection, or for another transaction."""
         return next((step for step in self.steps if not step.done()), None)
 
@@ -171,22 +171,22 @@ class StoreTransactions:
         transaction = _BlockingTransaction(session, self._inbox, self._noting)
         try:
             yield transaction
-            await self._to_the_end(session.finish)
+            await self._run_to_end(session.finish)
         except BaseException:
-            await self._give_up(transaction)
+            await self._abandon(transaction)
             raise
-        await self._to_the_end(session.close)
+        await self._run_to_end(session.close)
 
-    async def _give_up(self, transaction: _BlockingTransaction) -> None:
+    async def _abandon(self, transaction: _BlockingTransaction) -> None:
         """Now, or when the step has ended that has the session: before that it cannot be closed."""
-        if (step := transaction.unfinished()) is not None:
-            step.add_done_callback(lambda _: transaction.session.give_up())
+        if (step := transaction.unfinished_step()) is not None:
+            step.add_done_callback(lambda _: transaction.session.abandon())
         else:
-            await self._to_the_end(transaction.session.give_up)
+            await self._run_to_end(transaction.session.abandon)
 
-    async def _to_the_end(self, step: Callable[[], None]) -> None:
+    async def _run_to_end(self, step: Callable[[], None]) -> None:
         """In a thread, and not left alone when the caller is cancelled: a session is for one at a time."""
-        doing = asyncio.ensure_future(_in(self._ending, step))
+        doing = asyncio.ensure_future(_run_in(self._ending, step))
         try:
             await asyncio.shield(doing)
         except asyncio.CancelledError:
@@ -204,6 +204,6 @@ def _finish(session: Session) -> None:
     session.finish()
 
 
-async def _in(threads: Executor, step: Callable[[], T]) -> T:
+async def _run_in(threads: Executor, step: Callable[[], T]) -> T:
     """As `asyncio.to_thread`, in threads of our own."""
     return await asyncio.get_running_loop().run_in_executor(threads, partial(copy_context().run, step))

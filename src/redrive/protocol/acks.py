@@ -23,23 +23,23 @@ class AckRun(NamedTuple):
 
 
 class AckLedger:
-    __slots__ = ("_beyond", "_next", "_untold")
+    __slots__ = ("_beyond", "_next", "_pending")
 
     def __init__(self) -> None:
         self._next = 1  # every delivery below this is settled
         self._beyond: set[int] = set()  # settled ones above it
-        self._untold: list[int] = []  # acked, and the broker does not know
+        self._pending: list[int] = []  # acked, and the broker does not know
 
     @property
-    def untold(self) -> int:
-        return len(self._untold)
+    def pending(self) -> int:
+        return len(self._pending)
 
     def ack(self, tag: int) -> None:
-        self._untold.append(tag)
+        self._pending.append(tag)
         self.settle(tag)
 
     def ack_all(self, tags: list[int]) -> None:
-        self._untold += tags
+        self._pending += tags
         if not self._beyond and tags == list(range(self._next, self._next + len(tags))):
             self._next += len(tags)  # a run from the start, as most are
         else:
@@ -58,11 +58,11 @@ class AckLedger:
 
     def take(self) -> AckRun:
         """The acks that the broker has not been told about. They count as told from here on."""
-        untold, self._untold = self._untold, []
+        untold, self._pending = self._pending, []
         run = [tag for tag in untold if tag < self._next]
         if len(run) == len(untold):
             return AckRun(max(run, default=None), [])
         return AckRun(max(run, default=None), [tag for tag in untold if tag > self._next])
 
     def __repr__(self) -> str:
-        return f"<Settlements all below {self._next} and {len(self._beyond)} beyond, untold={len(self._untold)}>"
+        return f"<Settlements all below {self._next} and {len(self._beyond)} beyond, untold={len(self._pending)}>"

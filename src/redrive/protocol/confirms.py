@@ -60,7 +60,9 @@ class ConfirmLedger(Generic[W]):
         upto = tag or self._last
         return [self._pending.pop(number) for number in list(takewhile(lambda n: n <= upto, self._pending))]
 
-    def blame(self, exchange: str, routing_key: str, properties: bytes, body: bytes, why: str) -> Pending[W] | None:
+    def mark_returned(
+        self, exchange: str, routing_key: str, properties: bytes, body: bytes, why: str
+    ) -> Pending[W] | None:
         """Find the publish that was returned and note it down; its confirm is still to come."""
         alike = [
             pending

@@ -1,9 +1,9 @@
-"""The conversation: bytes in, events out; methods in, bytes out. For either side, without I/O.
+"""The AMQP connection: bytes in, events out; methods in, bytes out. For either side, without I/O.
 
-    conversation = Conversation(Sender.CLIENT)
-    conversation.greet()
-    socket.send(conversation.take())
-    for event in conversation.receive(socket.recv(65536)): ...
+    connection = AmqpConnection(Sender.CLIENT)
+    connection.send_protocol_header()
+    socket.send(connection.data_to_send())
+    for event in connection.receive(socket.recv(65536)): ...
 
 `receive` reads everything a read brought in one pass. A message whose three frames are all there is taken in
 one step (`whole_content`); one that is split over reads, or over many body frames, is put together piece by
@@ -48,7 +48,7 @@ from redrive.wire.frames import (
 from redrive.wire.method import METHODS, Method, Sender, decode_method
 from redrive.wire.methods.channel import ChannelClose, ChannelCloseOk, ChannelOpen
 from redrive.wire.methods.connection import ConnectionClose, ConnectionCloseOk, ConnectionTuneOk
-from redrive.wire.values import malformed
+from redrive.wire.values import malformed_error
 
 DELIVER = b"\x00\x3c\x00\x3c"
 PUBLISH = b"\x00\x3c\x00\x28"
@@ -204,7 +204,7 @@ class AmqpConnection(Outgoing):
             self._read_channel_method(number, cls, payload, events)
 
     def _read_connection_method(self, cls: type[Method], payload: bytes, events: list[Event]) -> None:
-        after = lifecycle.CONNECTION[self.state].get(lifecycle.received(cls.name))
+        after = lifecycle.CONNECTION[self.state].get(lifecycle.received_key(cls.name))
         if after is None:
             if self.state is ConnectionState.CLOSING:
                 return  # section 1.4.2.10: after close, everything but close and close-ok is ignored
@@ -249,7 +249,7 @@ class AmqpConnection(Outgoing):
     def _read_lifecycle_method(
         self, channel: ChannelRecord, cls: type[Method], payload: bytes, events: list[Event]
     ) -> None:
-        after = lifecycle.CHANNEL[channel.state].get(lifecycle.received(cls.name))
+        after = lifecycle.CHANNEL[channel.state].get(lifecycle.received_key(cls.name))
         if after is None:
             if channel.state in _LEAVING:
                 return  # an open-ok that crossed our close
@@ -295,7 +295,7 @@ class AmqpConnection(Outgoing):
         if assembly.raw_properties is not None:
             raise RemoteProtocolError(ReplyCode.UNEXPECTED_FRAME, "a second content header")
         if len(payload) < CONTENT_HEAD.size + 2:
-            raise malformed("a content header is cut short")
+            raise malformed_error("a content header is cut short")
         class_id, weight, body_size = CONTENT_HEAD.unpack_from(payload)
         if class_id != frames.BASIC_CLASS or weight:
             text = f"a content header of class {class_id} and weight {weight}, not 60 and 0"

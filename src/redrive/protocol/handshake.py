@@ -13,7 +13,7 @@ from redrive.errors import LocalProtocolError, RemoteProtocolError, ReplyCode
 from redrive.wire import methods as m
 from redrive.wire.frames import MIN_FRAME_MAX
 from redrive.wire.method import Method
-from redrive.wire.values import Table, malformed
+from redrive.wire.values import Table, malformed_error
 
 CLIENT_CAPABILITIES: Table = {
     "authentication_failure_close": True,
@@ -56,11 +56,11 @@ def read_plain(response: bytes) -> PlainAuth:
     """A broker's reading of a PLAIN response: authorisation identity, user, password, each after a NUL."""
     parts = response.split(b"\x00")
     if len(parts) != 3:
-        raise malformed("a PLAIN response must be: NUL, user, NUL, password")
+        raise malformed_error("a PLAIN response must be: NUL, user, NUL, password")
     try:
         return PlainAuth(parts[1].decode(), parts[2].decode())
     except UnicodeDecodeError:
-        raise malformed("a PLAIN response must be UTF-8") from None
+        raise malformed_error("a PLAIN response must be UTF-8") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,10 @@ def check_tune_ok(
             f"negotiated frame_max = {answer.frame_max} is lower than the minimum allowed value ({smallest_frame_max})"
         )
         raise RemoteProtocolError(ReplyCode.NOT_ALLOWED, text)
-    return settled(answer)
+    return agreed_limits(answer)
 
 
-def settled(answer: m.ConnectionTuneOk) -> Tuning:
+def agreed_limits(answer: m.ConnectionTuneOk) -> Tuning:
     """The limits that hold after a `tune-ok`. A frame without limit would be memory without limit."""
     return Tuning(answer.channel_max or 65535, answer.frame_max or Tuning().frame_max, answer.heartbeat)
 

@@ -82,11 +82,11 @@ _DIRECTED = frozenset({"connection.close", "connection.close-ok", "channel.close
 LIFECYCLE_METHODS = _DIRECTED | {"channel.open", "channel.open-ok"}
 
 
-def sent(name: str) -> str:
+def sent_key(name: str) -> str:
     """The table key for a method that this side sends."""
     return ">" + name if name in _DIRECTED else name
 
 
-def received(name: str) -> str:
+def received_key(name: str) -> str:
     """The table key for a method that the other side sent."""
     return "<" + name if name in _DIRECTED else name

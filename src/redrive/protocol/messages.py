@@ -17,7 +17,7 @@ from redrive.errors import AlreadySettled
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicGetOk
 from redrive.wire.properties import Properties, decode_properties
-from redrive.wire.values import encode_short_string, malformed
+from redrive.wire.values import encode_short_string, malformed_error
 
 _TAG = Struct(">QB")
 
@@ -60,7 +60,7 @@ class Delivery:
         """`payload` is that of a basic.deliver frame."""
         tag_end = 5 + payload[4] if len(payload) > 4 else 0
         if len(payload) < tag_end + 11:
-            raise malformed("basic.deliver is cut short")
+            raise malformed_error("basic.deliver is cut short")
         self.channel = channel
         self.raw_consumer_tag = payload[5:tag_end]
         self.delivery_tag, bits = _TAG.unpack_from(payload, tag_end)
@@ -101,7 +101,7 @@ class Delivery:
     def settled(self) -> bool:
         return self._settler is None
 
-    def entrust(self, settler: Settler) -> None:
+    def attach(self, settler: Settler) -> None:
         """Name who tells the broker. Called once, by whoever received the delivery."""
         self._settler = settler
 
@@ -109,7 +109,7 @@ class Delivery:
         """Done: the broker may forget the message."""
         settler = self._settler
         if settler is None:
-            raise self._already_settled()
+            raise self._already_settled_error()
         self._settler = None
         return settler.ack(self.delivery_tag)
 
@@ -117,7 +117,7 @@ class Delivery:
         """Not done. Requeued, it comes again at once; on quorum queues of RabbitMQ 4.3 this counts as no attempt."""
         settler = self._settler
         if settler is None:
-            raise self._already_settled()
+            raise self._already_settled_error()
         self._settler = None
         return settler.nack(self.delivery_tag, requeue)
 
@@ -125,11 +125,11 @@ class Delivery:
         """Refused: to the queue's dead-letter exchange, or nowhere if it has none."""
         settler = self._settler
         if settler is None:
-            raise self._already_settled()
+            raise self._already_settled_error()
         self._settler = None
         return settler.reject(self.delivery_tag, requeue)
 
-    def _already_settled(self) -> AlreadySettled:
+    def _already_settled_error(self) -> AlreadySettled:
         return AlreadySettled(f"{self!r} was settled before; a delivery is acked, nacked or rejected once")
 
     def __repr__(self) -> str:
@@ -161,7 +161,7 @@ def ack_all(deliveries: Iterable[Delivery]) -> None:
     if settler is not None:
         settler.ack_all(tags)
     if before is not None:
-        raise before._already_settled()
+        raise before._already_settled_error()
 
 
 class Publication:
@@ -172,7 +172,7 @@ class Publication:
     def __init__(self, channel: int, payload: bytes, raw_properties: bytes, body: bytes) -> None:
         """`payload` is that of a basic.publish frame."""
         if len(payload) < 9:
-            raise malformed("basic.publish is cut short")
+            raise malformed_error("basic.publish is cut short")
         self.channel = channel
         self.route = route = payload[6:-1]
         check_route(route)
@@ -213,7 +213,7 @@ def check_route(route: bytes) -> None:
     """Two short strings and nothing else."""
     at = route[0] + 1 if route else 0
     if len(route) <= at or len(route) != at + 1 + route[at]:
-        raise malformed("the exchange and routing key of a message do not add up")
+        raise malformed_error("the exchange and routing key of a message do not add up")
 
 
 def route_exchange(route: bytes) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from redrive.errors import EncodingError, LocalProtocolError
 from redrive.protocol import lifecycle
-from redrive.protocol.handshake import Tuning, settled
+from redrive.protocol.handshake import Tuning, agreed_limits
 from redrive.protocol.lifecycle import ChannelState, ConnectionState
 from redrive.wire import frames
 from redrive.wire.frames import MIN_FRAME_MAX, OVERHEAD, PROTOCOL_HEADER
@@ -70,13 +70,13 @@ class Outgoing:
 
     # Sending ------------------------------------------------------------------------------------------
 
-    def take(self) -> bytes:
+    def data_to_send(self) -> bytes:
         """Everything that is to be written to the socket, once."""
         data = b"".join(self.outgoing)
         self.outgoing.clear()
         return data
 
-    def greet(self) -> None:
+    def send_protocol_header(self) -> None:
         """A client's first words."""
         self._advance(lifecycle.PROTOCOL_HEADER)
         self.outgoing.append(PROTOCOL_HEADER)
@@ -91,10 +91,10 @@ class Outgoing:
         if method.id[0] == 10:
             if channel != 0:
                 raise LocalProtocolError(f"{method.name} belongs to channel 0, not {channel}")
-            self._advance(lifecycle.sent(method.name))
+            self._advance(lifecycle.sent_key(method.name))
             self._note_tuning(method)
         elif method.name in lifecycle.LIFECYCLE_METHODS:
-            self._advance_channel(channel, lifecycle.sent(method.name))
+            self._advance_channel(channel, lifecycle.sent_key(method.name))
         else:
             self._require_open(channel)
         content: list[bytes] = []
@@ -116,7 +116,7 @@ class Outgoing:
         self._require_open(channel)
         self.outgoing.append(frame)
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         self.outgoing.append(frames.HEARTBEAT_FRAME)
 
     # Channels -----------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Outgoing:
             case ConnectionTune():
                 self._offered = method
             case ConnectionTuneOk():
-                self._tune(settled(method))
+                self._tune(agreed_limits(method))
 
     def _tune(self, tuning: Tuning) -> None:
         """Apply the limits of the connection.

@@ -8,10 +8,10 @@ counted. When too many of the latest failed, it is OPEN: nothing passes, message
 burnt. After a pause it is PROBING: a few messages pass, and what becomes of them decides. Each relapse makes the next
 pause longer.
 
-Only failures that say something about the dependency count, and the caller knows which do: a timeout is `failed`, a
-malformed message is `inconclusive`. What counts is when an outcome comes, not when its handler began: a message from
-before the trip that succeeds during the probing is as good a word as a probe's. While the breaker is OPEN outcomes are
-not heard: the pause is a promise to the dependency.
+Only failures that say something about the dependency count, and the caller knows which do: a timeout is recorded as a
+failure, a malformed message as inconclusive. What counts is when an outcome comes, not when its handler began: a
+message from before the trip that succeeds during the probing is as good a proof as a probe's. While the breaker is OPEN
+outcomes are ignored: the pause is a promise to the dependency.
 
 A probe whose outcome never comes (a connection lost, a worker stopped) must not close the door for good: after another
 pause the breaker lets new probes pass.
@@ -168,7 +168,7 @@ class Breaker:
             return self._until - now
         return 0.0 if self._takes_probe() else min(self._until - now, _SOON)
 
-    def succeeded(self, now: float) -> BreakerState | None:
+    def record_success(self, now: float) -> BreakerState | None:
         if self.state is _CLOSED:
             self._outcomes.add(now, False)
             return None
@@ -177,7 +177,7 @@ class Breaker:
         self._successes += 1
         return self._become(Cause.RECOVERED, now) if self._successes >= self._policy.probes else None
 
-    def failed(self, now: float) -> BreakerState | None:
+    def record_failure(self, now: float) -> BreakerState | None:
         if self.state is BreakerState.OPEN:
             return None
         if self.state is BreakerState.PROBING:
@@ -189,7 +189,7 @@ class Breaker:
         """Does an error that may pass say something about the dependency?"""
         return self._policy.blames(error)
 
-    def inconclusive(self) -> None:
+    def record_inconclusive(self) -> None:
         """A message that was permitted ended in a way that says nothing about the dependency: another may probe."""
         if self.state is BreakerState.PROBING and self._probes + self._successes < self._policy.probes:
             self._probes += 1
@@ -212,9 +212,9 @@ class Breaker:
         match cause:
             case Cause.TRIPPED:
                 self._failure_rate = self._rate()
-                self._rest(now)
+                self._stop_probing(now)
             case Cause.RELAPSED:
-                self._rest(now)
+                self._stop_probing(now)
             case Cause.RESTED:
                 self._let_probes_pass(now)
             case Cause.RECOVERED:
@@ -224,7 +224,7 @@ class Breaker:
                 assert_never(never)
         return self.state
 
-    def _rest(self, now: float) -> None:
+    def _stop_probing(self, now: float) -> None:
         self._trips += 1
         self._until = now + self._pause()
 

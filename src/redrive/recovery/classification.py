@@ -59,15 +59,15 @@ _LONGEST_WAIT = timedelta(days=1)
 
 def classify(error: BaseException, policy: Retry, now: datetime) -> Classified:
     """Return whether an error may pass. Raises whatever a callback of the policy raises."""
-    if isinstance(error, Signal) and (own := _by_itself(error)) is not None:
+    if isinstance(error, Signal) and (own := _classify_signal(error)) is not None:
         return own
-    said = _by_policy(error, policy)
+    said = _ask_policy(error, policy)
     if said is None:
-        return _by_nature(error, now)
+        return _classify_by_type(error, now)
     return Classified(FailureKind.TRANSIENT, _retry_after(error, now)) if said else PERMANENT
 
 
-def _by_itself(signal: Signal) -> Classified | None:
+def _classify_signal(signal: Signal) -> Classified | None:
     match signal:
         case RetryLater():
             return Classified(FailureKind.TRANSIENT, signal.after)
@@ -81,7 +81,7 @@ def _by_itself(signal: Signal) -> Classified | None:
             return None
 
 
-def _by_policy(error: BaseException, policy: Retry) -> bool | None:
+def _ask_policy(error: BaseException, policy: Retry) -> bool | None:
     if policy.classify is not None and (said := policy.classify(error)) is not None:
         return bool(said)
     if policy.never != () and is_one_of(error, policy.never):
@@ -91,7 +91,7 @@ def _by_policy(error: BaseException, policy: Retry) -> bool | None:
     return None
 
 
-def _by_nature(error: BaseException, now: datetime) -> Classified:
+def _classify_by_type(error: BaseException, now: datetime) -> Classified:
     if _never_passes(type(error)):  # type: ignore[arg-type]  # the hash of a class, not of its instances
         return PERMANENT
     status = http_status(error)

@@ -46,7 +46,7 @@ def duration(value: Duration, what: str = "duration") -> timedelta:
     return total
 
 
-def brief(length: timedelta) -> str:
+def format_duration(length: timedelta) -> str:
     """As short as it can be said: "15s", "1m30s", "500ms". `duration` reads it back, to the millisecond."""
     left = milliseconds(length)
     said = ""
@@ -56,10 +56,10 @@ def brief(length: timedelta) -> str:
     return said or "0s"
 
 
-def roughly(length: timedelta) -> str:
+def format_roughly(length: timedelta) -> str:
     """For people, to whom the seconds of yesterday are nothing: "2d4h", "2h5m", "1m30s", "3s"."""
     grain = next((_UNITS[fine] for coarse, fine in (("d", "h"), ("h", "m")) if length >= _UNITS[coarse]), _UNITS["s"])
-    return brief(length // grain * grain)
+    return format_duration(length // grain * grain)
 
 
 def milliseconds(length: timedelta) -> int:

@@ -19,7 +19,7 @@ from types import TracebackType
 
 import msgspec
 
-from redrive.recovery.fingerprint import fingerprint, type_name, words
+from redrive.recovery.fingerprint import fingerprint, safe_str, type_name
 from redrive.text import elide_lines, truncate
 
 MOST_STACK = 8_000  # bytes of UTF-8
@@ -47,7 +47,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 def describe(error: BaseException, at: datetime, *, stack: bool = True) -> Failure:
     """`stack`: only parked messages tell theirs, and it is the dearest part."""
-    return Failure(type_name(error), words(error), stack_of(error) if stack else "", fingerprint(error), at)
+    return Failure(type_name(error), safe_str(error), stack_of(error) if stack else "", fingerprint(error), at)
 
 
 # The stack ------------------------------------------------------------------------------------------
@@ -55,68 +55,68 @@ def describe(error: BaseException, at: datetime, *, stack: bool = True) -> Failu
 
 def stack_of(error: BaseException) -> str:
     try:
-        return elide_lines("".join(_told(error, set())), MOST_STACK)
+        return elide_lines("".join(_stack_lines(error, set())), MOST_STACK)
     except BaseException:  # an error whose attributes raise: its type and its words are told elsewhere
         return ""
 
 
-def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
+def _stack_lines(error: BaseException, seen: set[int]) -> Iterator[str]:
     """What came before it, the error itself, and its members if it is a group: each error once, and not too many."""
     if id(error) in seen or len(seen) >= _MOST_ERRORS:
         yield f"({type_name(error)}: {'told elsewhere' if id(error) in seen else 'and more, left out'})\n"
         return
     seen.add(id(error))
     if error.__cause__ is not None:
-        yield from _told(error.__cause__, seen)
+        yield from _stack_lines(error.__cause__, seen)
         yield _CAUSED
     elif error.__context__ is not None and not error.__suppress_context__:
-        yield from _told(error.__context__, seen)
+        yield from _stack_lines(error.__context__, seen)
         yield _MEANWHILE
-    yield from _itself(error)
+    yield from _error_lines(error)
     if isinstance(error, BaseExceptionGroup):
-        yield from _members(error, seen)
+        yield from _member_lines(error, seen)
 
 
-def _itself(error: BaseException) -> Iterator[str]:
+def _error_lines(error: BaseException) -> Iterator[str]:
     if error.__traceback__ is not None:
         yield "Traceback (most recent call last):\n"
-        yield from _frames(error.__traceback__)
-    text = words(error)
+        yield from _frame_lines(error.__traceback__)
+    text = safe_str(error)
     yield f"{type_name(error)}: {text}\n" if text else f"{type_name(error)}\n"
     notes = getattr(error, "__notes__", ())
     for note in notes[:_MOST_NOTES] if isinstance(notes, list) else ():
         yield truncate(str(note), _MOST_PLACE) + "\n"
 
 
-def _members(group: BaseExceptionGroup[BaseException], seen: set[int]) -> Iterator[str]:
+def _member_lines(group: BaseExceptionGroup[BaseException], seen: set[int]) -> Iterator[str]:
     count = len(group.exceptions)
     for number, member in enumerate(islice(group.exceptions, _MOST_MEMBERS), 1):
         yield f"\nMember {number} of {count}:\n"
-        yield from _told(member, seen)
+        yield from _stack_lines(member, seen)
     if count > _MOST_MEMBERS:
         yield f"\n... and {count - _MOST_MEMBERS} more members ...\n"
 
 
-def _frames(traceback: TracebackType | None) -> Iterator[str]:
+def _frame_lines(traceback: TracebackType | None) -> Iterator[str]:
     steps = []
     while traceback is not None:
         steps.append(traceback)
         traceback = traceback.tb_next
     left_out = len(steps) - _OLDEST - _NEWEST
     if left_out <= 0:
-        yield from _folded([_place(step) for step in steps])
+        yield from _fold_repeats([_frame_line(step) for step in steps])
         return
-    yield from _folded([_place(step) for step in steps[:_OLDEST]])
+    yield from _fold_repeats([_frame_line(step) for step in steps[:_OLDEST]])
     yield f"  ... {left_out} frames left out ...\n"
-    yield from _folded([_place(step) for step in steps[-_NEWEST:]])
+    yield from _fold_repeats([_frame_line(step) for step in steps[-_NEWEST:]])
 
 
-def _place(step: TracebackType) -> str:
+def _frame_line(step: TracebackType) -> str:
     code = step.tb_frame.f_code
     return truncate(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_qualname}', _MOST_PLACE) + "\n"
 
 
-def _folded(lines: list[str]) -> Iterable[str]:
+def _fold_repeats(lines: list[str]) -> Iterable[str]:
     """A recursion in few lines."""
     if len(set(lines)) == len(lines):
         return lines

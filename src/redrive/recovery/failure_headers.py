@@ -23,7 +23,7 @@ only as far as needed:
 
 A publisher who leaves 512 bytes keeps the fifth. The seventh is for one who fills the frame up to the last bytes: the
 copy is then not larger than the original. Its count is still the old one, so such a message must not be retried this
-way: ask `countable` first, and park it.
+way: ask `has_room_for_counter` first, and park it.
 
 Properties that cannot be read cannot be patched. The story then gets properties of its own, persistent, in which the
 old ones are a header: every byte of them, or as many as the budget allows and their size. That needs a budget of 1 KiB;
@@ -52,9 +52,9 @@ from redrive.wire.properties import PERSISTENT, Properties
 from redrive.wire.raw_properties import (
     RawValue,
     check_properties,
-    named,
     patch_properties,
     raw_array,
+    raw_field,
     raw_long,
     raw_text,
     read_user_id,
@@ -103,13 +103,13 @@ _PARKED_AT = HeaderNames.PARKED_AT.encode()
 _USER_ID = HeaderNames.USER_ID.encode()
 _RAW_PROPERTIES = HeaderNames.RAW_PROPERTIES.encode()
 _RAW_SIZE = HeaderNames.RAW_SIZE.encode()
-_STORY = (
+_FAILURE_RECORD = (
     *(_HISTORY, _DROPPED, _SNOOZES, _CRASHES, _FIRST_FAILED_AT, _NOT_BEFORE, _EXCHANGE, _ROUTING_KEY, _QUEUE),
     *(_ERROR, _MESSAGE, _STACK, _FINGERPRINT, _HOST, _APP, _PARKED_AT, _QUARANTINE),
 )
 
-_FIELD_FIRST_FAILED_AT = named(_FIRST_FAILED_AT)
-_FIELD_HISTORY = named(_HISTORY)
+_FIELD_FIRST_FAILED_AT = raw_field(_FIRST_FAILED_AT)
+_FIELD_HISTORY = raw_field(_HISTORY)
 
 _INT = Struct(">ci")
 _SIZED = Struct(">cI")
@@ -137,7 +137,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     host: str
 
 
-def retrying(
+def properties_for_retry(
     raw: bytes,
     history: History,
     failure: Failure | None,
@@ -161,18 +161,20 @@ def retrying(
         if first is not None and len(first) <= budget:
             return first
     attempts, dropped = _attempts(history, failure, attempt, delay)
-    telling = _HeaderDraft(
-        failed={names.attempts.encode(): _number(_failed(history, failure, attempt))},
-        core=_state(history, failure, not_before) | ({_QUARANTINE: _words(mark)} if mark else {}),
+    draft = _HeaderDraft(
+        failed={names.attempts.encode(): _number(_failed_attempts(history, failure, attempt))},
+        core=_state(history, failure, not_before) | ({_QUARANTINE: _text(mark)} if mark else {}),
         facts=_origin(history, origin),
-        words={names.reason.encode(): names.say(attempts[-1].error_type, attempts[-1].message)} if attempts else {},
+        words={names.reason.encode(): names.format_reason(attempts[-1].error_type, attempts[-1].message)}
+        if attempts
+        else {},
         attempts=attempts,
         dropped=dropped,
     )
-    return _written(raw, telling, names, budget)
+    return _write_headers(raw, draft, names, budget)
 
 
-def parking(
+def properties_for_parking(
     raw: bytes,
     history: History,
     failure: Failure | None,
@@ -187,15 +189,15 @@ def parking(
     """The properties of a copy for the dead-letter queue. Without a failure no attempt is counted."""
     attempts, dropped = _attempts(history, failure, attempt, None)
     core, facts = _state(history, failure, None), _origin(history, origin)
-    core[names.reason.encode()] = _words(reason)
+    core[names.reason.encode()] = _text(reason)
     facts[_HOST], facts[_APP], facts[_PARKED_AT] = _label(origin.host), _label(origin.app), _moment(at)
     if failure is not None:
         core[_FINGERPRINT], facts[_ERROR] = (
-            _words(failure.fingerprint[:_LONGEST_FINGERPRINT]),
+            _text(failure.fingerprint[:_LONGEST_FINGERPRINT]),
             _label(failure.error_type),
         )
-    telling = _HeaderDraft(
-        failed={names.attempts.encode(): _number(_failed(history, failure, attempt))},
+    draft = _HeaderDraft(
+        failed={names.attempts.encode(): _number(_failed_attempts(history, failure, attempt))},
         core=core,
         facts=facts,
         words={_MESSAGE: failure.message} if failure is not None else {},
@@ -203,10 +205,10 @@ def parking(
         attempts=attempts,
         dropped=dropped,
     )
-    return _written(raw, telling, names, budget)
+    return _write_headers(raw, draft, names, budget)
 
 
-def countable(raw: bytes, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
+def has_room_for_counter(raw: bytes, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
     """Is there room for the count? A message without is not retried by publishing it again: it would never end."""
     if len(raw) + _COUNT + len(names.attempts) <= budget:  # there nearly always is
         return True
@@ -215,7 +217,7 @@ def countable(raw: bytes, *, names: HeaderNames = NAMES, budget: int = BUDGET) -
     except RemoteProtocolError:
         return True
     counts = {names.attempts.encode(): _number(MOST), _DROPPED: _number(MOST)}
-    return len(_patched(raw, counts, names)) <= budget
+    return len(_patch(raw, counts, names)) <= budget
 
 
 # The first time -------------------------------------------------------------------------------------
@@ -233,11 +235,11 @@ def _first_retry(
         return None
     frame = _frame(names, failure.error_type, failure.fingerprint, attempt, delay)
     message = truncate(failure.message, _ATTEMPT_WORDS)
-    at, told = _moment(failure.at), _words(message)
+    at, told = _moment(failure.at), _text(message)
     size = frame.attempt_size + len(told) + len(at)
     story = (
         *(frame.failed, at, _origin_fields(origin.exchange, origin.routing_key, origin.queue)),
-        *(frame.reason, _words(message.join(frame.around_message)), _FIELD_HISTORY),
+        *(frame.reason, _text(message.join(frame.around_message)), _FIELD_HISTORY),
         *(_SIZED.pack(b"A", size + 5), _SIZED.pack(b"F", size)),
         *(frame.attempt, told, frame.fingerprint, at, frame.delay),
     )
@@ -248,9 +250,9 @@ def _first_retry(
 def _origin_fields(exchange: str, routing_key: str, queue: str) -> bytes:
     return b"".join(
         (
-            named(_EXCHANGE, raw_text(exchange)),
-            named(_ROUTING_KEY, raw_text(routing_key)),
-            named(_QUEUE, raw_text(queue)),
+            raw_field(_EXCHANGE, raw_text(exchange)),
+            raw_field(_ROUTING_KEY, raw_text(routing_key)),
+            raw_field(_QUEUE, raw_text(queue)),
         )
     )
 
@@ -274,14 +276,14 @@ def _frame(
 ) -> _HeaderFrame:
     count, reason = names.attempts.encode(), names.reason.encode()
     of_attempt = (
-        b"".join((b"\x06number", _number(attempt), b"\x05error", _words(error_type), b"\x07message")),
-        b"".join((b"\x0bfingerprint", _words(fingerprint), b"\x02at")),
+        b"".join((b"\x06number", _number(attempt), b"\x05error", _text(error_type), b"\x07message")),
+        b"".join((b"\x0bfingerprint", _text(fingerprint), b"\x02at")),
         _delay_field(delay),
     )
     return _HeaderFrame(
-        named(count, _number(attempt)) + _FIELD_FIRST_FAILED_AT,
-        named(reason),
-        names.around_message(error_type),
+        raw_field(count, _number(attempt)) + _FIELD_FIRST_FAILED_AT,
+        raw_field(reason),
+        names.reason_parts(error_type),
         *of_attempt,
         sum(map(len, of_attempt)),
         (*_TRACES, count, reason),
@@ -303,7 +305,7 @@ class _HeaderDraft(NamedTuple):
     dropped: int = 0
 
 
-def _failed(history: History, failure: Failure | None, attempt: int) -> int:
+def _failed_attempts(history: History, failure: Failure | None, attempt: int) -> int:
     return history.failed if failure is None else max(history.failed, attempt)
 
 
@@ -321,7 +323,7 @@ def _attempts(
         attempts = (*attempts, newest)
         dropped += max(0, len(attempts) - MOST_ATTEMPTS)
         attempts = attempts[-MOST_ATTEMPTS:]
-    return attempts, max(dropped, _failed(history, failure, attempt) - len(attempts))
+    return attempts, max(dropped, _failed_attempts(history, failure, attempt) - len(attempts))
 
 
 def _state(history: History, failure: Failure | None, not_before: datetime | None) -> dict[bytes, RawValue]:
@@ -351,104 +353,106 @@ def _origin(history: History, origin: Origin) -> dict[bytes, RawValue]:
 # Making it fit --------------------------------------------------------------------------------------
 
 
-def _written(raw: bytes, telling: _HeaderDraft, names: HeaderNames, budget: int) -> bytes:
+def _write_headers(raw: bytes, draft: _HeaderDraft, names: HeaderNames, budget: int) -> bytes:
     try:
         check_properties(raw)
     except RemoteProtocolError:
-        return _with_new_properties(raw, telling, budget)
+        return _with_new_properties(raw, draft, budget)
     user = read_user_id(raw)
     if user is not None:
-        telling = telling._replace(core={**telling.core, _USER_ID: raw_text(user)})
-    whole = _patched(raw, _headers(telling), names)
+        draft = draft._replace(core={**draft.core, _USER_ID: raw_text(user)})
+    whole = _patch(raw, _headers(draft), names)
     if len(whole) <= budget:
         return whole
-    taken = len(_patched(raw, telling.failed, names)) - _size(telling.failed)
-    return _patched(raw, _fitted(telling, budget - taken), names)
+    taken = len(_patch(raw, draft.failed, names)) - _size(draft.failed)
+    return _patch(raw, _trim_to(draft, budget - taken), names)
 
 
-def _with_new_properties(raw: bytes, telling: _HeaderDraft, budget: int) -> bytes:
+def _with_new_properties(raw: bytes, draft: _HeaderDraft, budget: int) -> bytes:
     room = budget - _TABLE - len(_NEW_PROPERTIES)
     headers = {_RAW_PROPERTIES: encode_value(raw)}
     if _size(headers) > room - _CORE:
         headers[_RAW_SIZE] = _number(len(raw))
         excess = _size(headers) - (room - _CORE)
         headers[_RAW_PROPERTIES] = encode_value(raw[: max(0, len(raw) - excess)])
-    headers |= _fitted(telling, room - _size(headers))
+    headers |= _trim_to(draft, room - _size(headers))
     return patch_properties(_NEW_PROPERTIES, set_headers=headers)
 
 
-def _patched(raw: bytes, headers: Mapping[bytes, RawValue], names: HeaderNames) -> bytes:
-    removing = _superseded(names) if headers else _superseded(names) - {_DROPPED}  # an old count keeps what explains it
+def _patch(raw: bytes, headers: Mapping[bytes, RawValue], names: HeaderNames) -> bytes:
+    removing = (
+        _headers_to_remove(names) if headers else _headers_to_remove(names) - {_DROPPED}
+    )  # an old count keeps what explains it
     return patch_properties(raw, set_headers=headers, remove_headers=removing, drop_expiration=True, drop_user_id=True)
 
 
 @lru_cache(64)
-def _superseded(names: HeaderNames) -> frozenset[bytes]:
+def _headers_to_remove(names: HeaderNames) -> frozenset[bytes]:
     """What goes unless it is set. Not the count: where there is no room for the new one, the old one stays."""
-    return frozenset((*_HARMFUL, *_STORY, names.reason.encode()))
+    return frozenset((*_HARMFUL, *_FAILURE_RECORD, names.reason.encode()))
 
 
-def _headers(telling: _HeaderDraft) -> dict[bytes, RawValue]:
-    headers = {**telling.failed, **telling.core, **telling.facts}
-    for name, text in telling.words.items():
-        headers[name] = _words(text)
-    if telling.stack:
-        headers[_STACK] = _words(telling.stack)
-    if telling.attempts:
-        headers[_HISTORY] = raw_array(map(_attempt, telling.attempts))
-    if telling.dropped:
-        headers[_DROPPED] = _number(telling.dropped)
+def _headers(draft: _HeaderDraft) -> dict[bytes, RawValue]:
+    headers = {**draft.failed, **draft.core, **draft.facts}
+    for name, text in draft.words.items():
+        headers[name] = _text(text)
+    if draft.stack:
+        headers[_STACK] = _text(draft.stack)
+    if draft.attempts:
+        headers[_HISTORY] = raw_array(map(_attempt, draft.attempts))
+    if draft.dropped:
+        headers[_DROPPED] = _number(draft.dropped)
     return headers
 
 
-def _fitted(telling: _HeaderDraft, room: int) -> dict[bytes, RawValue]:
-    for shorten in _SHORTENINGS:
-        headers = _headers(telling)
+def _trim_to(draft: _HeaderDraft, room: int) -> dict[bytes, RawValue]:
+    for shorten in _TRIMMERS:
+        headers = _headers(draft)
         excess = _size(headers) - room
         if excess <= 0:
             return headers
-        telling = shorten(telling, excess)
-    headers = _headers(telling)
+        draft = shorten(draft, excess)
+    headers = _headers(draft)
     return headers if _size(headers) <= room else {}
 
 
-def _fewer_attempts(telling: _HeaderDraft, excess: int) -> _HeaderDraft:
+def _fewer_attempts(draft: _HeaderDraft, excess: int) -> _HeaderDraft:
     goes, freed = 0, -(len(_DROPPED) + 6)  # what it takes to say that some are missing
-    for attempt in telling.attempts[:-1]:
+    for attempt in draft.attempts[:-1]:
         if freed >= excess:
             break
         goes += 1
         freed += len(_attempt(attempt))
-    return telling._replace(attempts=telling.attempts[goes:], dropped=telling.dropped + goes)
+    return draft._replace(attempts=draft.attempts[goes:], dropped=draft.dropped + goes)
 
 
-def _shorter_stack(telling: _HeaderDraft, excess: int) -> _HeaderDraft:
-    room = len(_words(telling.stack)) - 5 - excess
-    return telling._replace(stack=elide_lines(telling.stack, room) if room >= _SHORTEST_STACK else "")
+def _shorter_stack(draft: _HeaderDraft, excess: int) -> _HeaderDraft:
+    room = len(_text(draft.stack)) - 5 - excess
+    return draft._replace(stack=elide_lines(draft.stack, room) if room >= _SHORTEST_STACK else "")
 
 
-def _fewer_words(telling: _HeaderDraft, _: int) -> _HeaderDraft:
-    return telling._replace(
-        words={name: truncate(text, _FEW_WORDS) for name, text in telling.words.items()},
-        attempts=tuple(replace(attempt, message=truncate(attempt.message, _FEW_WORDS)) for attempt in telling.attempts),
+def _shorter_texts(draft: _HeaderDraft, _: int) -> _HeaderDraft:
+    return draft._replace(
+        words={name: truncate(text, _FEW_WORDS) for name, text in draft.words.items()},
+        attempts=tuple(replace(attempt, message=truncate(attempt.message, _FEW_WORDS)) for attempt in draft.attempts),
     )
 
 
-def _no_attempts(telling: _HeaderDraft, _: int) -> _HeaderDraft:
-    return telling._replace(attempts=(), dropped=telling.dropped + len(telling.attempts))
+def _no_attempts(draft: _HeaderDraft, _: int) -> _HeaderDraft:
+    return draft._replace(attempts=(), dropped=draft.dropped + len(draft.attempts))
 
 
-def _core_alone(telling: _HeaderDraft, _: int) -> _HeaderDraft:
-    return _HeaderDraft(telling.failed, telling.core, {}, {}, dropped=telling.dropped)
+def _core_alone(draft: _HeaderDraft, _: int) -> _HeaderDraft:
+    return _HeaderDraft(draft.failed, draft.core, {}, {}, dropped=draft.dropped)
 
 
-def _count_alone(telling: _HeaderDraft, _: int) -> _HeaderDraft:
+def _count_alone(draft: _HeaderDraft, _: int) -> _HeaderDraft:
     """With the number of attempts that are not told: without it the count would not be believed."""
-    return _HeaderDraft(telling.failed, {}, {}, {}, dropped=telling.dropped)
+    return _HeaderDraft(draft.failed, {}, {}, {}, dropped=draft.dropped)
 
 
-_SHORTENINGS: tuple[Callable[[_HeaderDraft, int], _HeaderDraft], ...] = (
-    *(_fewer_attempts, _shorter_stack, _fewer_words, _no_attempts, _core_alone, _count_alone),
+_TRIMMERS: tuple[Callable[[_HeaderDraft, int], _HeaderDraft], ...] = (
+    *(_fewer_attempts, _shorter_stack, _shorter_texts, _no_attempts, _core_alone, _count_alone),
 )
 
 
@@ -469,8 +473,8 @@ def _attempt_of(
 ) -> RawValue:
     """One table of the history. There are as many as the message has failed, so it is put together by hand."""
     parts = [
-        *(b"\x06number", _number(number), b"\x05error", _words(error_type)),
-        *(b"\x07message", _words(message), b"\x0bfingerprint", _words(fingerprint)),
+        *(b"\x06number", _number(number), b"\x05error", _text(error_type)),
+        *(b"\x07message", _text(message), b"\x0bfingerprint", _text(fingerprint)),
     ]
     if at is not None:
         parts += (b"\x02at", at)
@@ -496,10 +500,10 @@ def _moment(at: datetime) -> RawValue:
 
 
 def _label(text: str) -> RawValue:
-    return _words(truncate(text, _MOST_LABEL))
+    return _text(truncate(text, _MOST_LABEL))
 
 
-def _words(text: str) -> RawValue:
+def _text(text: str) -> RawValue:
     """Text of our own. It is always UTF-8, so that it is read back as text."""
     try:
         raw = text.encode()

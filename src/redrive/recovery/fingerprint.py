@@ -64,7 +64,7 @@ def fingerprint(error: BaseException) -> str:
     try:
         if error.__cause__ is None and not isinstance(error, BaseExceptionGroup):
             return _fingerprint_of_one(error)
-        own, *others = map(_kind, _kin(error))
+        own, *others = map(_kind, _related_errors(error))
         parts = [own, *sorted(set(others))]  # which member of a group came first is chance
     except BaseException:  # an error whose attributes raise still has a type
         parts = [type_name(error)]
@@ -94,7 +94,7 @@ def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
 
 
-def _kin(error: BaseException) -> Iterator[BaseException]:
+def _related_errors(error: BaseException) -> Iterator[BaseException]:
     """The error, the explicit causes behind it and the members of groups among them; nearest first, each once."""
     waiting, seen = [error], {id(error)}
     for known in waiting:
@@ -108,7 +108,7 @@ def _kin(error: BaseException) -> Iterator[BaseException]:
 
 def _kind(error: BaseException) -> str:
     functions = _functions(error)
-    return " ".join((type_name(error), *functions)) if functions else f"{type_name(error)} {normalised(words(error))}"
+    return " ".join((type_name(error), *functions)) if functions else f"{type_name(error)} {normalise(safe_str(error))}"
 
 
 def _functions(error: BaseException) -> list[str]:
@@ -129,7 +129,7 @@ def _functions(error: BaseException) -> list[str]:
     return list(found)
 
 
-def normalised(text: str) -> str:
+def normalise(text: str) -> str:
     """The text with a mark where values were: numbers, hex, UUIDs, e-mail addresses, all that was quoted."""
     return _VALUE.sub("#", text)[:_MOST_NORMALISED]
 
@@ -151,7 +151,7 @@ def _name_of(kind: type) -> str:
     return truncate(name if module == "builtins" else f"{module}.{name}", _MOST_NAME)
 
 
-def words(error: BaseException) -> str:
+def safe_str(error: BaseException) -> str:
     """Its text. Whatever `__str__` raises, SystemExit included: a message is not lost because its error cannot talk."""
     try:
         return truncate(str(error), MOST_WORDS)

@@ -19,13 +19,13 @@ class Signal(Exception):
     """The base of these exceptions."""
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that one raised in another process arrives unchanged
-        return _as_it_was, (type(self), self.args, vars(self))
+        return _restore, (type(self), self.args, vars(self))
 
 
 class RetryLater(Signal):
     def __init__(self, reason: str = "", *, after: Duration) -> None:
         super().__init__(reason or f"try again after {after}")
-        self.after = _positive(after, "RetryLater")
+        self.after = _positive_duration(after, "RetryLater")
 
 
 class Park(Signal):
@@ -41,16 +41,16 @@ class Discard(Signal):
 class Snooze(Signal):
     def __init__(self, after: Duration, reason: str = "") -> None:
         super().__init__(reason or f"snoozed for {after}")
-        self.after = _positive(after, "Snooze")
+        self.after = _positive_duration(after, "Snooze")
 
 
-def _as_it_was(kind: type[Signal], args: tuple[Any, ...], state: dict[str, Any]) -> Signal:
+def _restore(kind: type[Signal], args: tuple[Any, ...], state: dict[str, Any]) -> Signal:
     signal = kind.__new__(kind, *args)
     vars(signal).update(state)
     return signal
 
 
-def _positive(value: Duration, what: str) -> timedelta:
+def _positive_duration(value: Duration, what: str) -> timedelta:
     length = duration(value, what)
     if length <= timedelta(0):
         raise ConfigurationError(f"{what} {value!r}: want more than nothing")

@@ -117,11 +117,11 @@ class HeaderNames:
                 "{message} may stand"
             )
 
-    def say(self, error_type: str, message: str) -> str:
+    def format_reason(self, error_type: str, message: str) -> str:
         """The reason of a retry."""
-        return message.join(self.around_message(error_type))
+        return message.join(self.reason_parts(error_type))
 
-    def around_message(self, error_type: str) -> list[str]:
+    def reason_parts(self, error_type: str) -> list[str]:
         """That reason, in the pieces between which the message stands."""
         pieces = [""]
         for text, name, _, _ in Formatter().parse(self.wording):

@@ -51,8 +51,8 @@ class RateLimit:
         self._full_at = now + (self.burst - min(tokens, self.burst)) * self._interval
 
     def _set(self, per_second: float, burst: int | None) -> None:
-        rate = _checked_rate(per_second)
-        self.burst = max(1, ceil(rate * _CATCH_UP)) if burst is None else _checked_burst(burst)
+        rate = _validate_rate(per_second)
+        self.burst = max(1, ceil(rate * _CATCH_UP)) if burst is None else _validate_burst(burst)
         self.per_second = rate
         self._interval = 1 / self.per_second
         self._room = (self.burst - 1) * self._interval  # how far from full the bucket may be and still hold a token
@@ -61,14 +61,14 @@ class RateLimit:
         return f"<RateLimit {self.per_second:g}/s burst={self.burst}>"
 
 
-def _checked_rate(value: float) -> float:
+def _validate_rate(value: float) -> float:
     # Below one message in thirty years the interval is no longer a number to reckon with.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-9 <= value <= 1e9:
         raise ConfigurationError(f"rate.per_second {value!r}: want a number above 0, of messages in a second")
     return float(value)
 
 
-def _checked_burst(value: int) -> int:
+def _validate_burst(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"rate.burst {value!r}: want a number from 1")
     return value

@@ -17,7 +17,7 @@ from typing import cast
 
 from redrive.checks import checked
 from redrive.errors import ConfigurationError
-from redrive.recovery.durations import Duration, brief, duration, milliseconds
+from redrive.recovery.durations import Duration, duration, format_duration, milliseconds
 from redrive.recovery.exception_filter import Errors, check_errors
 
 # A wait is a queue: more of them than this is a mistake in the schedule.
@@ -53,7 +53,7 @@ class Rung:
         except TypeError:  # no key for a cache, so no length of time either: hear what is wrong with it
             return _rung.__wrapped__(value, what)
 
-    def shortened(self, share: float) -> Rung:
+    def with_shorter_delay(self, share: float) -> Rung:
         return Rung.of(timedelta(milliseconds=max(1, round(milliseconds(self.delay) * (1 - share)))), "delay")
 
 
@@ -61,8 +61,10 @@ class Rung:
 def _rung(value: Duration, what: str) -> Rung:
     delay = duration(value, what)
     if not timedelta(milliseconds=1) <= delay <= LONGEST:
-        raise ConfigurationError(f"{what} {value!r}: want 1ms to {brief(LONGEST)}, which is what a queue's TTL can be")
-    return Rung(delay, value.strip().replace(" ", "") if isinstance(value, str) else brief(delay))
+        raise ConfigurationError(
+            f"{what} {value!r}: want 1ms to {format_duration(LONGEST)}, which is what a queue's TTL can be"
+        )
+    return Rung(delay, value.strip().replace(" ", "") if isinstance(value, str) else format_duration(delay))
 
 
 @checked("exponential")
@@ -173,7 +175,7 @@ class Retry:
         if not self.jitter:
             return (rung,)
         shares = (self.jitter * shard / (_SHARDS - 1) for shard in range(_SHARDS))
-        return tuple(rung if not share else rung.shortened(share) for share in shares)
+        return tuple(rung if not share else rung.with_shorter_delay(share) for share in shares)
 
     def _whole(self, retry: int) -> Rung:
         if self.exponential is not None:

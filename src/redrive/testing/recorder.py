@@ -2,7 +2,7 @@
 
     watcher = Watcher()
     app.observers.append(watcher)
-    async with app.working():
+    async with app.worker():
         await app.publish("events", "order.placed", {"id": 7})
         [parked] = await watcher.seen(Outcome.PARKED)
         assert parked.reason == "exhausted"

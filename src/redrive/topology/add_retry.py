@@ -24,7 +24,11 @@ def equip(
     definitions: Definitions, retry: Retry | None, server: Server, naming: Naming, patterns: Iterable[str] = ("*",)
 ) -> Definitions:
     """Return the definitions with a retry and a dead-letter queue for each queue that matches and has none."""
-    chosen = [queue for queue in lacking(definitions) if any(fnmatchcase(queue.name, pattern) for pattern in patterns)]
+    chosen = [
+        queue
+        for queue in queues_without_dlx(definitions)
+        if any(fnmatchcase(queue.name, pattern) for pattern in patterns)
+    ]
     if not chosen:
         raise ConfigurationError(f"no queue that lacks a dead-letter exchange matches {', '.join(patterns)}")
     names = {queue.name for queue in chosen}
@@ -38,7 +42,7 @@ def equip(
     )
 
 
-def lacking(definitions: Definitions) -> list[QueueDefinition]:
+def queues_without_dlx(definitions: Definitions) -> list[QueueDefinition]:
     """Return the queues without a dead-letter exchange, except those in which dead letters end already."""
     ends = set[str]().union(*(dead_letter_targets(definitions, queue) for queue in definitions.queues))
     return [

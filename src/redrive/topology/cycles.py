@@ -37,12 +37,12 @@ def _groups(edges: Edges) -> Iterator[set[str]]:
             if way in back:
                 back[way].append(name)
     grouped: set[str] = set()
-    for name in reversed(list(_left(edges, edges, set()))):
-        if group := set(_left((name,), back, grouped)):
+    for name in reversed(list(_in_leaving_order(edges, edges, set()))):
+        if group := set(_in_leaving_order((name,), back, grouped)):
             yield group
 
 
-def _left(starts: Sequence[str] | Edges, edges: Edges, seen: set[str]) -> Iterator[str]:
+def _in_leaving_order(starts: Sequence[str] | Edges, edges: Edges, seen: set[str]) -> Iterator[str]:
     """All names that can be reached and were not seen, in the order in which one leaves them for good."""
     for start in starts:
         if start in seen:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import json
 
-from redrive.wire.values import MAX_DEPTH, shown
+from redrive.wire.values import MAX_DEPTH, brief_repr
 
 Arguments: TypeAlias = Mapping[str, Any]
 
@@ -194,12 +194,12 @@ def misfits(arguments: Arguments) -> Iterator[str]:
     """What no broker could have said about these arguments."""
     for name, value in arguments.items():
         if name in TEXTS and not isinstance(value, str):
-            yield f"{name} {shown(value)}: want a text"
+            yield f"{name} {brief_repr(value)}: want a text"
         elif name in WHOLE_NUMBERS and not _is_within(value, *WHOLE_NUMBERS[name]):
             least, most = WHOLE_NUMBERS[name]
-            yield f"{name} {shown(value)}: want a number from {least}" + (f" to {most}" if most else "")
+            yield f"{name} {brief_repr(value)}: want a number from {least}" + (f" to {most}" if most else "")
         elif _depth(value) > MAX_DEPTH:
-            yield f"{shown(name)} is nested more than {MAX_DEPTH} deep"
+            yield f"{brief_repr(name)} is nested more than {MAX_DEPTH} deep"
 
 
 def _is_within(value: object, least: int, most: int | None) -> bool:

@@ -24,7 +24,7 @@ from redrive.topology.definitions import (
     QueueDefinition,
     misfits,
 )
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 _Row: TypeAlias = "dict[str, Any]"
 _SECTIONS = ("exchanges", "queues", "bindings", "vhosts", "users", "permissions")
@@ -67,12 +67,12 @@ class DefinitionsFile:
 
     def definitions(self, vhost: str = "/") -> Definitions:
         return Definitions.of(
-            map(_read_exchange, self._of(vhost, "exchanges")),
-            map(_read_queue, self._of(vhost, "queues")),
-            (binding for binding in map(_read_binding, self._of(vhost, "bindings")) if binding.source),
+            map(_read_exchange, self._definitions(vhost, "exchanges")),
+            map(_read_queue, self._definitions(vhost, "queues")),
+            (binding for binding in map(_read_binding, self._definitions(vhost, "bindings")) if binding.source),
         )
 
-    def _of(self, vhost: str, section: str) -> list[_Row]:
+    def _definitions(self, vhost: str, section: str) -> list[_Row]:
         return [row for row in self._rows(section) if row.get("vhost", vhost) == vhost]
 
     def _rows(self, section: str) -> list[_Row]:
@@ -90,14 +90,14 @@ class DefinitionsFile:
         return DefinitionsFile(
             self.raw
             | {
-                "exchanges": self._merged("exchanges", definitions.exchanges, vhost, _read_exchange),
-                "queues": self._merged("queues", definitions.queues, vhost, _read_queue),
-                "bindings": self._merged("bindings", definitions.bindings, vhost, _read_binding),
+                "exchanges": self._merge("exchanges", definitions.exchanges, vhost, _read_exchange),
+                "queues": self._merge("queues", definitions.queues, vhost, _read_queue),
+                "bindings": self._merge("bindings", definitions.bindings, vhost, _read_binding),
             }
         )
 
-    def _merged(self, section: str, wanted: Iterable[D], vhost: str, read: Callable[[_Row], D]) -> list[_Row]:
-        known = {_identity(read(row)): row for row in self._of(vhost, section)}
+    def _merge(self, section: str, wanted: Iterable[D], vhost: str, read: Callable[[_Row], D]) -> list[_Row]:
+        known = {_identity(read(row)): row for row in self._definitions(vhost, section)}
         others = [row for row in self._rows(section) if row.get("vhost", vhost) != vhost]
         rows = []
         for definition in wanted:
@@ -138,7 +138,7 @@ def _identity(definition: Definition) -> object:
 
 def _read_exchange(row: _Row) -> ExchangeDefinition:
     name = _text(row, "name", "exchange")
-    who = f"exchange {shown(name)}"
+    who = f"exchange {brief_repr(name)}"
     return ExchangeDefinition(
         name,
         _text(row, "type", who),
@@ -151,7 +151,7 @@ def _read_exchange(row: _Row) -> ExchangeDefinition:
 
 def _read_queue(row: _Row) -> QueueDefinition:
     name = _text(row, "name", "queue")
-    who = f"queue {shown(name)}"
+    who = f"queue {brief_repr(name)}"
     return QueueDefinition(
         name, _flag(row, "durable", True, who), _flag(row, "auto_delete", False, who), _arguments(row, who)
     )
@@ -160,9 +160,9 @@ def _read_queue(row: _Row) -> QueueDefinition:
 def _read_binding(row: _Row) -> BindingDefinition:
     kind = row.get("destination_type", "queue")
     if kind not in ("queue", "exchange"):
-        raise ConfigurationError(f"definitions.json: a binding leads to a {shown(kind)}: want queue or exchange")
+        raise ConfigurationError(f"definitions.json: a binding leads to a {brief_repr(kind)}: want queue or exchange")
     source, destination = _text(row, "source", "binding"), _text(row, "destination", "binding")
-    who = f"binding {shown(source)} → {shown(destination)}"
+    who = f"binding {brief_repr(source)} → {brief_repr(destination)}"
     return BindingDefinition(source, destination, _text(row, "routing_key", who, ""), kind, _arguments(row, who))
 
 
@@ -172,16 +172,16 @@ def _read_binding(row: _Row) -> BindingDefinition:
 def _text(row: _Row, name: str, who: str, otherwise: str | None = None) -> str:
     value = row.get(name, otherwise)
     if value is None:
-        raise ConfigurationError(f"definitions.json: {who} {shown(row.get('name', row))} has no {name}")
+        raise ConfigurationError(f"definitions.json: {who} {brief_repr(row.get('name', row))} has no {name}")
     if not isinstance(value, str):
-        raise ConfigurationError(f"definitions.json: {who}: {name} {shown(value)}: want a text")
+        raise ConfigurationError(f"definitions.json: {who}: {name} {brief_repr(value)}: want a text")
     return value
 
 
 def _flag(row: _Row, name: str, otherwise: bool, who: str) -> bool:
     value = row.get(name, otherwise)
     if not isinstance(value, bool):
-        raise ConfigurationError(f"definitions.json: {who}: {name} {shown(value)}: want true or false")
+        raise ConfigurationError(f"definitions.json: {who}: {name} {brief_repr(value)}: want true or false")
     return value
 
 
@@ -190,7 +190,7 @@ def _arguments(row: _Row, who: str) -> dict[str, Any]:
     if value is None or value == []:  # which is how some of RabbitMQ's own tools write an empty object
         return {}
     if not isinstance(value, dict):
-        raise ConfigurationError(f"definitions.json: {who}: arguments {shown(value)}: want an object")
+        raise ConfigurationError(f"definitions.json: {who}: arguments {brief_repr(value)}: want an object")
     if problem := next(misfits(value), None):
         raise ConfigurationError(f"definitions.json: {who}: {problem}")
     return value

@@ -37,7 +37,7 @@ _DEAD = re.compile(
 _WAITING = re.compile(r"retr(?:y|ies)|delay|wait|backoff|later", re.IGNORECASE)
 
 
-def declared(topology: Topology, server: Server) -> dict[str, str]:
+def declared_dlqs(topology: Topology, server: Server) -> dict[str, str]:
     """Return every dead-letter queue that an application declares, with the queue whose failures it receives."""
     parts = (QueueLayout(topology, queue, server) for queue in topology.queues)
     return {name: part.queue.name for part in parts for name in part.dead_letter_queues}
@@ -64,7 +64,7 @@ class Feeders:
     """Which queues dead-letter to which, as far as it is known."""
 
     into: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by the queue that receives
-    dead_ends: frozenset[str] = frozenset()  # the dead-letter queues among all of them
+    dead_letter_queues: frozenset[str] = frozenset()  # the dead-letter queues among all of them
     waiting: frozenset[str] = frozenset()  # queues that messages leave after a time, to go on to another queue
 
     def of(self, queue: str) -> frozenset[str]:
@@ -77,7 +77,7 @@ class Feeders:
         while new:
             fed_by = frozenset[str]().union(*map(self.of, new)) - found
             found |= fed_by
-            new = set(fed_by & (self.dead_ends | self.waiting))
+            new = set(fed_by & (self.dead_letter_queues | self.waiting))
         return found - {queue}
 
 
@@ -103,7 +103,7 @@ def dead_letter_queues(definitions: Definitions) -> frozenset[str]:
     # What leaves a queue with a TTL has waited there; what it reaches may be anything, also a queue for work.
     ends = frozenset[str]().union(*(flows.of_dead_letters(queue) for queue in definitions.queues if queue.ttl is None))
     ends |= frozenset[str]().union(*_exchanges_for_dead_letters(definitions).values())
-    return frozenset(queue.name for queue in definitions.queues if _is_dead_end(queue, queue.name in ends))
+    return frozenset(queue.name for queue in definitions.queues if _is_dead_letter_queue(queue, queue.name in ends))
 
 
 def _exchanges_for_dead_letters(definitions: Definitions) -> dict[str, set[str]]:
@@ -116,7 +116,7 @@ def _exchanges_for_dead_letters(definitions: Definitions) -> dict[str, set[str]]
             bound[bind.source].add(bind.destination)
         else:
             mixed |= {bind.source, bind.destination}
-    keeping = {queue.name for queue in definitions.queues if _is_dead_end(queue, receives_dead_letters=True)}
+    keeping = {queue.name for queue in definitions.queues if _is_dead_letter_queue(queue, receives_dead_letters=True)}
     return {
         exchange.name: bound[exchange.name]
         for exchange in definitions.exchanges
@@ -127,7 +127,7 @@ def _exchanges_for_dead_letters(definitions: Definitions) -> dict[str, set[str]]
     }
 
 
-def _is_dead_end(queue: QueueDefinition, receives_dead_letters: bool) -> bool:
+def _is_dead_letter_queue(queue: QueueDefinition, receives_dead_letters: bool) -> bool:
     goes_on = queue.dead_letter_exchange is not None
     if goes_on and queue.ttl is not None:
         return False

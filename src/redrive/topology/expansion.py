@@ -109,11 +109,11 @@ def _ladder(topology: Topology, server: Server) -> Iterator[Definition]:
     if server.delayed_exchanges:
         return
     yield from ladder.exchanges()
-    yield from ladder.queues(_waiting_arguments(topology.queue_type))
+    yield from ladder.queues(_wait_queue_arguments(topology.queue_type))
     yield from ladder.bindings()
 
 
-def _waiting_arguments(kind: QueueType) -> dict[str, object]:
+def _wait_queue_arguments(kind: QueueType) -> dict[str, object]:
     """What a queue needs in which messages only wait, so that none is lost when its time has come."""
     arguments: dict[str, object] = {"x-queue-type": str(kind)}
     if kind is QueueType.QUORUM:
@@ -224,15 +224,15 @@ class QueueLayout:
         if retry is not None and retry.via in (RetryRoute.REJECT, RetryRoute.REPUBLISH):
             yield from self._rungs(retry)
         if self.has_delays:
-            yield from self._delayed()
+            yield from self._delayed_definitions()
         if self.has_dlq:
-            yield from self._dead_end()
+            yield from self._dlq_definitions()
 
     def quarantine(self, worker: str, ttl: timedelta) -> QueueDefinition:
         """That queue. What its worker does not take from it within `ttl` goes back to the main queue. RabbitMQ deletes
         it a day after the worker is gone.
         """
-        arguments = _waiting_arguments(self.type)
+        arguments = _wait_queue_arguments(self.type)
         arguments["x-message-ttl"] = milliseconds(ttl)
         arguments["x-expires"] = milliseconds(timedelta(days=1))
         arguments["x-dead-letter-exchange"] = DEFAULT_EXCHANGE
@@ -285,7 +285,7 @@ class QueueLayout:
         back_exchange = fill(self.naming.back_exchange, self.queue.name)
         for rung in retry.rungs:
             names = self.rung(rung)
-            arguments = _waiting_arguments(self.type)
+            arguments = _wait_queue_arguments(self.type)
             arguments["x-message-ttl"] = milliseconds(rung.delay)
             arguments["x-dead-letter-exchange"] = back_exchange
             if names.back_key:
@@ -298,7 +298,7 @@ class QueueLayout:
                 yield BindingDefinition(back_exchange, self.queue.name, names.key)
                 yield BindingDefinition(back_exchange, self.queue.name, names.queue)
 
-    def _delayed(self) -> Iterator[Definition]:
+    def _delayed_definitions(self) -> Iterator[Definition]:
         queue = self.queue
         if not self.server.delayed_exchanges:
             yield BindingDefinition(ladder.ARRIVAL, queue.name, ladder.arrival_key(queue.name))
@@ -307,7 +307,7 @@ class QueueLayout:
         for key in self.delayed_keys:
             yield BindingDefinition(self.delayed_exchange, queue.name, key)
 
-    def _dead_end(self) -> Iterator[Definition]:
+    def _dlq_definitions(self) -> Iterator[Definition]:
         arguments: dict[str, object] = {"x-queue-type": str(self.type)}
         if self.type is QueueType.QUORUM and self.server.unlimited_deliveries is not None:
             arguments["x-delivery-limit"] = self.server.unlimited_deliveries  # or the 21st look deletes everything

@@ -17,7 +17,7 @@ from datetime import timedelta
 from math import ceil
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.durations import brief
+from redrive.recovery.durations import format_duration
 from redrive.topology.definitions import BindingDefinition, ExchangeDefinition, QueueDefinition
 
 LEVELS = 22  # the longest delay is 2^22 - 1 seconds: 48 days
@@ -41,7 +41,9 @@ def routing_key(delay: timedelta, queue: str) -> str:
     The ladder knows whole seconds: a fraction is waited for in full.
     """
     if delay > LONGEST:
-        raise ConfigurationError(f"a delay of {brief(delay)} is more than the ladder's {brief(LONGEST)}")
+        raise ConfigurationError(
+            f"a delay of {format_duration(delay)} is more than the ladder's {format_duration(LONGEST)}"
+        )
     seconds = max(0, ceil(delay.total_seconds()))
     return ".".join(f"{seconds:0{LEVELS}b}") + f".{queue}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias, TypedDict
@@ -12,7 +12,7 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry, retry_example
 from redrive.topology.definitions import Arguments, BindingDefinition, Definitions, ExchangeDefinition
 from redrive.topology.naming import Naming
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 
 class QueueType(StrEnum):
@@ -212,11 +212,9 @@ class Topology:
         return next((queue for queue in self.queues if queue.name == name), None)
 
 
-def _check_dlq(queue: str, dlq: object) -> None:
-    if isinstance(dlq, Mapping):
-        raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq: a table of errors belongs to the queue's consumer")
+def _check_dlq(queue: str, dlq: bool | str | None) -> None:
     if isinstance(dlq, str) and dlq.lower() in _TRUTHS:
-        raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq {shown(dlq)}: want {_DLQ}")
+        raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq {brief_repr(dlq)}: want {_DLQ}")
     if isinstance(dlq, str):
         try:
             Naming(dlq_queue=dlq)
@@ -237,5 +235,5 @@ def queue_type(value: str, what: str) -> QueueType:
         return QueueType(value)
     except ValueError:
         raise ConfigurationError(
-            f"{what[:_LONGEST]}: queue type {shown(value)}: want one of {', '.join(QueueType)}"
+            f"{what[:_LONGEST]}: queue type {brief_repr(value)}: want one of {', '.join(QueueType)}"
         ) from None

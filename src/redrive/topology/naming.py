@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from redrive.checks import checked
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Rung
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 _KNOWN = {"queue", "delay"}
 _LONGEST = 40  # of a word that is quoted
@@ -79,15 +79,15 @@ def fill(template: str, queue: str, delay: str = "") -> str:
 
 def _check(name: str, template: str) -> None:
     if not isinstance(template, str):
-        raise ConfigurationError(f"naming.{name} {shown(template)}: want a text")
+        raise ConfigurationError(f"naming.{name} {brief_repr(template)}: want a text")
     try:
         parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
-        raise ConfigurationError(f"naming.{name} {shown(template)}: {error}") from None
+        raise ConfigurationError(f"naming.{name} {brief_repr(template)}: {error}") from None
     if unknown := {str(part[1]) for part in parts} - _KNOWN:
         word = unknown.pop()[:_LONGEST]
         raise ConfigurationError(
-            f"naming.{name} {shown(template)}: {{{word}}} is unknown; there are {{queue}}, {{delay}}"
+            f"naming.{name} {brief_repr(template)}: {{{word}}} is unknown; there are {{queue}}, {{delay}}"
         )
     if any(form or change for _, _, form, change in parts):
-        raise ConfigurationError(f"naming.{name} {shown(template)}: {{queue}} and {{delay}} stand as they are")
+        raise ConfigurationError(f"naming.{name} {brief_repr(template)}: {{queue}} and {{delay}} stand as they are")

@@ -49,7 +49,7 @@ class PeekCost:
         return self.safety in (PeekSafety.COUNTS, PeekSafety.UNKNOWN)
 
 
-def peeking(queue: QueueDefinition, state: QueueState, server: Server, *, sees_policies: bool) -> PeekCost:
+def peek_cost(queue: QueueDefinition, state: QueueState, server: Server, *, sees_policies: bool) -> PeekCost:
     if queue.type == "stream":
         why = "a stream: its messages cannot be taken out and given back"
         return PeekCost(PeekSafety.IMPOSSIBLE, None, why, "read it with a client for streams")

@@ -40,7 +40,7 @@ class Difference:
     want: Any
 
     def __str__(self) -> str:
-        return f"{self.what}: has {_said(self.have)}, wanted {_said(self.want)}"
+        return f"{self.what}: has {_value_text(self.have)}, wanted {_value_text(self.want)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +58,20 @@ class PlanStep:
 class Plan:
     steps: tuple[PlanStep, ...]
 
-    def by(self, *actions: Action) -> tuple[PlanStep, ...]:
+    def steps_by(self, *actions: Action) -> tuple[PlanStep, ...]:
         return tuple(step for step in self.steps if step.action in actions)
 
     @property
     def conflicts(self) -> tuple[PlanStep, ...]:
-        return self.by(Action.CONFLICT)
+        return self.steps_by(Action.CONFLICT)
 
     @property
     def is_empty(self) -> bool:
         """Is there nothing to do, as far as can be seen?"""
-        return not self.by(Action.CREATE, Action.CONFLICT)
+        return not self.steps_by(Action.CREATE, Action.CONFLICT)
 
     def count(self, action: Action) -> int:
-        return len(self.by(action))
+        return len(self.steps_by(action))
 
 
 def make_plan(wanted: Definitions, snapshot: BrokerSnapshot) -> Plan:
@@ -84,9 +84,9 @@ def _steps(wanted: Definitions, snapshot: BrokerSnapshot) -> Iterator[PlanStep]:
     queues = {queue.name: queue for queue in have.queues}
     bindings = {binding.key for binding in have.bindings}
     for exchange in wanted.exchanges:
-        yield _compared(exchange, exchanges.get(exchange.name))
+        yield _compare(exchange, exchanges.get(exchange.name))
     for queue in wanted.queues:
-        yield _compared(queue, queues.get(queue.name))
+        yield _compare(queue, queues.get(queue.name))
     for binding in wanted.bindings:
         if binding.key in bindings:
             yield PlanStep(Action.UNCHANGED, binding)
@@ -97,9 +97,7 @@ def _steps(wanted: Definitions, snapshot: BrokerSnapshot) -> Iterator[PlanStep]:
         yield from _extra(wanted, have)
 
 
-def _compared(
-    want: ExchangeDefinition | QueueDefinition, have: ExchangeDefinition | QueueDefinition | None
-) -> PlanStep:
+def _compare(want: ExchangeDefinition | QueueDefinition, have: ExchangeDefinition | QueueDefinition | None) -> PlanStep:
     if have is None:
         return PlanStep(Action.CREATE, want)
     differences = tuple(differences_between(have, want))
@@ -143,5 +141,5 @@ def _extra(wanted: Definitions, have: Definitions) -> Iterator[PlanStep]:
     yield from (PlanStep(Action.EXTRA, binding) for binding in have.bindings if binding.key not in bindings)
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "nothing" if value is None else repr(value)

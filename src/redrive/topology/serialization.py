@@ -34,7 +34,7 @@ from redrive.text import did_you_mean
 from redrive.topology.definitions import BindingDefinition
 from redrive.topology.model import Bind, Exchange, Queue, Topology
 from redrive.topology.naming import Naming
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 # What no file can say: code, and what was taken from elsewhere as it is.
 _UNSAYABLE = {"others", "only", "never", "classify"}
@@ -122,24 +122,25 @@ def _oddity(where: str, value: object) -> Iterator[str]:
         case Mapping():
             for name in value:
                 if not isinstance(name, str):
-                    yield f"topology: {where}: {shown(name)} is no name: put it in quotes"
+                    yield f"topology: {where}: {brief_repr(name)} is no name: put it in quotes"
                 elif not _is_text(name):
-                    yield f"topology: {where}: {shown(name)} is no text: half of a character"
+                    yield f"topology: {where}: {brief_repr(name)} is no text: half of a character"
         case str():
             if not _is_text(value):
-                yield f"topology: {where} {shown(value)}: want a text, and this has half of a character in it"
+                yield f"topology: {where} {brief_repr(value)}: want a text, and this has half of a character in it"
         case bool() | list():
             pass
         case int():
             if not -(2**63) <= value < 2**63:
-                yield f"topology: {where} {shown(value)}: want a number of at most 64 bits"
+                yield f"topology: {where} {brief_repr(value)}: want a number of at most 64 bits"
         case float():
             if not isfinite(value):
                 yield f"topology: {where} {value}: want a number"
         case None:
             yield f"topology: {where} is nothing: leave it out instead"
         case _:
-            yield f"topology: {where} {shown(value)}: want a text (in quotes), a number, a truth, a list or a table"
+            found = brief_repr(value)
+            yield f"topology: {where} {found}: want a text (in quotes), a number, a truth, a list or a table"
 
 
 def _is_text(value: str) -> bool:
@@ -194,7 +195,7 @@ class _Reader:
     def _texts(self, raw: object, where: str) -> list[str]:
         if isinstance(raw, list) and all(isinstance(one, str) for one in raw):
             return raw
-        self.problems.append(f"{where}: {shown(raw)}: want routing keys, like ['orders.*']")
+        self.problems.append(f"{where}: {brief_repr(raw)}: want routing keys, like ['orders.*']")
         return []
 
     def _each(self, raw: object, where: str, make: Callable[[object, str], T | None]) -> list[T]:
@@ -206,7 +207,7 @@ class _Reader:
 
     def _make(self, kind: type[T], raw: object, where: str, **special: Callable[[Any], Any]) -> T | None:
         if not isinstance(raw, Mapping):
-            self.problems.append(f"{where}: {shown(raw)}: want a table")
+            self.problems.append(f"{where}: {brief_repr(raw)}: want a table")
             return None
         found = len(self.problems)
         values = self._values(kind, raw, where, special)
@@ -234,7 +235,7 @@ class _Reader:
                 values[name] = special[name](value)
             elif not fits(value, types[name]):
                 self.problems.append(
-                    f"{where}: {name} {shown(value)}: want {describe(types[name]).removesuffix(' or None')}"
+                    f"{where}: {name} {brief_repr(value)}: want {describe(types[name]).removesuffix(' or None')}"
                 )
             else:
                 values[name] = value
@@ -260,10 +261,10 @@ def to_toml(topology: Topology) -> str:
 
 
 def _lines(value: Any) -> str:
-    return "".join(f"{name} = {_toml(said)}\n" for name, said in _said(value))
+    return "".join(f"{name} = {_toml(said)}\n" for name, said in _set_fields(value))
 
 
-def _said(value: Any) -> Iterator[tuple[str, Any]]:
+def _set_fields(value: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a value that are not as they would be without saying."""
     for field in (one for one in fields(value) if one.name not in _UNSAYABLE):
         said = getattr(value, field.name)
@@ -285,7 +286,7 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(f"{_text(name)} = {_toml(said)}" for name, said in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return "{ " + ", ".join(f"{name} = {_toml(said)}" for name, said in _said(value)) + " }"
+    return "{ " + ", ".join(f"{name} = {_toml(said)}" for name, said in _set_fields(value)) + " }"
 
 
 def _text(value: str) -> str:

@@ -12,7 +12,7 @@ from redrive.topology.definitions import TEXTS, WHOLE_NUMBERS, Definitions, Queu
 from redrive.topology.model import DestinationKind, Queue, QueueType
 from redrive.topology.routing import dead_letter_targets, targets
 from redrive.topology.snapshot import Server
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 LONGEST_NAME = 255
 _OVERFLOWS = {"drop-head", "reject-publish", "reject-publish-dlx"}
@@ -118,7 +118,7 @@ def problems_of_redrive(
     """Where a re-drive of its dead letters goes by default must exist, and must not be the dead-letter queue itself."""
     if queue.redrive_to is None:
         return
-    to, who = queue.destination, f"queue {queue.name}: redrive_to {shown(queue.redrive_to)}"
+    to, who = queue.destination, f"queue {queue.name}: redrive_to {brief_repr(queue.redrive_to)}"
     if not dead_letter_queues:
         yield f"queue {queue.name}: redrive_to: it has no dead-letter queue: leave redrive_to out"
     elif to.way is DestinationKind.RETRY and not retry_queues:
@@ -127,13 +127,13 @@ def problems_of_redrive(
         known = {one.name for one in definitions.queues}
         yield f"{who}: there is no queue {to.name!r}" + _did_you_mean(to.name, known)
     elif to.way is DestinationKind.EXCHANGE and not to.name.startswith("amq."):
-        yield from _unreached(to.name, to.key, who, definitions)
+        yield from _unreached_problems(to.name, to.key, who, definitions)
     reached = {to.name} if to.way is DestinationKind.QUEUE else targets(definitions, to.name, to.key)
     if reached & set(dead_letter_queues):
         yield f"{who}: that is its own dead-letter queue: name another destination"
 
 
-def _unreached(exchange: str, key: str, who: str, definitions: Definitions) -> Iterator[str]:
+def _unreached_problems(exchange: str, key: str, who: str, definitions: Definitions) -> Iterator[str]:
     if definitions.exchange(exchange) is None:
         known = {one.name for one in definitions.exchanges}
         yield f"{who}: there is no exchange {exchange!r}" + _did_you_mean(exchange, known)
@@ -158,7 +158,7 @@ def problems_of_definitions(definitions: Definitions) -> Iterator[str]:
             yield f"{exchange}: unknown type {exchange.type!r}{hint}"
     for queue in definitions.queues:
         yield from _arguments(queue)
-    yield from _dangling(definitions)
+    yield from _dangling_bindings(definitions)
     for cycle in expiring_cycles(definitions):
         yield (
             f"dead-letter cycle {' → '.join([*cycle, cycle[0]])}: nothing in it but TTLs, so RabbitMQ drops messages "
@@ -188,7 +188,8 @@ def _arguments(queue: QueueDefinition) -> Iterator[str]:
     if problems:
         return  # what is of another type cannot be judged
     if queue.arguments.get("x-overflow", "drop-head") not in _OVERFLOWS:
-        yield f"{queue}: x-overflow {shown(queue.arguments['x-overflow'])}: want one of {', '.join(sorted(_OVERFLOWS))}"
+        overflow = brief_repr(queue.arguments["x-overflow"])
+        yield f"{queue}: x-overflow {overflow}: want one of {', '.join(sorted(_OVERFLOWS))}"
     for refused, why in _REFUSED.get(queue.type, {}).items():
         if refused in queue.arguments:
             yield f"{queue}: {queue.type} queues refuse {refused}: {why}"
@@ -206,7 +207,7 @@ _REFUSED = {
 }
 
 
-def _dangling(definitions: Definitions) -> Iterator[str]:
+def _dangling_bindings(definitions: Definitions) -> Iterator[str]:
     """A binding needs both its ends; 3.10 forgets in silence what 4.3 refuses."""
     exchanges = {exchange.name for exchange in definitions.exchanges}
     queues = {queue.name for queue in definitions.queues}

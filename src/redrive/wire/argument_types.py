@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from redrive.errors import EncodingError
 from redrive.wire import values
-from redrive.wire.values import malformed, shown
+from redrive.wire.values import brief_repr, malformed_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ def _integer(name: str, code: str) -> ArgumentType:
         try:
             return struct.pack(value)
         except StructError:
-            raise EncodingError(f"{shown(value)} is not a whole number within 0 and {top}") from None
+            raise EncodingError(f"{brief_repr(value)} is not a whole number within 0 and {top}") from None
 
     def read(data: bytes, pos: int, end: int) -> tuple[int, int]:
         if end - pos < struct.size:
-            raise malformed(f"a {name} is cut short")
+            raise malformed_error(f"a {name} is cut short")
         return struct.unpack_from(data, pos)[0], pos + struct.size
 
     return ArgumentType(name, write, read)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from redrive.errors import EncodingError
 from redrive.wire.argument_types import BIT, ArgumentType
-from redrive.wire.values import malformed
+from redrive.wire.values import malformed_error
 
 
 class Sender(Enum):
@@ -114,7 +114,7 @@ def decode_declared(payload: bytes) -> Method:
         found, pos = part.read(payload, pos, end)
         values |= found
     if pos != end:
-        raise malformed(f"{end - pos} bytes after the end of {cls.name}")
+        raise malformed_error(f"{end - pos} bytes after the end of {cls.name}")
     return cls(**values)
 
 
@@ -157,7 +157,7 @@ def _bits(names: list[str]) -> _Part:
 
     def read(data: bytes, pos: int, end: int) -> tuple[dict[str, Any], int]:
         if end - pos < size:
-            raise malformed("the bits of a method are cut short")
+            raise malformed_error("the bits of a method are cut short")
         packed = int.from_bytes(data[pos : pos + size], "little")
         return {name: bool(packed >> position & 1) for position, name in enumerate(names)}, pos + size
 

@@ -22,14 +22,14 @@ from typing import Any, ClassVar, TypeAlias
 from redrive.errors import EncodingError
 from redrive.wire.values import (
     Table,
+    brief_repr,
     encode_short_string,
     encode_table,
     encode_timestamp,
-    malformed,
+    malformed_error,
     read_foreign_string,
     read_table,
     read_timestamp,
-    shown,
 )
 
 TRANSIENT = 1
@@ -127,12 +127,12 @@ def _write_octet(value: int) -> bytes:
     try:
         return bytes((value,))
     except (TypeError, ValueError):
-        raise EncodingError(f"{shown(value)} is not a whole number within 0 and 255") from None
+        raise EncodingError(f"{brief_repr(value)} is not a whole number within 0 and 255") from None
 
 
 def _read_octet(data: bytes, pos: int, end: int) -> tuple[int, int]:
     if pos >= end:
-        raise malformed("an octet is missing")
+        raise malformed_error("an octet is missing")
     return data[pos], pos + 1
 
 
@@ -176,12 +176,12 @@ def decode_properties(raw: bytes) -> Properties:
     """The properties in what follows the body size in a header frame."""
     end = len(raw)
     if end < 2:
-        raise malformed("the property flags are cut short")
+        raise malformed_error("the property flags are cut short")
     properties = Properties()
     present = properties.__dict__
     pos = 2
     for name, read in _readers(_FLAGS.unpack_from(raw)[0]):
         present[name], pos = read(raw, pos, end)
     if pos != end:
-        raise malformed(f"{end - pos} bytes after the last property")
+        raise malformed_error(f"{end - pos} bytes after the last property")
     return properties

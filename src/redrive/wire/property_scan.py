@@ -19,7 +19,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from redrive.wire.raw_properties import RawValue
-from redrive.wire.values import malformed
+from redrive.wire.values import malformed_error
 
 _LENGTH = Struct(">I")
 _SECONDS = Struct(">Q")
@@ -46,7 +46,7 @@ def skim(raw: bytes) -> ScannedProperties:
     try:
         return _skim(raw)
     except (IndexError, StructError):
-        raise malformed("the properties are cut short") from None
+        raise malformed_error("the properties are cut short") from None
 
 
 def _skim(raw: bytes) -> ScannedProperties:
@@ -80,7 +80,7 @@ def _skim(raw: bytes) -> ScannedProperties:
         if second & flag:
             pos += 1 + raw[pos]
     if pos != len(raw):
-        raise malformed("the properties do not add up to what is there")
+        raise malformed_error("the properties do not add up to what is there")
     return ScannedProperties(
         headers, content_type, correlation_id, message_id, timestamp, kind, raw[2:start], raw[stop:]
     )
@@ -91,12 +91,12 @@ def skim_table(value: RawValue) -> dict[bytes, RawValue]:
     try:
         return _fields(value, 5, 5 + _LENGTH.unpack_from(value, 1)[0])
     except (IndexError, StructError):
-        raise malformed("a table is cut short") from None
+        raise malformed_error("a table is cut short") from None
 
 
 def _fields(raw: bytes, pos: int, end: int) -> dict[bytes, RawValue]:
     if end > len(raw):
-        raise malformed("a table is cut short")
+        raise malformed_error("a table is cut short")
     fields = {}
     length, steps = _LENGTH.unpack_from, _STEPS
     while pos < end:
@@ -107,11 +107,11 @@ def _fields(raw: bytes, pos: int, end: int) -> dict[bytes, RawValue]:
         elif step == _SIZED_ITSELF:
             stop = value + 5 + length(raw, value + 1)[0]
         else:
-            raise malformed(f"unknown field type {raw[value]:#04x}")
+            raise malformed_error(f"unknown field type {raw[value]:#04x}")
         fields[raw[pos + 1 : value]] = raw[value:stop]
         pos = stop
     if pos > end:
-        raise malformed("a field reaches beyond its table")
+        raise malformed_error("a field reaches beyond its table")
     return fields
 
 

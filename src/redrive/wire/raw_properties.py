@@ -26,7 +26,7 @@ from redrive.wire.values import (
     bounds,
     encode_short_string,
     encode_text,
-    malformed,
+    malformed_error,
     read_foreign_string,
 )
 
@@ -134,13 +134,13 @@ def _find(raw: bytes, flag: int) -> int | None:
         if flags & _REPLY_TO:
             pos += 1 + raw[pos]
     except (IndexError, StructError):
-        raise malformed("the properties are cut short") from None
+        raise malformed_error("the properties are cut short") from None
     return pos
 
 
 def _octet(raw: bytes, at: int) -> int:
     if at >= len(raw):
-        raise malformed("an octet is missing")
+        raise malformed_error("an octet is missing")
     return raw[at]
 
 
@@ -180,7 +180,7 @@ def check_properties(raw: bytes) -> None:
             if second & flag:
                 pos = _skip_text(raw, pos)
     if pos != len(raw):
-        raise malformed("the properties do not add up to what is there")
+        raise malformed_error("the properties do not add up to what is there")
 
 
 def _check_fields(raw: bytes, pos: int, end: int, named: bool, depth: int) -> None:
@@ -192,7 +192,7 @@ def _check_fields(raw: bytes, pos: int, end: int, named: bool, depth: int) -> No
         start, pos = pos, _skip_value(raw, pos, end)
         if kind in (_ARRAY, _TABLE):
             if depth + 1 >= MAX_DEPTH:
-                raise malformed(f"a table nested more than {MAX_DEPTH} deep")
+                raise malformed_error(f"a table nested more than {MAX_DEPTH} deep")
             _check_fields(raw, start + 5, pos, kind == _TABLE, depth + 1)
 
 
@@ -224,10 +224,10 @@ def patch_properties(
     if at is not None:
         after = _skip_table(raw, at)
     elif set_headers:
-        at = after = _where_headers_go(raw)
+        at = after = _headers_offset(raw)
     else:
         return raw
-    parts = _patched(raw, at + 4, after, set_headers or {}, remove_headers)
+    parts = _patch_fields(raw, at + 4, after, set_headers or {}, remove_headers)
     if sort_headers:
         parts.sort(key=_name)
     table = b"".join(parts)
@@ -241,7 +241,7 @@ def with_new_headers(raw: bytes, fields: bytes, unless: Collection[bytes]) -> by
     """
     if len(raw) < 2 or raw[0] & _EXPIRATION or raw[1] & _USER_ID:
         return None
-    at = _where_headers_go(raw)
+    at = _headers_offset(raw)
     if not raw[0] & _HEADERS:
         return b"".join((_OCTETS[raw[0] | _HEADERS], raw[1:at], _LENGTH.pack(len(fields)), fields, raw[at:]))
     after = _skip_table(raw, at)
@@ -251,12 +251,12 @@ def with_new_headers(raw: bytes, fields: bytes, unless: Collection[bytes]) -> by
     return b"".join((raw[:at], _LENGTH.pack(len(table) + len(fields)), table, fields, raw[after:]))
 
 
-def named(name: bytes, value: RawValue = b"") -> bytes:
+def raw_field(name: bytes, value: RawValue = b"") -> bytes:
     """A field as it lies in a table, or what stands before its value there."""
     return _OCTETS[len(name)] + name + value
 
 
-def _patched(
+def _patch_fields(
     raw: bytes, pos: int, end: int, setting: Mapping[bytes, RawValue], removing: Collection[bytes]
 ) -> list[bytes]:
     """The fields of a table, patched, each as it lies there: name and value in one piece."""
@@ -278,7 +278,7 @@ def _name(field: bytes) -> bytes:
     return field[1 : 1 + field[0]]
 
 
-def _where_headers_go(raw: bytes) -> int:
+def _headers_offset(raw: bytes) -> int:
     pos = 2
     for flag in (_CONTENT_TYPE, _CONTENT_ENCODING):
         if raw[0] & flag:
@@ -302,7 +302,7 @@ def with_property(raw: bytes, name: str, encoded: bytes | None) -> bytes:
 
 def _check_flags(raw: bytes) -> None:
     if len(raw) < 2:
-        raise malformed("the property flags are cut short")
+        raise malformed_error("the property flags are cut short")
 
 
 def _span(raw: bytes, name: str) -> tuple[int, int]:
@@ -314,7 +314,7 @@ def _span(raw: bytes, name: str) -> tuple[int, int]:
         if flag == wanted:
             break
     if after > len(raw):
-        raise malformed("the properties are cut short")
+        raise malformed_error("the properties are cut short")
     return at, after
 
 
@@ -383,17 +383,17 @@ def split_array(value: RawValue) -> list[RawValue]:
 def _skip_value(raw: bytes, pos: int, end: int) -> int:
     """Past a raw value. What is inside of tables and arrays is not looked at."""
     if pos >= end:
-        raise malformed("a field value is missing")
+        raise malformed_error("a field value is missing")
     size = _SIZES[raw[pos]]
     if size == _UNKNOWN:
-        raise malformed(f"unknown field type {raw[pos]:#04x}")
+        raise malformed_error(f"unknown field type {raw[pos]:#04x}")
     stop = pos + 1 + size
     if size == _SIZED_ITSELF:
         stop = pos + 5
         if stop <= end:
             stop += _LENGTH.unpack_from(raw, pos + 1)[0]
     if stop > end:
-        raise malformed(f"a field value of type {chr(raw[pos])} is cut short")
+        raise malformed_error(f"a field value of type {chr(raw[pos])} is cut short")
     return stop
 
 

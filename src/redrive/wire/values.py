@@ -49,11 +49,11 @@ _SECOND = dt.timedelta(seconds=1)
 _LAST_SECOND = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _SECOND
 
 
-def malformed(text: str) -> RemoteProtocolError:
+def malformed_error(text: str) -> RemoteProtocolError:
     return RemoteProtocolError(ReplyCode.FRAME_ERROR, text)
 
 
-def shown(value: object) -> str:
+def brief_repr(value: object) -> str:
     """A value as an error message shows it: cut short. Python refuses to print an int of thousands of digits."""
     try:
         return f"{value!r:.60}"
@@ -91,7 +91,7 @@ def encode_text(value: str) -> bytes:
 
 def _not_a_short_string(value: object) -> EncodingError:
     if not isinstance(value, str):
-        return EncodingError(f"{shown(value)} is {type(value).__name__}, where AMQP carries text: use str")
+        return EncodingError(f"{brief_repr(value)} is {type(value).__name__}, where AMQP carries text: use str")
     size = len(value.encode("utf-8", "surrogatepass"))
     if size > 255:
         return EncodingError(f"{value[:40]!r}… has {size} bytes; an AMQP name or key holds at most 255")
@@ -106,10 +106,10 @@ def read_foreign_string(data: bytes, pos: int, end: int) -> tuple[str, int]:
     """A string that passed through the broker from some publisher: kept byte for byte, whatever it is."""
     start = pos + 1
     if start > end:
-        raise malformed("a short string is missing")
+        raise malformed_error("a short string is missing")
     stop = start + data[pos]
     if stop > end:
-        raise malformed(f"a short string of {stop - start} bytes has only {end - start}")
+        raise malformed_error(f"a short string of {stop - start} bytes has only {end - start}")
     return data[start:stop].decode("utf-8", "surrogateescape"), stop
 
 
@@ -120,7 +120,7 @@ def read_short_string(data: bytes, pos: int, end: int) -> tuple[str, int]:
     try:
         return raw.decode(), stop
     except UnicodeDecodeError:
-        raise malformed(f"a short string is not UTF-8: {raw[:40]!r}") from None
+        raise malformed_error(f"a short string is not UTF-8: {raw[:40]!r}") from None
 
 
 def encode_explanation(value: str) -> bytes:
@@ -148,7 +148,7 @@ def encode_timestamp(value: dt.datetime | int) -> bytes:
     try:
         return _TIMESTAMP.pack(value)
     except StructError:
-        raise EncodingError(f"{shown(value)} is not an AMQP timestamp: 64 bits of seconds since 1970") from None
+        raise EncodingError(f"{brief_repr(value)} is not an AMQP timestamp: 64 bits of seconds since 1970") from None
 
 
 class FarFuture(int):
@@ -165,7 +165,7 @@ def as_datetime(seconds: int) -> dt.datetime | FarFuture:
 
 def read_timestamp(data: bytes, pos: int, end: int) -> tuple[dt.datetime | FarFuture, int]:
     if end - pos < 8:
-        raise malformed("a timestamp is cut short")
+        raise malformed_error("a timestamp is cut short")
     return as_datetime(_TIMESTAMP.unpack_from(data, pos)[0]), pos + 8
 
 
@@ -178,7 +178,9 @@ def encode_table(table: Table, depth: int = 0) -> bytes:
     try:
         items = table.items()
     except AttributeError:
-        raise EncodingError(f"{shown(table)} is {type(table).__name__}, where AMQP carries a table: use dict") from None
+        raise EncodingError(
+            f"{brief_repr(table)} is {type(table).__name__}, where AMQP carries a table: use dict"
+        ) from None
     parts = []
     for name, value in items:
         parts.append(encode_short_string(name))
@@ -201,7 +203,7 @@ def encode_value(value: FieldValue, depth: int = 0) -> bytes:
         case int() if -(1 << 63) <= value < 1 << 63:
             return _INT64.pack(b"l", value)
         case int():
-            raise EncodingError(f"{shown(value)} does not fit into 64 bits; send it as str")
+            raise EncodingError(f"{brief_repr(value)} does not fit into 64 bits; send it as str")
         case None:
             return b"V"
         case float():
@@ -218,7 +220,7 @@ def encode_value(value: FieldValue, depth: int = 0) -> bytes:
             return _encode_array(value, depth + 1)
         case _:
             raise EncodingError(
-                f"AMQP has no type for {type(value).__name__}: {shown(value)}; use str, bytes, int, float, bool, "
+                f"AMQP has no type for {type(value).__name__}: {brief_repr(value)}; use str, bytes, int, float, bool, "
                 "Decimal, datetime, list, dict or None"
             )
 
@@ -242,7 +244,7 @@ def _encode_decimal(value: decimal.Decimal) -> bytes:
 
 
 def _decimal_too_long(value: decimal.Decimal) -> EncodingError:
-    return EncodingError(f"{shown(value)} does not fit an AMQP decimal (32 bits, 255 places); send it as str")
+    return EncodingError(f"{brief_repr(value)} does not fit an AMQP decimal (32 bits, 255 places); send it as str")
 
 
 def _encode_array(values: Sequence[FieldValue], depth: int) -> bytes:
@@ -258,7 +260,7 @@ def _encode_array(values: Sequence[FieldValue], depth: int) -> bytes:
 def read_table(data: bytes, pos: int, end: int, depth: int = 0) -> tuple[dict[str, FieldValue], int]:
     pos, end = bounds(data, pos, end, "table")
     if depth >= MAX_DEPTH:
-        raise malformed(f"a table nested more than {MAX_DEPTH} deep")
+        raise malformed_error(f"a table nested more than {MAX_DEPTH} deep")
     table: dict[str, FieldValue] = {}
     while pos < end:
         name, pos = read_foreign_string(data, pos, end)
@@ -268,10 +270,10 @@ def read_table(data: bytes, pos: int, end: int, depth: int = 0) -> tuple[dict[st
 
 def read_value(data: bytes, pos: int, end: int, depth: int = 0) -> tuple[FieldValue, int]:
     if pos >= end:
-        raise malformed("a field value is missing")
+        raise malformed_error("a field value is missing")
     read = _READERS.get(data[pos])
     if read is None:
-        raise malformed(f"unknown field type {data[pos]:#04x}")
+        raise malformed_error(f"unknown field type {data[pos]:#04x}")
     return read(data, pos + 1, end, depth)
 
 
@@ -279,10 +281,10 @@ def bounds(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
     """Where something with a 32-bit length begins and ends, checked against what is there."""
     start = pos + 4
     if start > end:
-        raise malformed(f"the length of a {what} is cut short")
+        raise malformed_error(f"the length of a {what} is cut short")
     stop: int = start + _LENGTH.unpack_from(data, pos)[0]
     if stop > end:
-        raise malformed(f"a {what} of {stop - start} bytes has only {end - start}")
+        raise malformed_error(f"a {what} of {stop - start} bytes has only {end - start}")
     return start, stop
 
 
@@ -297,7 +299,7 @@ def _fixed(kind: str, code: str) -> _Reader:
     def read(data: bytes, pos: int, end: int, _: int) -> tuple[FieldValue, int]:
         stop = pos + size
         if stop > end:
-            raise malformed(f"a field value of type {kind} is cut short")
+            raise malformed_error(f"a field value of type {kind} is cut short")
         return unpack(data, pos)[0], stop
 
     return read
@@ -321,7 +323,7 @@ def _read_array(data: bytes, pos: int, end: int, depth: int) -> tuple[list[Field
     pos, end = bounds(data, pos, end, "array")
     depth += 1
     if depth >= MAX_DEPTH:
-        raise malformed(f"an array nested more than {MAX_DEPTH} deep")
+        raise malformed_error(f"an array nested more than {MAX_DEPTH} deep")
     values: list[FieldValue] = []
     while pos < end:
         value, pos = read_value(data, pos, end, depth)
@@ -331,7 +333,7 @@ def _read_array(data: bytes, pos: int, end: int, depth: int) -> tuple[list[Field
 
 def _read_decimal(data: bytes, pos: int, end: int, _: int) -> tuple[decimal.Decimal, int]:
     if end - pos < 5:
-        raise malformed("a decimal is cut short")
+        raise malformed_error("a decimal is cut short")
     places, number = _DECIMAL.unpack_from(data, pos)
     digits = tuple(map(int, str(abs(number))))
     return decimal.Decimal((number < 0, digits, -places)), pos + 5  # exact, whatever the caller's decimal context

@@ -54,8 +54,8 @@ class _Gathered(NamedTuple):
 class Batching:
     """Gathers the deliveries of one consumer, and handles them together."""
 
-    def __init__(self, walk: DeliveryPipeline, spec: BatchSpec, prepare: Handler | None = None) -> None:
-        self._walk = walk
+    def __init__(self, pipeline: DeliveryPipeline, spec: BatchSpec, prepare: Handler | None = None) -> None:
+        self._pipeline = pipeline
         self._spec = spec
         self._timeout = duration(spec.max_wait).total_seconds()
         self._gathered: dict[Any, _Gathered] = {}
@@ -63,24 +63,24 @@ class Batching:
         self._places = asyncio.Semaphore(spec.batchers)
         self._running: set[asyncio.Task[None]] = set()
         self._flushing = False
-        self._reads = walk.handler.read
+        self._reads = pipeline.handler.read
         self._preparation = None
         self._accept: Callable[[Delivery], None] = self._gather
         if prepare is not None:
-            self._preparation = Preparation(walk, prepare, spec.prepared_at_a_time, self._message_of, self._add)
+            self._preparation = Preparation(pipeline, prepare, spec.prepared_at_a_time, self._message_of, self._add)
             self._accept = self._preparation.add
 
     # Gather -------------------------------------------------------------------------------------------
 
     async def __call__(self, deliveries: Sequence[Delivery]) -> None:
         """Gather each delivery, or settle it in another way."""
-        walk, accept = self._walk, self._accept
+        pipeline, accept = self._pipeline, self._accept
         waiting = []
         for delivery in deliveries:
-            walk.observer.started(walk.queue)
-            if not walk.needs_admission(delivery):
+            pipeline.observer.started(pipeline.queue)
+            if not pipeline.needs_admission(delivery):
                 accept(delivery)
-            elif walk.is_gated:
+            elif pipeline.is_gated:
                 await self._admit(delivery)
             else:
                 waiting.append(self._admit(delivery))
@@ -88,7 +88,7 @@ class Batching:
             await asyncio.gather(*waiting)
 
     async def _admit(self, delivery: Delivery) -> None:
-        await self._walk.admit(delivery, self._accept_admitted, self._handle_alone)
+        await self._pipeline.admit(delivery, self._accept_admitted, self._handle_alone)
 
     async def _accept_admitted(self, delivery: Delivery) -> None:
         self._accept(delivery)
@@ -98,7 +98,7 @@ class Batching:
         if self._preparation is not None:
             body = await self._preparation.prepare(delivery)
         else:
-            body = _read(delivery, self._walk.handler, self._walk)
+            body = _read(delivery, self._pipeline.handler, self._pipeline)
         if body is not _SETTLED:
             await self._call(Batch([body], [delivery], self._message_of))
 
@@ -106,7 +106,7 @@ class Batching:
         try:  # as `_read` does, without a call per message
             body = self._reads(delivery.body, delivery.raw_properties)
         except Malformed as error:
-            self._walk.malformed(delivery, error)
+            self._pipeline.settle_malformed(delivery, error)
             return
         self._add(body, delivery)
 
@@ -117,7 +117,7 @@ class Batching:
                 key = self._spec.key(body)
                 hash(key)  # an error that escaped here would give back the other messages, too
             except Exception as error:
-                self._walk.failed(delivery, error)
+                self._pipeline.settle_failure(delivery, error)
                 return
         gathered = self._gathered.get(key)
         if gathered is None:
@@ -140,11 +140,11 @@ class Batching:
             batch = Batch(gathered.bodies, gathered.deliveries, self._message_of)
             if gathered.arrivals:
                 batch = batch.part(sorted(range(len(batch)), key=gathered.arrivals.__getitem__))
-            task = asyncio.create_task(self._run(batch), name=f"redrive-batch-{self._walk.queue}")
+            task = asyncio.create_task(self._run(batch), name=f"redrive-batch-{self._pipeline.queue}")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Handle what is being prepared and what was gathered, wait for what is being handled, and for its settling."""
         if self._preparation is not None:
             await self._preparation.finish()
@@ -153,7 +153,7 @@ class Batching:
             self._close(key)
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
-        await self._walk.drained()
+        await self._pipeline.wait_until_settled()
 
     async def abort(self) -> None:
         """Cancel what is being handled. What is not settled goes back to its queue."""
@@ -165,8 +165,8 @@ class Batching:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         for gathered in self._gathered.values():
-            self._walk.release_watched(gathered.deliveries)
-        await self._walk.settlement.transfers.finish_moves()
+            self._pipeline.release_watched(gathered.deliveries)
+        await self._pipeline.settlement.transfers.finish_moves()
 
     def close(self) -> None:
         if self._preparation is not None:
@@ -175,59 +175,59 @@ class Batching:
     # Handle and settle --------------------------------------------------------------------------------
 
     async def _run(self, batch: Batch[Any]) -> None:
-        async with self._places, self._walk.lock.shared():
+        async with self._places, self._pipeline.lock.shared():
             await self._call(batch)
 
     async def _call(self, batch: Batch[Any]) -> None:
-        began = self._walk.clock.monotonic()
+        began = self._pipeline.clock.monotonic()
         try:
             await self._handle(batch, _Budget(len(batch)))
         except asyncio.CancelledError:
-            self._walk.release_watched(batch.deliveries)
+            self._pipeline.release_watched(batch.deliveries)
             raise
         except Exception as bug:
-            self._walk.settlement.transfers.give_up(batch.deliveries, bug)
-        self._walk.observer.batch(self._walk.queue, len(batch), self._walk.clock.monotonic() - began)
+            self._pipeline.settlement.transfers.release_unsettled(batch.deliveries, bug)
+        self._pipeline.observer.batch(self._pipeline.queue, len(batch), self._pipeline.clock.monotonic() - began)
 
     async def _handle(self, batch: Batch[Any], budget: _Budget) -> None:
         try:
             budget.spend()
-            known = await self._walk.invocation.call_with_batch(batch)
+            known = await self._pipeline.invocation.call_with_batch(batch)
         except DatabaseLost:  # and the worker stops
             for delivery in batch.deliveries:
-                self._walk.end(delivery, Ending.NO_DATABASE)
+                self._pipeline.settle_ending(delivery, Ending.NO_DATABASE)
             return
         except PartlyFailed as partly:
-            await self._without_the_failed(batch, partly, budget)
+            await self._repeat_without_failed(batch, partly, budget)
             return
         except BaseException as error:
             if ends_task(error):
                 raise
-            await self._raised(batch, error, budget)
+            await self._on_error(batch, error, budget)
             return
         if not known and not batch.failures:
-            self._walk.all_succeeded(batch.deliveries)
+            self._pipeline.settle_successes(batch.deliveries)
             return
         for position, delivery in enumerate(batch.deliveries):
             if position in known:
-                self._walk.end(delivery, Ending.DUPLICATE)
+                self._pipeline.settle_ending(delivery, Ending.DUPLICATE)
             elif (failure := batch.failures.get(position)) is not None:
-                self._walk.failed(delivery, failure)
+                self._pipeline.settle_failure(delivery, failure)
             else:
-                self._walk.succeeded(delivery)
+                self._pipeline.settle_success(delivery)
 
-    async def _without_the_failed(self, batch: Batch[Any], partly: PartlyFailed, budget: _Budget) -> None:
+    async def _repeat_without_failed(self, batch: Batch[Any], partly: PartlyFailed, budget: _Budget) -> None:
         """Settle the messages that failed, and handle the others again: a transaction cannot fail in part."""
         for position, error in partly.failures.items():
-            self._walk.failed(batch.deliveries[position], error)
+            self._pipeline.settle_failure(batch.deliveries[position], error)
         others = [position for position in range(len(batch)) if position not in partly.failures]
         if others:
             await self._handle(batch.part(others), budget)
 
-    async def _raised(self, batch: Batch[Any], error: BaseException, budget: _Budget) -> None:
+    async def _on_error(self, batch: Batch[Any], error: BaseException, budget: _Budget) -> None:
         if len(batch) == 1 or not self._isolates(error) or budget.is_spent:
             for delivery in batch.deliveries:
-                self._walk.failed(delivery, error)
+                self._pipeline.settle_failure(delivery, error)
             return
         middle = len(batch) // 2
         await self._handle(batch.part(range(middle)), budget)
@@ -237,16 +237,16 @@ class Batching:
         try:
             return self._spec.isolates(error)
         except Exception as bug:
-            self._walk.log_callback_error("isolate=", error, "handling the halves of the batch", bug)
+            self._pipeline.log_callback_error("isolate=", error, "handling the halves of the batch", bug)
             return True
 
     def _message_of(self, delivery: Delivery) -> Message:
-        return Message(delivery, self._walk.queue, self._walk.read_history)
+        return Message(delivery, self._pipeline.queue, self._pipeline.read_history)
 
     def __repr__(self) -> str:
         gathered = sum(len(gathered.bodies) for gathered in self._gathered.values())
         preparation = f" {self._preparation!r}" if self._preparation is not None else ""
-        return f"<Batching {self._walk.queue}{preparation} gathered={gathered} running={len(self._running)}>"
+        return f"<Batching {self._pipeline.queue}{preparation} gathered={gathered} running={len(self._running)}>"
 
 
 class Preparation:
@@ -258,7 +258,7 @@ class Preparation:
 
     def __init__(
         self,
-        walk: DeliveryPipeline,
+        pipeline: DeliveryPipeline,
         handler: Handler,
         processors: int,
         message_of: Callable[[Delivery], Message],
@@ -266,7 +266,7 @@ class Preparation:
     ) -> None:
         """`prepared` gets the new body, the delivery, and its place in the order of arrival."""
         self.handler = handler
-        self._walk = walk
+        self._pipeline = pipeline
         self._processors = processors
         self._message_of = message_of
         self._prepared = prepared
@@ -279,7 +279,7 @@ class Preparation:
         self._arrivals += 1
         self._waiting.append((self._arrivals, delivery))
         if len(self._running) < self._processors:
-            task = asyncio.create_task(self._process(), name=f"redrive-prepare-{self._walk.queue}")
+            task = asyncio.create_task(self._process(), name=f"redrive-prepare-{self._pipeline.queue}")
             self._running.add(task)
 
     async def _process(self) -> None:
@@ -293,7 +293,7 @@ class Preparation:
             self._running.discard(task)  # at once: the next message needs a new task
 
     async def _process_next(self) -> None:
-        lock = self._walk.lock
+        lock = self._pipeline.lock
         if lock.contended:
             await lock.wait()
         else:
@@ -309,24 +309,24 @@ class Preparation:
             if (body := await self.prepare(delivery)) is not _SETTLED:
                 self._prepared(body, delivery, arrival)
         except Exception as bug:
-            self._walk.settlement.transfers.give_up([delivery], bug)
+            self._pipeline.settlement.transfers.release_unsettled([delivery], bug)
 
     async def prepare(self, delivery: Delivery) -> Any:
         """Return the new body; or settle the message, if it cannot be prepared."""
-        walk = self._walk
-        if (body := _read(delivery, self.handler, walk)) is _SETTLED:
+        pipeline = self._pipeline
+        if (body := _read(delivery, self.handler, pipeline)) is _SETTLED:
             return _SETTLED
         message = self._message_of(delivery)
         context = current_message.set(message)
-        began = walk.clock.monotonic()
+        began = pipeline.clock.monotonic()
         try:
-            return await walk.invocation.within_limits(lambda: self._call(body, message), (message,))
+            return await pipeline.invocation.within_limits(lambda: self._call(body, message), (message,))
         except BaseException as error:
             if ends_task(error):
                 if isinstance(error, asyncio.CancelledError):
-                    walk.release_watched([delivery])
+                    pipeline.release_watched([delivery])
                 raise
-            walk.failed(delivery, error, walk.clock.monotonic() - began)
+            pipeline.settle_failure(delivery, error, pipeline.clock.monotonic() - began)
             return _SETTLED
         finally:
             current_message.reset(context)
@@ -337,7 +337,7 @@ class Preparation:
     async def finish(self) -> None:
         """Give back what waits, and prepare the rest."""
         for delivery in self._take_waiting():
-            self._walk.settlement.give_back(delivery)
+            self._pipeline.settlement.give_back(delivery)
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
 
@@ -347,7 +347,7 @@ class Preparation:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        self._walk.release_watched(waiting)
+        self._pipeline.release_watched(waiting)
 
     def _take_waiting(self) -> list[Delivery]:
         waiting, self._waiting = self._waiting, deque()
@@ -357,12 +357,12 @@ class Preparation:
         return f"<Preparation waiting={len(self._waiting)} running={len(self._running)}/{self._processors}>"
 
 
-def _read(delivery: Delivery, handler: Handler, walk: DeliveryPipeline) -> Any:
+def _read(delivery: Delivery, handler: Handler, pipeline: DeliveryPipeline) -> Any:
     """Return the body as a handler wants it; or park the message, if it cannot be read."""
     try:
         return handler.read(delivery.body, delivery.raw_properties)
     except Malformed as error:
-        walk.malformed(delivery, error)
+        pipeline.settle_malformed(delivery, error)
         return _SETTLED
 
 

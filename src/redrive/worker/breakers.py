@@ -29,32 +29,32 @@ class Breakers:
         for name, breaker in self._breakers.items():
             before = breaker.state
             pause = breaker.permits(now)
-            self._tell(name, breaker.state if breaker.state is not before else None)
+            self._notify(name, breaker.state if breaker.state is not before else None)
             if pause > 0:
                 for one in passed:  # this message is no probe of them after all: another may be
-                    one.inconclusive()
+                    one.record_inconclusive()
                 return pause
             passed.append(breaker)
         return 0.0
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         now = self._clock.monotonic()
         for name, breaker in self._breakers.items():
-            self._tell(name, breaker.succeeded(now))
+            self._notify(name, breaker.record_success(now))
 
-    def failed(self, blamed: Collection[Breaker]) -> None:
+    def record_failure(self, blamed: Collection[Breaker]) -> None:
         now = self._clock.monotonic()
         for name, breaker in self._breakers.items():
             if breaker in blamed:
-                self._tell(name, breaker.failed(now))
+                self._notify(name, breaker.record_failure(now))
             else:
-                breaker.inconclusive()
+                breaker.record_inconclusive()
 
-    def inconclusive(self) -> None:
+    def record_inconclusive(self) -> None:
         for breaker in self._breakers.values():
-            breaker.inconclusive()
+            breaker.record_inconclusive()
 
-    def _tell(self, name: str, state: BreakerState | None) -> None:
+    def _notify(self, name: str, state: BreakerState | None) -> None:
         if state is not None:
             self._observer.breaker(BreakerChanged(name, self._queue, state, self._breakers[name].failure_rate))
 

@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.fingerprint import words
+from redrive.recovery.fingerprint import safe_str
 from redrive.worker.batch import Batch
 from redrive.worker.codecs import BodyReader, Codecs
 from redrive.worker.message import Message
@@ -152,7 +152,7 @@ class Handler:
         return self._run(self.arguments(batch if self._wants_batch else batch.bodies, None, session))
 
     def _run(self, arguments: dict[str, Any]) -> Awaitable[Any]:
-        return self.function(**arguments) if self.is_async else self._call_elsewhere(arguments)
+        return self.function(**arguments) if self.is_async else self._call_in_pool(arguments)
 
     async def finish(self, result: Any) -> Any:
         """Return the result of a call, after awaiting what is left to do."""
@@ -161,7 +161,7 @@ class Handler:
         _check_result(result)
         return result
 
-    async def _call_elsewhere(self, arguments: dict[str, Any]) -> Any:
+    async def _call_in_pool(self, arguments: dict[str, Any]) -> Any:
         loop = asyncio.get_running_loop()
         if not self._processes:
             context = copy_context()
@@ -208,9 +208,9 @@ def _call_as_process(function: Callable[..., Any], arguments: dict[str, Any]) ->
     try:
         _check_result(_call(function, arguments))
     except Exception as error:
-        if _travels(error):
+        if _can_be_pickled(error):
             raise
-        raise stand_in(error) from None
+        raise picklable_error(error) from None
 
 
 def _check_result(result: Any) -> None:
@@ -218,7 +218,7 @@ def _check_result(result: Any) -> None:
         raise TypeError(f"the handler gave back a {type(result).__name__}, whose code did not run")
 
 
-def _travels(error: Exception) -> bool:
+def _can_be_pickled(error: Exception) -> bool:
     try:
         return type(pickle.loads(pickle.dumps(error))) is type(error)
     except Exception:
@@ -230,22 +230,22 @@ class FailedElsewhere(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         names = [(kind.__module__, kind.__qualname__) for kind in type(self).__mro__]
-        return _told, (tuple(names[: names.index((__name__, FailedElsewhere.__qualname__))]), str(self))
+        return _rebuild, (tuple(names[: names.index((__name__, FailedElsewhere.__qualname__))]), str(self))
 
 
-def stand_in(error: Exception) -> FailedElsewhere:
+def picklable_error(error: Exception) -> FailedElsewhere:
     names = [(kind.__module__, kind.__qualname__) for kind in type(error).__mro__]
-    return _told(tuple(names[: names.index(("builtins", "Exception"))]), words(error))
+    return _rebuild(tuple(names[: names.index(("builtins", "Exception"))]), safe_str(error))
 
 
-def _told(names: tuple[tuple[str, str], ...], text: str) -> FailedElsewhere:
-    return _kind(names)(text)
+def _rebuild(names: tuple[tuple[str, str], ...], text: str) -> FailedElsewhere:
+    return _error_class(names)(text)
 
 
 @lru_cache(256)
-def _kind(names: tuple[tuple[str, str], ...]) -> type[FailedElsewhere]:
+def _error_class(names: tuple[tuple[str, str], ...]) -> type[FailedElsewhere]:
     """Return a class of that name, whose bases have the names of its bases: errors are recognised by these."""
     if not names:
         return FailedElsewhere
     (module, name), *bases = names
-    return type(name.rpartition(".")[2], (_kind(tuple(bases)),), {"__module__": module, "__qualname__": name})
+    return type(name.rpartition(".")[2], (_error_class(tuple(bases)),), {"__module__": module, "__qualname__": name})

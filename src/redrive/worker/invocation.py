@@ -117,7 +117,7 @@ class Invocation:
             return frozenset()
         batch.failures.clear()  # of a call before this one that an outage ended
         async with self._outage.transaction(self._transactions, blocking=not handler.is_async) as transaction:
-            known = await self._known(batch, transaction)
+            known = await self._note_processed(batch, transaction)
             unknown = [position for position in range(len(batch)) if position not in known]
             fresh = batch.part(unknown)
             if unknown:
@@ -135,7 +135,7 @@ class Invocation:
         if self._waits_for_database:
             await transaction.connect()
 
-    async def _known(self, batch: Batch[Any], transaction: Transaction) -> frozenset[int]:
+    async def _note_processed(self, batch: Batch[Any], transaction: Transaction) -> frozenset[int]:
         if self._inbox is None:
             await self._connect(transaction)
             return frozenset()

@@ -33,7 +33,7 @@ class Outage:
     def __init__(self, observer: Observer) -> None:
         self.error: DatabaseLost | None = None  # why the database is unavailable; None: it is not
         self._observer = observer
-        self._probe = asyncio.Lock()
+        self._probe_lock = asyncio.Lock()
         self._probes = 0  # the number of the next one in this outage
         self._ended = 0  # how many outages are over
         self._reached = False  # has a transaction begun since the last failure?
@@ -49,17 +49,17 @@ class Outage:
                     _stay_cancelled()
                     self._begin(error)
             else:
-                async with self._probe:
+                async with self._probe_lock:
                     if self.error is not None:
                         await self._pause(self.error)
                         try:
-                            return await self._probing(work)
+                            return await self._probe(work)
                         except DatabaseLost as error:
                             _stay_cancelled()
                             self.error = error
                             self._probes += 1
 
-    async def _probing(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _probe(self, work: Callable[[], Awaitable[T]]) -> T:
         self._reached = False
         try:
             result = await work()
@@ -67,9 +67,9 @@ class Outage:
             raise
         except BaseException:
             if self._reached:  # the handler failed, not the database
-                self._recovered()
+                self._on_recovery()
             raise
-        self._recovered()
+        self._on_recovery()
         return result
 
     @asynccontextmanager
@@ -100,7 +100,7 @@ class Outage:
             self.error, self._probes = error, 1
             self._observer.connection(ConnectionChanged("database", "unavailable", str(error), self._ended))
 
-    def _recovered(self) -> None:
+    def _on_recovery(self) -> None:
         if self.error is not None:
             self.error = None
             self._ended += 1

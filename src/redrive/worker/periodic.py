@@ -14,12 +14,12 @@ EVERY = timedelta(hours=1)
 
 
 @asynccontextmanager
-async def tidying(chore: Callable[[], int], what: str, *, every: timedelta = EVERY) -> AsyncIterator[None]:
+async def run_periodically(chore: Callable[[], int], what: str, *, every: timedelta = EVERY) -> AsyncIterator[None]:
     """Do a chore in a thread, at once and then every so often, for as long as this lasts. It gives how much it did.
 
     One that fails is no reason to stop working: it is tried again when it is due again.
     """
-    doing = asyncio.create_task(_now_and_then(chore, what, every), name=f"redrive-tidying-{what}")
+    doing = asyncio.create_task(_loop(chore, what, every), name=f"redrive-tidying-{what}")
     try:
         yield
     finally:
@@ -27,7 +27,7 @@ async def tidying(chore: Callable[[], int], what: str, *, every: timedelta = EVE
         await asyncio.gather(doing, return_exceptions=True)
 
 
-async def _now_and_then(chore: Callable[[], int], what: str, every: timedelta) -> None:
+async def _loop(chore: Callable[[], int], what: str, every: timedelta) -> None:
     while True:
         try:
             if count := await asyncio.to_thread(chore):

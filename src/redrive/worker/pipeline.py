@@ -129,7 +129,7 @@ class DeliveryPipeline:
         try:
             body = self.handler.read(delivery.body, delivery.raw_properties)
         except Malformed as error:
-            self.malformed(delivery, error)
+            self.settle_malformed(delivery, error)
             return
         current_message.set(message)
         try:
@@ -139,30 +139,30 @@ class DeliveryPipeline:
             else:
                 await self.invocation.call(body, message, began)
         except AlreadyProcessed:
-            self.end(delivery, Ending.DUPLICATE)
+            self.settle_ending(delivery, Ending.DUPLICATE)
         except DatabaseLost:  # and the worker stops
-            self.end(delivery, Ending.NO_DATABASE)
+            self.settle_ending(delivery, Ending.NO_DATABASE)
         except BaseException as error:
             if not ends_task(error):
-                self.failed(delivery, error, clock() - began[0])
+                self.settle_failure(delivery, error, clock() - began[0])
                 return
             if isinstance(error, asyncio.CancelledError):
-                self.end(delivery, Ending.CANCELLED, clock() - began[0])
+                self.settle_ending(delivery, Ending.CANCELLED, clock() - began[0])
             raise
         else:
-            self.succeeded(delivery, clock() - began[0])
+            self.settle_success(delivery, clock() - began[0])
 
     # Settle -------------------------------------------------------------------------------------------
 
-    def succeeded(self, delivery: Delivery, seconds: float = 0.0) -> None:
+    def settle_success(self, delivery: Delivery, seconds: float = 0.0) -> None:
         delivery.ack()
         self.observer.done(self.queue, seconds)
         if self._policy.for_dead_letters:
             self.settlement.transfers.trouble.end()
         if self.breaker is not None:
-            self.breaker.succeeded()
+            self.breaker.record_success()
 
-    def all_succeeded(self, deliveries: Sequence[Delivery]) -> None:
+    def settle_successes(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge the messages of a batch."""
         ack_all(deliveries)
         for _ in deliveries:
@@ -171,28 +171,28 @@ class DeliveryPipeline:
             self.settlement.transfers.trouble.end()
         if self.breaker is not None:
             for _ in deliveries:
-                self.breaker.succeeded()
+                self.breaker.record_success()
 
-    def end(self, delivery: Delivery, ending: Ending, seconds: float = 0.0) -> None:
+    def settle_ending(self, delivery: Delivery, ending: Ending, seconds: float = 0.0) -> None:
         """Settle a delivery whose handler was not to blame, or did not begin."""
         case = FailedDelivery(delivery, self.read_history(delivery), None, None, seconds)
         self.settlement.settle(case, self._decide(ending, delivery, case.history, self.clock.now()))
-        self._said_nothing()
+        self._breaker_inconclusive()
 
-    def malformed(self, delivery: Delivery, error: Malformed) -> None:
+    def settle_malformed(self, delivery: Delivery, error: Malformed) -> None:
         """Settle a delivery whose body cannot be decoded."""
         now, history = self.clock.now(), self.read_history(delivery)
         case = FailedDelivery(delivery, history, describe(error.__cause__ or error, now), error)
         self.settlement.settle(case, self._decide(Ending.MALFORMED, delivery, history, now))
-        self._said_nothing()
+        self._breaker_inconclusive()
 
-    def failed(self, delivery: Delivery, error: BaseException, seconds: float = 0.0) -> None:
+    def settle_failure(self, delivery: Delivery, error: BaseException, seconds: float = 0.0) -> None:
         """Settle a delivery whose handler failed."""
         now, history = self.clock.now(), self.read_history(delivery)
         outcome = self._outcome(delivery, error, now)
         if self.breaker is not None:
             may_pass = isinstance(outcome, Classified) and outcome.kind is FailureKind.TRANSIENT
-            self.breaker.failed([one for one in self.breaker if may_pass and self._blames(one, error)])
+            self.breaker.record_failure([one for one in self.breaker if may_pass and self._is_blamed(one, error)])
         verdict = self._decide(outcome, delivery, history, now)
         failure = describe(error, now, stack=isinstance(verdict, ParkVerdict))
         self.settlement.settle(FailedDelivery(delivery, history, failure, error, seconds), verdict)
@@ -219,7 +219,7 @@ class DeliveryPipeline:
             self.log_callback_error("the retry policy", error, "treating it as transient", bug)
             return TRANSIENT
 
-    def _blames(self, breaker: Breaker, error: BaseException) -> bool:
+    def _is_blamed(self, breaker: Breaker, error: BaseException) -> bool:
         try:
             return breaker.blames(error)
         except Exception as bug:
@@ -233,10 +233,10 @@ class DeliveryPipeline:
         text = "consumer %s: %s raised while classifying %s; %s"
         log.error(text, self.queue, setting, type_name(error), then, exc_info=bug)
 
-    def _said_nothing(self) -> None:
+    def _breaker_inconclusive(self) -> None:
         """Tell the breaker that this delivery proved nothing: if it was a probe, another one is needed."""
         if self.breaker is not None:
-            self.breaker.inconclusive()
+            self.breaker.record_inconclusive()
 
     def read_history(self, delivery: Delivery) -> History:
         try:
@@ -267,7 +267,7 @@ class DeliveryPipeline:
         """Pass a delivery, or the copy that takes its place, to `handle` next to other handlers, or to `handle_alone`
         while no other handler of this worker runs; or settle it in another way.
         """
-        if self.is_gated and not await self._pass_gates():
+        if self.is_gated and not await self._wait_for_capacity():
             delivery.nack(requeue=True)
             return
         if not delivery.redelivered and _OURS not in delivery.raw_properties:  # a shortcut: it would be admitted
@@ -285,7 +285,7 @@ class DeliveryPipeline:
                     if await self._watch(case, handle, alone=False):
                         return
             case Watch():
-                async with self.lock.alone():
+                async with self.lock.exclusive():
                     if await self._watch(case, handle_alone, alone=True):
                         await self.settlement.transfers.flush()
                         return
@@ -296,7 +296,7 @@ class DeliveryPipeline:
                 delivery.reject(requeue=False)
             case verdict:
                 self.settlement.settle(case, verdict)
-        self._said_nothing()
+        self._breaker_inconclusive()
 
     def _arrival(self, delivery: Delivery) -> Arrival:
         deliveries = self._deliveries(delivery) if self._counts_deliveries else None
@@ -344,21 +344,21 @@ class DeliveryPipeline:
             return 0
         return count if isinstance(count, int) else 0
 
-    async def _pass_gates(self) -> bool:
+    async def _wait_for_capacity(self) -> bool:
         """Wait until the breaker and the rate limit let a message pass. Meanwhile it stays unacknowledged, and the
         prefetch is used up: the broker sends no more, and nothing counts as an attempt. Returns False if the worker
         stops.
         """
         clock = self.clock.monotonic
         while self.rate is not None and (pause := self.rate.take(clock())) > 0:
-            if not await self._wait_at_gates(pause):
+            if not await self._wait_unless_stopping(pause):
                 return False
         while self.breaker is not None and (pause := self.breaker.pause()) > 0:
-            if not await self._wait_at_gates(min(pause, 1.0)):  # another delivery's probe may have ended it
+            if not await self._wait_unless_stopping(min(pause, 1.0)):  # another delivery's probe may have ended it
                 return False
         return True
 
-    async def _wait_at_gates(self, seconds: float) -> bool:
+    async def _wait_unless_stopping(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -381,9 +381,9 @@ class DeliveryPipeline:
             if not delivery.settled and self.settlement.is_quarantined(delivery):
                 self.settlement.give_back(delivery)
 
-    async def drained(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Wait until nothing is being settled."""
-        await self.settlement.transfers.drained()
+        await self.settlement.transfers.wait_until_settled()
 
     async def close(self) -> None:
         """End what is still being settled, and the quarantine."""

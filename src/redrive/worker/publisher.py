@@ -41,7 +41,7 @@ class PublishHook(Protocol):
     ) -> AbstractContextManager[Any]: ...
 
 
-def nothing_around(*_: object, **__: object) -> AbstractContextManager[Any]:
+def no_hook(*_: object, **__: object) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
@@ -70,7 +70,7 @@ class Publisher:
         codecs: Codecs,
         clock: Clock,
         observer: Observer,
-        around: PublishHook = nothing_around,
+        hook: PublishHook = no_hook,
         delayed_exchange: str | None = None,
     ) -> None:
         """`delayed_exchange`: where the broker has one."""
@@ -79,7 +79,7 @@ class Publisher:
         self._codecs = codecs
         self._clock = clock
         self._observer = observer
-        self._around = around
+        self._hook = hook
         self._delayed_exchange = delayed_exchange
 
     async def publish(
@@ -115,11 +115,11 @@ class Publisher:
         now = self._clock.now()
         identity = message_id or str(uuid7(now, secrets.token_bytes(10)))
         all_headers = dict(headers or {})
-        place = self._place(name, routing_key, after, all_headers)
+        place = self._destination(name, routing_key, after, all_headers)
         handled = current_message.get()
         correlation = correlation_id or (handled.correlation_id if handled is not None else None) or identity
         began = self._clock.monotonic()
-        with self._around(name, routing_key, all_headers, message_id=identity, correlation_id=correlation):
+        with self._hook(name, routing_key, all_headers, message_id=identity, correlation_id=correlation):
             properties = Properties(
                 content_type=written_as,
                 headers=all_headers or None,
@@ -136,7 +136,7 @@ class Publisher:
         self._observer.published(name, self._clock.monotonic() - began)
         return identity
 
-    def _place(
+    def _destination(
         self, exchange: str, routing_key: str, after: Duration | None, headers: dict[str, Any]
     ) -> tuple[str, str]:
         delay = duration(after, "after") if after is not None else timedelta(0)

@@ -62,7 +62,7 @@ class HandlerLock:
 
     async def wait(self) -> None:
         """Wait for a turn next to others, and take it."""
-        await self._turn(alone=False)
+        await self._wait_for_turn(alone=False)
 
     def leave(self) -> None:
         self.running -= 1
@@ -79,10 +79,10 @@ class HandlerLock:
             self.leave()
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
         """Wait until no handler runs, and let none begin."""
         self.contended = True
-        await self._turn(alone=True)
+        await self._wait_for_turn(alone=True)
         try:
             for prepare in self.before_alone:
                 await prepare()
@@ -90,7 +90,7 @@ class HandlerLock:
         finally:
             self.leave()
 
-    async def _turn(self, *, alone: bool) -> None:
+    async def _wait_for_turn(self, *, alone: bool) -> None:
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((granted, alone))
         self._grant()
@@ -189,7 +189,7 @@ class Quarantine:
             async with asyncio.timeout(self._arrives_within):
                 return await asyncio.shield(arrival)
         except PublishRefused as error:
-            self._refused(error)
+            self._disable(error)
             return case.delivery
         except TimeoutError:
             self._settlement.report_release(case, "it did not come out of quarantine")
@@ -221,11 +221,11 @@ class Quarantine:
                     raise ConnectionLost(f"the connection was lost just after {wanted.name} was declared")
             self._settlement.quarantine_queue = wanted.name
             self._consuming = await self._broker.consume(
-                wanted.name, self._arrived, prefetch=self._spec.prefetched, concurrency=1
+                wanted.name, self._on_arrival, prefetch=self._spec.prefetched, concurrency=1
             )
             self._settlement.transfers.consuming.append(self._consuming)
         except ChannelClosed as error:
-            self._refused(error)
+            self._disable(error)
         except RedriveError:
             self._replace_queue(wanted.name)
             raise
@@ -250,7 +250,7 @@ class Quarantine:
                 log.warning("queue %s is not used and cannot be deleted: %s", name, error)
             return
 
-    def _refused(self, error: RedriveError) -> None:
+    def _disable(self, error: RedriveError) -> None:
         """Go on without the guard: to handle messages matters more."""
         self._is_refused = True
         queue = self._names.queue.name
@@ -260,7 +260,7 @@ class Quarantine:
             *(queue, queue, error),
         )
 
-    async def _arrived(self, delivery: Delivery) -> None:
+    async def _on_arrival(self, delivery: Delivery) -> None:
         mark = mark_of(delivery)
         arrival = self._arrivals.get(mark.number) if mark is not None and mark.worker == self._worker else None
         if arrival is not None and not arrival.done():
@@ -297,11 +297,11 @@ class Quarantine:
         """Whether a worker is connected, or connects within the grace period. Messages of one worker share a lookup."""
         lookup = self._lookups.get(worker)
         if lookup is None:
-            lookup = self._lookups[worker] = asyncio.create_task(self._comes_back(worker))
+            lookup = self._lookups[worker] = asyncio.create_task(self._is_consuming(worker))
             lookup.add_done_callback(lambda _: self._lookups.pop(worker))
         return await asyncio.shield(lookup)
 
-    async def _comes_back(self, worker: str) -> bool:
+    async def _is_consuming(self, worker: str) -> bool:
         """Whether a worker consumes its quarantine queue, now or within the grace period."""
         loop = asyncio.get_running_loop()
         name, deadline = self._names.quarantine_name(worker), loop.time() + self._grace.total_seconds()

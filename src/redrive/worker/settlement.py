@@ -16,7 +16,13 @@ from redrive.protocol.messages import Delivery
 from redrive.recovery.admission import ALONE, REJECT, Mark
 from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure
-from redrive.recovery.failure_headers import Origin, ParkReason, countable, parking, retrying
+from redrive.recovery.failure_headers import (
+    Origin,
+    ParkReason,
+    has_room_for_counter,
+    properties_for_parking,
+    properties_for_retry,
+)
 from redrive.recovery.history import HeaderNames, History, broker_can_count, read_history
 from redrive.recovery.retry import RetryRoute
 from redrive.recovery.verdict import (
@@ -83,11 +89,11 @@ class VerdictExecutor:
         self.quarantine_queue: str | None = None  # of this worker, once it has one
 
     def settle(self, case: FailedDelivery, verdict: Verdict) -> None:
-        """Begin to perform a verdict. `drained` waits for the end, and observers get an event."""
+        """Begin to perform a verdict. `wait_until_settled` waits for the end, and observers get an event."""
         try:
             self._perform(case, verdict)
         except Exception as bug:
-            self.transfers.give_up([case.delivery], bug)
+            self.transfers.release_unsettled([case.delivery], bug)
 
     def _perform(self, case: FailedDelivery, verdict: Verdict) -> None:
         match verdict:
@@ -115,13 +121,13 @@ class VerdictExecutor:
 
     def has_room(self, delivery: Delivery) -> bool:
         """Whether the headers have room to count attempts."""
-        return countable(delivery.raw_properties, names=self._spec.headers, budget=self._budget())
+        return has_room_for_counter(delivery.raw_properties, names=self._spec.headers, budget=self._budget())
 
     def broker_counts(self, delivery: Delivery) -> bool:
         """Whether the broker counts a rejection. Not if the message carries a count of ours: the copy that brought it
         (a snooze, a crash) has reset that of the broker. Nor if its x-death is one in which no broker can count.
         """
-        return self._spec.headers.attempts.encode() not in delivery.raw_properties and _has_sound_deaths(delivery)
+        return self._spec.headers.attempts.encode() not in delivery.raw_properties and _is_safe_to_reject(delivery)
 
     # Retry --------------------------------------------------------------------------------------------
 
@@ -159,7 +165,7 @@ class VerdictExecutor:
         return CopyDestination(names.delayed_exchange, key, milliseconds(delay))
 
     def _retry_properties(self, case: FailedDelivery, verdict: RetryVerdict) -> bytes:
-        return retrying(
+        return properties_for_retry(
             case.delivery.raw_properties,
             case.history if verdict.counts else case.history.with_another_snooze(),
             case.failure if verdict.counts else None,
@@ -180,14 +186,14 @@ class VerdictExecutor:
         if not self._names.has_dlq and self._spec.rejects_to_retry:
             case.delivery.ack()  # there is no dead-letter queue, and a reject would be one more retry
             self._observer.settled(event)
-        elif not self._names.has_dlq or (self._spec.park == "reject" and _has_sound_deaths(case.delivery)):
+        elif not self._names.has_dlq or (self._spec.park == "reject" and _is_safe_to_reject(case.delivery)):
             self._park_by_reject(case, event)
         else:
             raw = self._parked_properties(case, verdict.reason)
             self.transfers.send(case.delivery, self._dlq_destination(case.error), raw, event)
 
     def _parked_properties(self, case: FailedDelivery, reason: ParkReason) -> bytes:
-        return parking(
+        return properties_for_parking(
             case.delivery.raw_properties,
             case.history,
             case.failure,
@@ -266,7 +272,7 @@ class VerdictExecutor:
 
     def marked_properties(self, case: FailedDelivery, mark: Mark | None) -> bytes:
         """Return the properties of a copy with this mark, if they have room for it."""
-        return retrying(
+        return properties_for_retry(
             case.delivery.raw_properties,
             case.history,
             None,
@@ -312,7 +318,7 @@ class VerdictExecutor:
         )
 
 
-def _has_sound_deaths(delivery: Delivery) -> bool:
+def _is_safe_to_reject(delivery: Delivery) -> bool:
     """Return whether it may be rejected: an unreadable x-death ends a queue's process (RabbitMQ 3.10)."""
     if _X_DEATH not in delivery.raw_properties:
         return True

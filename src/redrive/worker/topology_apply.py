@@ -17,15 +17,15 @@ from redrive.worker.ports import Declarer
 async def provision(plan: Plan, broker: Declarer) -> tuple[PlanStep, ...]:
     """Make what the plan wants made, in an order that works, and say what that was."""
     _refuse_conflicts(plan)
-    steps = plan.by(Action.CREATE, Action.UNSEEN)
+    steps = plan.steps_by(Action.CREATE, Action.UNSEEN)
     await declare((step.definition for step in steps), broker)
     return steps
 
 
-def insist(plan: Plan) -> None:
+def require_applied(plan: Plan) -> None:
     """For those who make nothing: is everything there, and as wanted? What plain AMQP cannot see is taken on trust."""
     _refuse_conflicts(plan)
-    if missing := plan.by(Action.CREATE):
+    if missing := plan.steps_by(Action.CREATE):
         raise TopologyMissing([str(step.definition) for step in missing])
 
 

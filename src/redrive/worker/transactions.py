@@ -85,7 +85,7 @@ class InboxPolicy:
         found = self.key(body, message) if self.key is not None else message.message_id
         if found:
             text = str(found)
-            return text if _fits(text) else _hash(text.encode("utf-8", "surrogatepass"))
+            return text if _storable(text) else _hash(text.encode("utf-8", "surrogatepass"))
         match self.without_id:
             case "hash":
                 return _hash(message.body)
@@ -95,7 +95,7 @@ class InboxPolicy:
                 raise NoMessageId(NoMessageId.__doc__)
 
 
-def _fits(text: str) -> bool:
+def _storable(text: str) -> bool:
     """Into the inbox's column: PostgreSQL has no NUL, and no database has bytes that are no UTF-8."""
     if len(text) > _LONGEST_IDENTITY or "\0" in text:
         return False

@@ -79,7 +79,7 @@ class Transfers:
     # Copies -------------------------------------------------------------------------------------------
 
     def send(self, delivery: Delivery, to: CopyDestination, raw: bytes, event: DeliverySettled | None) -> None:
-        """Publish a copy; `answered` goes on when the broker has answered. `event` is what observers get then."""
+        """Publish a copy; `on_reply` continues when the broker has answered. `event` is what observers get then."""
         if to.x_delay is not None:
             raw = patch_properties(raw, set_headers={b"x-delay": raw_long(to.x_delay)})
         copy = PendingCopy(self, delivery, event)
@@ -96,28 +96,28 @@ class Transfers:
         try:
             await self._publisher.publish(to.exchange, to.routing_key, delivery.body, raw)
         except PublishError as error:
-            self._refused(delivery, event, error)
+            self._on_refused(delivery, event, error)
         else:
-            self._confirmed(delivery, event)
+            self._on_confirmed(delivery, event)
 
-    def answered(self, copy: PendingCopy, error: PublishError | None) -> None:
+    def on_reply(self, copy: PendingCopy, error: PublishError | None) -> None:
         """The broker has confirmed the copy, or refused it."""
         if copy not in self._copies:
             return  # abandoned: the original is not ours any more
         self._copies.remove(copy)
         if error is None:
-            self._confirmed(copy.delivery, copy.event)
+            self._on_confirmed(copy.delivery, copy.event)
         else:
-            self._refused(copy.delivery, copy.event, error)
+            self._on_refused(copy.delivery, copy.event, error)
 
-    def _confirmed(self, delivery: Delivery, event: DeliverySettled | None) -> None:
+    def _on_confirmed(self, delivery: Delivery, event: DeliverySettled | None) -> None:
         self.returning.discard(delivery)
         delivery.ack()
         self._pauses_of(event).end()
         if event is not None:
             self._observer.settled(event)
 
-    def _refused(self, delivery: Delivery, event: DeliverySettled | None, error: PublishError) -> None:
+    def _on_refused(self, delivery: Delivery, event: DeliverySettled | None, error: PublishError) -> None:
         self.returning.discard(delivery)
         log.error("a message of %s stays where it is: %s", self._queue, error)
         if event is not None:
@@ -145,7 +145,7 @@ class Transfers:
         except PublishRefused:
             raise
         except PublishError as error:
-            self._refused(delivery, event, error)
+            self._on_refused(delivery, event, error)
             return False
         self._move_trouble.end()
         delivery.ack()
@@ -166,7 +166,7 @@ class Transfers:
         """Release a delivery after a pause. `moving`: it was on its way into or out of quarantine."""
         self.spawn(self._release_after(delivery, self._move_trouble if moving else self.trouble))
 
-    def give_up(self, deliveries: Iterable[Delivery], bug: BaseException) -> None:
+    def release_unsettled(self, deliveries: Iterable[Delivery], bug: BaseException) -> None:
         """Release deliveries that a bug left unsettled. If they stayed here they would never be handled, and with
         enough of them nothing would.
         """
@@ -193,10 +193,10 @@ class Transfers:
         """Run work that settles a delivery, while others are handled."""
         task = asyncio.create_task(work, name=f"redrive-settle-{self._queue}")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.report(error)
@@ -222,9 +222,9 @@ class Transfers:
                 await self.flush()
 
     def _between_queues(self) -> list[asyncio.Future[Any]]:
-        return [*self._moving.values(), *self._publishing, *(copy.end() for copy in self._copies)]
+        return [*self._moving.values(), *self._publishing, *(copy.done_future() for copy in self._copies)]
 
-    async def drained(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Wait until nothing is being settled."""
         while self.in_progress:
             await asyncio.wait({*self._tasks, *self._between_queues()})
@@ -247,7 +247,7 @@ class Transfers:
             task.cancel()
         copies, self._copies = self._copies, set()
         for copy in copies:
-            copy.over()
+            copy.complete()
 
 
 class PendingCopy:
@@ -271,25 +271,25 @@ class PendingCopy:
         return False
 
     def set_result(self, _: None, /) -> None:
-        self._answered(None)
+        self._resolve(None)
 
     def set_exception(self, error: PublishError, /) -> None:
-        self._answered(error)
+        self._resolve(error)
 
-    def _answered(self, error: PublishError | None) -> None:
+    def _resolve(self, error: PublishError | None) -> None:
         try:
-            self._context.run(self._transfers.answered, self, error)
+            self._context.run(self._transfers.on_reply, self, error)
         except Exception as bug:  # it must not end the connection, which is in the middle of reading
             self._transfers.report(bug)
         finally:
-            self.over()
+            self.complete()
 
-    def end(self) -> asyncio.Future[None]:
+    def done_future(self) -> asyncio.Future[None]:
         """Done when nothing is left to do: made for the few who wait."""
         if self._end is None:
             self._end = asyncio.get_running_loop().create_future()
         return self._end
 
-    def over(self) -> None:
+    def complete(self) -> None:
         if self._end is not None and not self._end.done():
             self._end.set_result(None)

@@ -64,48 +64,52 @@ class WorkerContext:
 
 class Worker:
     def __init__(
-        self, specs: Sequence[ConsumerSpec], consumes: WorkerBroker, publishes: TransferPublisher, around: WorkerContext
+        self,
+        specs: Sequence[ConsumerSpec],
+        consumes: WorkerBroker,
+        publishes: TransferPublisher,
+        context: WorkerContext,
     ) -> None:
         self.state = WorkerState.STARTING
         self._consumes = consumes
-        self._around = around
+        self._context = context
         self._breakers: dict[str, Breaker] = {}
         self._lock = HandlerLock()
         self._stopping = asyncio.Event()
-        self._outage = Outage(around.observer)
-        self._walks = {spec.queue.name: self._walk(spec, publishes) for spec in specs}
+        self._outage = Outage(context.observer)
+        self._pipelines = {spec.queue.name: self._make_pipeline(spec, publishes) for spec in specs}
         self._batches = {
-            name: Batching(walk, batch, self._prepare_handler(batch))
-            for name, walk in self._walks.items()
-            if (batch := walk.spec.batch) is not None
+            name: Batching(pipeline, batch, self._prepare_handler(batch))
+            for name, pipeline in self._pipelines.items()
+            if (batch := pipeline.spec.batch) is not None
         }
         self._consuming: dict[str, Subscription] = {}  # by queue
 
-    def _walk(self, spec: ConsumerSpec, publishes: TransferPublisher) -> DeliveryPipeline:
-        around = self._around
+    def _make_pipeline(self, spec: ConsumerSpec, publishes: TransferPublisher) -> DeliveryPipeline:
+        context = self._context
         handler = Handler(
             spec.function,
-            codecs=around.codecs,
-            given=around.given,
-            session_types=around.session_types,
+            codecs=context.codecs,
+            given=context.given,
+            session_types=context.session_types,
             threads=spec.batch.batchers if spec.batch is not None else spec.concurrency,
             processes=spec.processes,
             for_batches=spec.batch is not None,
             reads=spec.batch is None or spec.batch.prepare is None,
         )
-        names = QueueLayout(around.topology, spec.queue, around.server)
+        names = QueueLayout(context.topology, spec.queue, context.server)
         settlement = VerdictExecutor(
             spec,
             names,
             publishes,
-            around.observer,
-            around.clock,
-            app=around.app,
-            host=around.host,
-            budget=around.budget,
+            context.observer,
+            context.clock,
+            app=context.app,
+            host=context.host,
+            budget=context.budget,
         )
         quorum = names.type == "quorum"
-        policy = spec.recovery(keeps_failures=around.server.dead_letters_keep_failures(quorum=quorum))
+        policy = spec.recovery(keeps_failures=context.server.dead_letters_keep_failures(quorum=quorum))
         quarantine = None
         if spec.guards_against_crashes:
             quarantine = Quarantine(
@@ -113,9 +117,9 @@ class Worker:
                 names,
                 settlement,
                 self._consumes,
-                around.clock,
+                context.clock,
                 policy=policy,
-                worker=around.worker,
+                worker=context.worker,
                 lock=self._lock,
                 stopping=self._stopping,
             )
@@ -123,14 +127,14 @@ class Worker:
             spec,
             handler,
             settlement,
-            around.observer,
-            around.clock,
+            context.observer,
+            context.clock,
             policy=policy,
             quorum=quorum,
             quarantine=quarantine,
             lock=self._lock,
             stopping=self._stopping,
-            transactions=around.transactions,
+            transactions=context.transactions,
             outage=self._outage,
             breaker=self._breakers_of(spec),
         )
@@ -138,8 +142,8 @@ class Worker:
     def _prepare_handler(self, batch: BatchSpec) -> Handler | None:
         if batch.prepare is None:
             return None
-        around = self._around
-        return Handler(batch.prepare, codecs=around.codecs, given=around.given, threads=batch.prepared_at_a_time)
+        context = self._context
+        return Handler(batch.prepare, codecs=context.codecs, given=context.given, threads=batch.prepared_at_a_time)
 
     def _breakers_of(self, spec: ConsumerSpec) -> Breakers | None:
         """One for each consumer that wants one, or for each of its dependencies, which several may share."""
@@ -153,23 +157,23 @@ class Worker:
             )
             for name, policy in policies.items()
         }
-        return Breakers(queue, found, self._around.observer, self._around.clock)
+        return Breakers(queue, found, self._context.observer, self._context.clock)
 
     async def start(self) -> None:
-        for name, walk in self._walks.items():
+        for name, pipeline in self._pipelines.items():
             batching = self._batches.get(name)
             options: dict[str, Any] = {
-                "prefetch": walk.spec.prefetched,
-                "finishing": batching.drained if batching is not None else walk.drained,
-                "aborting": batching.abort if batching is not None else walk.settlement.transfers.finish_moves,
-                "intercept": walk.intercept,
+                "prefetch": pipeline.spec.prefetched,
+                "finishing": batching.drain if batching is not None else pipeline.wait_until_settled,
+                "aborting": batching.abort if batching is not None else pipeline.settlement.transfers.finish_moves,
+                "intercept": pipeline.intercept,
             }
             if batching is not None:
                 consuming = self._consumes.consume_many(name, batching, **options)
             else:
-                consuming = self._consumes.consume(name, walk, concurrency=walk.spec.concurrency, **options)
+                consuming = self._consumes.consume(name, pipeline, concurrency=pipeline.spec.concurrency, **options)
             self._consuming[name] = await consuming
-            walk.settlement.transfers.consuming.append(self._consuming[name])
+            pipeline.settlement.transfers.consuming.append(self._consuming[name])
         self.state = WorkerState.RUNNING
 
     async def stop(self, within: timedelta = timedelta(seconds=30)) -> bool:
@@ -187,9 +191,9 @@ class Worker:
             finished = False
             log.warning("not finished within %s: what is left goes back to its queue", within)
             await asyncio.gather(*(consuming.abort() for consuming in self._consuming.values()))
-        for walk in self._walks.values():
-            await walk.close()
-            walk.handler.close()
+        for pipeline in self._pipelines.values():
+            await pipeline.close()
+            pipeline.handler.close()
         for batching in self._batches.values():
             batching.close()
         self.state = WorkerState.STOPPED
@@ -198,19 +202,19 @@ class Worker:
     @property
     def unsettled(self) -> dict[str, int]:
         """How many messages of each queue are here: being handled, gathered, or waiting after a failure."""
-        return {queue: held.unsettled + self._walks[queue].watched for queue, held in self._consuming.items()}
+        return {queue: held.unsettled + self._pipelines[queue].watched for queue, held in self._consuming.items()}
 
     @property
     def problems(self) -> list[str]:
         """Why its consumers do not work, beyond their connection to the broker."""
         if self._outage.error is None or self.state is WorkerState.STOPPED:
             return []
-        waiting = ", ".join(name for name, walk in self._walks.items() if walk.invocation.is_transactional)
+        waiting = ", ".join(name for name, pipeline in self._pipelines.items() if pipeline.invocation.is_transactional)
         return [f"the database is unavailable, and consumers wait for it: {waiting}"]
 
     def limit_rate(self, queue: str, per_second: float) -> None:
         """Change a consumer's rate while it works."""
-        self._walks[queue].limit_rate(per_second)
+        self._pipelines[queue].limit_rate(per_second)
 
     def __repr__(self) -> str:
-        return f"<Worker {self._around.app} {self.state.name} consumers={len(self._walks)}>"
+        return f"<Worker {self._context.app} {self.state.name} consumers={len(self._pipelines)}>"

@@ -232,7 +232,7 @@ async def _live(scenario: Scenario, app: App, queue: str, fate: Fate) -> None:
     make_mortal(app.database.engine, fate)
     make_mortal(app.database.async_engine.sync_engine, fate)
     play = Play(scenario, app, queue)
-    async with asyncio.timeout(_PATIENCE), app.running() as running:
+    async with asyncio.timeout(_PATIENCE), app.connect() as running:
         for name in play.queues:
             await _nobody_consumes(running.publishing, name)
         await asyncio.to_thread(play.add_orders)
@@ -258,7 +258,7 @@ async def _nobody_consumes(connection: Connection, queue: str) -> None:
 
 
 async def _relay(relay: Relay) -> None:
-    while await relay.once():
+    while await relay.relay_batch():
         pass
 
 
@@ -268,7 +268,7 @@ async def _work(play: Play, running: ConnectedApp) -> bool:
     count = sum(info.messages for info in waiting)
     if count:
         settled = sum(play.watcher.counts.values()) + count
-        worker = running.worker(play.app.chosen(()))
+        worker = running.worker(play.app.select_consumers(()))
         await worker.start()
         await play.watcher.until(lambda: sum(play.watcher.counts.values()) >= settled)
         await worker.stop()

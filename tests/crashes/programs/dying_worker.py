@@ -209,7 +209,7 @@ class MortalConsumes:
     def _make_mortal(self, delivery: Delivery) -> None:
         if not is_probe(delivery.body):
             assert delivery._settler is not None
-            delivery.entrust(MortalSettler(delivery._settler, self._fate, id_of(delivery.body)))
+            delivery.attach(MortalSettler(delivery._settler, self._fate, id_of(delivery.body)))
 
 
 class MortalSettler:
@@ -353,7 +353,7 @@ def live(scenario: str, url: str, queue: str, journal: Path, die_before: int) ->
 async def _live(scenario: Scenario, url: str, queue: str, fate: Fate) -> None:
     app = App("mortal", broker=url)
     play = Play(scenario, app, queue, fate)
-    async with asyncio.timeout(_PATIENCE), app.running() as running:
+    async with asyncio.timeout(_PATIENCE), app.connect() as running:
         await _nobody_consumes(running.publishing, queue)
         if scenario.poisonous:  # what a dead worker watched is back when its TTL is over
             await asyncio.sleep(2 * CRASH_GRACE.total_seconds())
@@ -377,12 +377,12 @@ async def _nobody_consumes(connection: Connection, queue: str) -> None:
 async def _round(play: Play, running: ConnectedApp) -> bool:
     """Work until a probe is through. Whether there was, or is, anything but the probe."""
     before = play.calls
-    worker = running.worker(play.app.chosen(()))
+    worker = running.worker(play.app.select_consumers(()))
     await worker.start()
     await play.probe(running.publishing)
     await play.until_probed()
-    for walk in worker._walks.values():
-        await walk.drained()  # a stop would end the check of a dead worker
+    for walk in worker._pipelines.values():
+        await walk.wait_until_settled()  # a stop would end the check of a dead worker
     await worker.stop()
     return play.calls > before or (await running.publishing.queue_info(play.queue)).messages > 0
 

@@ -66,4 +66,4 @@ def live(url: str, queue_type: str, journal: Path, poisons: tuple[int, ...], sha
 async def _live(app: App) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await app.work(stop=stop)
+    await app.run_worker(stop=stop)

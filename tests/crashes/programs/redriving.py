@@ -79,9 +79,9 @@ class MortalBroker(DlqAdapter):
         self._life.effect()
         await super().lock(queue, patience)
 
-    async def hold(self, queue: str, at_most: int) -> MortalHold:  # type: ignore[override]
+    async def browse(self, queue: str, at_most: int) -> MortalHold:  # type: ignore[override]
         self._life.effect()
-        return MortalHold(await super().hold(queue, at_most), self._life)
+        return MortalHold(await super().browse(queue, at_most), self._life)
 
     async def publish_many(self, messages: Iterable[AnyPublish]) -> int:
         self._life.effect()

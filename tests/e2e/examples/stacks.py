@@ -90,7 +90,7 @@ class Stack:
         """At the database that the example uses, at what is committed."""
         database = Database(self.database) if self.database is not None else Database.embedded(self.data)
         try:
-            with database.looking() as connection:
+            with database.reading_connection() as connection:
                 yield connection
         finally:
             database.engine.dispose()

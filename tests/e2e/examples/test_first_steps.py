@@ -220,7 +220,7 @@ def video_works(started: Started) -> None:
     database = Database(url)
 
     def is_known() -> bool:
-        with database.looking() as connection:
+        with database.reading_connection() as connection:
             return "SUCCESS" in connection.exec_driver_sql("SELECT status FROM celery_taskmeta").scalars()
 
     started.until(is_known)

@@ -183,7 +183,7 @@ def test_the_migrations_make_what_the_program_uses(stack: Stack) -> None:
         table.to_metadata(wanted)
     try:
         applied = migrations.migrate(database)
-        with database.looking() as connection:
+        with database.reading_connection() as connection:
             options = {
                 "include_name": lambda name, kind, _: kind != "table" or name in wanted.tables,
                 "compare_type": _is_another_type,

@@ -242,7 +242,7 @@ def test_the_environment_says_what_it_says_in_the_text(monkeypatch: pytest.Monke
 def test_the_consumers_are_made_of_the_settings() -> None:
     from examples.raffle.app import app
 
-    main, dead = app.chosen(())
+    main, dead = app.select_consumers(())
 
     assert (main.queue.name, main.retry.attempts, main.park) == ("raffle_queue", 3, "reject")
     assert main.batch is not None

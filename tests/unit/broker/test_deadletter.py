@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.broker.deadletter import Copies, Death, deaths_of, decode_history, die, encode_history, is_cycle
+from redrive.broker.deadletter import Copies, Death, dead_letter_of, deaths_of, decode_history, encode_history, is_cycle
 from redrive.broker.dialect import DIALECTS, LATEST, Dialect
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.raw_properties import (
@@ -39,7 +39,7 @@ def killed(raw: bytes, deaths: tuple[Death, ...] = (), **how: Any) -> Dying:
         "dead_letter_key": None,
         "dialect": LATEST,
     }
-    return die(raw, deaths, **usual | how)
+    return dead_letter_of(raw, deaths, **usual | how)
 
 
 def row(names: str, dialect: Dialect) -> Dying:

@@ -226,7 +226,7 @@ class Session:
 
     def flush(self) -> None:
         if self.conversation.outgoing:
-            self._write(self.conversation.take())
+            self._write(self.conversation.data_to_send())
 
     def __repr__(self) -> str:
         return f"<Session {self.conversation!r} unread={len(self._unread)}>"

@@ -142,11 +142,11 @@ def test_a_queue_needs_itself_its_bindings_and_their_exchanges() -> None:
         EXCHANGE, ExchangeDeclare(exchange="unrelated"), QUEUE, QueueDeclare(queue="other"), BINDING, elsewhere
     )
 
-    assert declarations.of_queue("paper") == [EXCHANGE, QUEUE, BINDING]
+    assert declarations.queue_declarations("paper") == [EXCHANGE, QUEUE, BINDING]
 
 
 def test_a_queue_that_was_not_declared_here_is_not_ours_to_make() -> None:
-    assert recorded(EXCHANGE, BINDING).of_queue("paper") == []
+    assert recorded(EXCHANGE, BINDING).queue_declarations("paper") == []
 
 
 # Names that the broker chose --------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_a_server_named_queue_is_known_by_the_name_that_the_broker_gave() -> Non
     declarations = recorded(UNNAMED)
 
     assert declarations.name_of(UNNAMED) == "amq.gen-1"
-    assert declarations.of_queue("amq.gen-1") == [UNNAMED]
+    assert declarations.queue_declarations("amq.gen-1") == [UNNAMED]
 
 
 def test_a_declaration_that_is_not_recorded_has_the_name_it_says(declarations: Declarations) -> None:
@@ -200,7 +200,7 @@ def test_a_binding_read_before_the_rename_is_led_to_the_new_name() -> None:
 
     declarations.rename("amq.gen-1", "amq.gen-2")
 
-    assert declarations.redirected(binding) == QueueBind(queue="amq.gen-2", exchange="news")
+    assert declarations.current_binding(binding) == QueueBind(queue="amq.gen-2", exchange="news")
 
 
 def test_two_queues_that_the_broker_named_are_told_apart() -> None:

@@ -673,7 +673,7 @@ async def test_a_stalled_socket_wears_out_the_patience_and_the_error_says_so(pre
 
 async def test_without_a_connection_the_error_says_why_there_is_none(wired: WiredLink, clock: Clock) -> None:
     press = Press(wired)
-    press.publisher.disconnected(ConnectionLost("the cable is out"))
+    press.publisher.note_disconnect(ConnectionLost("the cable is out"))
     [publishing] = await press.print(b"{}")
 
     await clock.advance(PATIENCE)
@@ -886,7 +886,7 @@ async def test_a_confirm_after_closing_lets_nobody_in(press: Press) -> None:
 
 async def test_it_is_drained_when_all_is_answered(press: Press) -> None:
     await press.print(b"1", b"2")
-    draining = asyncio.create_task(press.publisher.drained())
+    draining = asyncio.create_task(press.publisher.wait_until_confirmed())
     press.say(BasicAck(delivery_tag=1))
     await settle_down()
     assert not draining.done()
@@ -897,12 +897,12 @@ async def test_it_is_drained_when_all_is_answered(press: Press) -> None:
 
 
 async def test_with_nothing_unconfirmed_it_is_drained_at_once(press: Press) -> None:
-    await press.publisher.drained()
+    await press.publisher.wait_until_confirmed()
 
 
 async def test_the_end_of_the_connection_drains_it(press: Press) -> None:
     await press.print(b"1")
-    draining = asyncio.create_task(press.publisher.drained())
+    draining = asyncio.create_task(press.publisher.wait_until_confirmed())
     await settle_down()
 
     press.wired.end()
@@ -912,7 +912,7 @@ async def test_the_end_of_the_connection_drains_it(press: Press) -> None:
 
 async def test_two_may_wait_until_it_is_drained(press: Press) -> None:
     await press.print(b"1")
-    draining = [asyncio.create_task(press.publisher.drained()) for _ in range(2)]
+    draining = [asyncio.create_task(press.publisher.wait_until_confirmed()) for _ in range(2)]
     await settle_down()
 
     press.say(BasicAck(delivery_tag=1))

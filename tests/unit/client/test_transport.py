@@ -467,7 +467,7 @@ async def test_what_is_said_within_one_turn_leaves_in_one_write(wired: WiredLink
 async def test_late_words_are_put_in_just_before_the_write(wired: WiredLink) -> None:
     channel = await wired.link.channel()
     order: list[str] = []
-    wired.link.before_write(lambda: order.append("late word"))
+    wired.link.before_flush(lambda: order.append("late word"))
     order.append("everything else")
 
     await channel.call(QueueDeclare(queue="orders"), QueueDeclareOk)

@@ -36,7 +36,7 @@ def test_threads_that_come_together_get_the_same_engine(tmp_path: Path, monkeypa
 def test_an_engine_is_set_up_before_anybody_has_it(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'shop.db'}")
 
-    with database.looking() as connection:
+    with database.reading_connection() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
@@ -72,8 +72,8 @@ def test_an_outage_is_explained_and_so_is_a_statement_that_is_refused(tmp_path: 
     folder, file = Database(f"sqlite:///{tmp_path}"), Database(f"sqlite:///{tmp_path / 'shop.db'}")
 
     unreachable = pytest.raises(DatabaseUnavailable, match=r"reached: unable to open database file\. Start it")
-    with unreachable, folder.explaining(), folder.looking():
+    with unreachable, folder.explain_errors(), folder.reading_connection():
         pass
     refused = pytest.raises(ConfigurationError, match="cannot be used: no such table: orders")
-    with refused, file.explaining(), file.looking() as connection:
+    with refused, file.explain_errors(), file.reading_connection() as connection:
         connection.exec_driver_sql("SELECT * FROM orders")

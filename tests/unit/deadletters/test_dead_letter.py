@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.broker.deadletter import die
+from redrive.broker.deadletter import dead_letter_of
 from redrive.broker.dialect import DIALECTS
 from redrive.deadletters.dead_letter import (
     MOST_DEATHS,
@@ -22,7 +22,7 @@ from redrive.deadletters.dead_letter import (
     read_summary,
 )
 from redrive.recovery.failure import Failure
-from redrive.recovery.failure_headers import Origin, ParkReason, parking, retrying
+from redrive.recovery.failure_headers import Origin, ParkReason, properties_for_parking, properties_for_retry
 from redrive.recovery.history import MOST, Attempt, HeaderNames, History, read_history
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.raw_properties import join_table, patch_properties, raw_long, raw_table, raw_text
@@ -86,11 +86,11 @@ def with_headers(headers: Mapping[str, Any]) -> bytes:
 def parked(raw: bytes = ORDER.encode(), history: History | None = None, **other: Any) -> bytes:
     given: dict[str, Any] = {"origin": ORIGIN, "attempt": 3, "at": NOON + SECOND, "failure": FAILURE, **other}
     given.setdefault("reason", ParkReason.EXHAUSTED)
-    return parking(raw, history or History(), given.pop("failure"), **given)
+    return properties_for_parking(raw, history or History(), given.pop("failure"), **given)
 
 
 def retried(raw: bytes = ORDER.encode(), history: History | None = None, attempt: int = 1) -> bytes:
-    return retrying(raw, history or History(), FAILURE, origin=ORIGIN, attempt=attempt, delay=15 * SECOND)
+    return properties_for_retry(raw, history or History(), FAILURE, origin=ORIGIN, attempt=attempt, delay=15 * SECOND)
 
 
 def known(raw: bytes) -> History:
@@ -197,7 +197,7 @@ def die_in(
     raw: bytes, queue: str, reason: str, deaths: tuple[Any, ...] = (), *, version: str = "4.3", after: int = 0
 ) -> tuple[bytes, tuple[Any, ...]]:
     """As the embedded broker does it, which does it as RabbitMQ does."""
-    return die(
+    return dead_letter_of(
         raw,
         deaths,
         queue=queue,

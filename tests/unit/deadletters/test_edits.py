@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.deadletters.body_preview import is_json
-from redrive.deadletters.edits import LIMIT, Content, Edit, diff, edited
+from redrive.deadletters.edits import LIMIT, Content, Edit, apply_edit, diff
 from redrive.deadletters.redaction import REDACTED
 from redrive.errors import EditRefused
 from redrive.text import printable
@@ -42,11 +42,11 @@ def content(body: bytes, content_type: str | None = None, **headers: Any) -> Con
 
 def test_an_edit_of_nothing_changes_nothing() -> None:
     assert Edit().is_nothing
-    assert edited(CONTENT, Edit()) == CONTENT
+    assert apply_edit(CONTENT, Edit()) == CONTENT
 
 
 def test_a_new_body_leaves_the_properties_alone() -> None:
-    assert edited(CONTENT, Edit(b'{"id":43}')) == Content(CONTENT.raw_properties, b'{"id":43}')
+    assert apply_edit(CONTENT, Edit(b'{"id":43}')) == Content(CONTENT.raw_properties, b'{"id":43}')
 
 
 @pytest.mark.parametrize("value", [True, 1.0, [True], {"flag": True}, {"flag": [1, {"n": 1.0}]}])
@@ -55,14 +55,16 @@ def test_a_header_that_is_equal_and_not_the_same_is_set(value: Any) -> None:
     assert plain == value
     before = Content(Properties(headers={"x": plain}).encode(), b"")
 
-    after = edited(before, Edit(set_headers={"x": value}))
+    after = apply_edit(before, Edit(set_headers={"x": value}))
 
     found = (decode_properties(after.raw_properties).headers or {})["x"]
     assert json.dumps(found) == json.dumps(value)
 
 
 def test_headers_are_set_and_removed_and_the_rest_stays() -> None:
-    found = edited(CONTENT, Edit(set_headers={"tenant": "umbrella", "new": [1, {"a": b"b"}]}, remove_headers=["tries"]))
+    found = apply_edit(
+        CONTENT, Edit(set_headers={"tenant": "umbrella", "new": [1, {"a": b"b"}]}, remove_headers=["tries"])
+    )
 
     wanted = {**vars(ORDER), "headers": {"tenant": "umbrella", "new": [1, {"a": b"b"}]}}
     wanted.pop("_encoded", None)
@@ -71,7 +73,7 @@ def test_headers_are_set_and_removed_and_the_rest_stays() -> None:
 
 
 def test_properties_are_set_and_taken_out_and_the_rest_stays() -> None:
-    found = edited(CONTENT, Edit(properties={"type": None, "content_type": "text/plain", "priority": 1}))
+    found = apply_edit(CONTENT, Edit(properties={"type": None, "content_type": "text/plain", "priority": 1}))
 
     wanted = {**vars(ORDER), "type": None, "content_type": "text/plain", "priority": 1}
     wanted.pop("_encoded", None)
@@ -82,12 +84,12 @@ def test_properties_are_set_and_taken_out_and_the_rest_stays() -> None:
 def test_a_header_that_is_set_to_what_it_is_keeps_its_type(raw: bytes) -> None:
     before = Content(patch_properties(CONTENT.raw_properties, set_headers={b"n": raw}), b"{}")
 
-    assert edited(before, Edit(set_headers={"n": 5})) == before
-    assert find_header(edited(before, Edit(set_headers={"n": 6})).raw_properties, b"n") == b"I\x00\x00\x00\x06"
+    assert apply_edit(before, Edit(set_headers={"n": 5})) == before
+    assert find_header(apply_edit(before, Edit(set_headers={"n": 6})).raw_properties, b"n") == b"I\x00\x00\x00\x06"
 
 
 def test_true_is_not_one() -> None:
-    found = edited(CONTENT, Edit(set_headers={"tries": True}))
+    found = apply_edit(CONTENT, Edit(set_headers={"tries": True}))
 
     assert find_header(found.raw_properties, b"tries") == b"t\x01"
 
@@ -96,9 +98,11 @@ def test_true_is_not_one() -> None:
 def test_what_is_not_named_stays_byte_for_byte(headers: dict[str, Any], body: bytes) -> None:
     before = Content(Properties(headers=headers, app_id="shop").encode(), body)
 
-    there = edited(before, Edit(set_headers={"x-mine": 1}, properties={"type": "new"}))
+    there = apply_edit(before, Edit(set_headers={"x-mine": 1}, properties={"type": "new"}))
 
-    assert edited(there, Edit(remove_headers=["x-mine"], properties={"type": None})) == before or "x-mine" in headers
+    assert (
+        apply_edit(there, Edit(remove_headers=["x-mine"], properties={"type": None})) == before or "x-mine" in headers
+    )
 
 
 # Refused ---------------------------------------------------------------------------------------------------
@@ -141,18 +145,18 @@ def test_an_edit_that_would_not_do_what_is_meant_cannot_be_made(what: dict[str, 
 )
 def test_what_amqp_cannot_carry_is_refused(edit: Edit, problem: str) -> None:
     with pytest.raises(EditRefused, match=problem):
-        edited(CONTENT, edit)
+        apply_edit(CONTENT, edit)
 
 
 def test_properties_that_were_too_large_already_may_become_smaller() -> None:
     large = content(b"", None, big="x" * 70_000, more="y")
 
-    assert edited(large, Edit(remove_headers=["more"])).raw_properties < large.raw_properties
+    assert apply_edit(large, Edit(remove_headers=["more"])).raw_properties < large.raw_properties
 
 
 def test_properties_that_cannot_be_read_are_not_changed() -> None:
     with pytest.raises(EditRefused, match="its properties cannot be read"):
-        edited(Content(b"\xff\xff\x01", b""), Edit(b"new"))
+        apply_edit(Content(b"\xff\xff\x01", b""), Edit(b"new"))
 
 
 @pytest.mark.parametrize("content_type", [JSON, "application/vnd.acme+json; charset=utf-8", "TEXT/JSON"])
@@ -160,26 +164,26 @@ def test_a_body_that_is_called_json_must_be_json(content_type: str) -> None:
     before = content(b"{}", content_type)
 
     with pytest.raises(EditRefused, match="and it is not: Expecting value in line 1, column 1"):
-        edited(before, Edit(b"nonsense"))
-    assert edited(before, Edit(b"nonsense"), force=True).body == b"nonsense"
-    assert edited(before, Edit(b"nonsense", properties={"content_type": "text/plain"})).body == b"nonsense"
+        apply_edit(before, Edit(b"nonsense"))
+    assert apply_edit(before, Edit(b"nonsense"), force=True).body == b"nonsense"
+    assert apply_edit(before, Edit(b"nonsense", properties={"content_type": "text/plain"})).body == b"nonsense"
 
 
 def test_a_body_that_was_never_json_stays_when_something_else_changes() -> None:
     before = content(b"nonsense", JSON)
 
-    assert edited(before, Edit(set_headers={"a": 1})).body == b"nonsense"
+    assert apply_edit(before, Edit(set_headers={"a": 1})).body == b"nonsense"
 
 
 @pytest.mark.parametrize("other", [content(b"{}"), content(b"{}", "text/plain"), content(b"{}", "application/jsonx")])
 def test_any_other_body_is_whatever_it_is(other: Content) -> None:
-    assert edited(other, Edit(b"nonsense")).body == b"nonsense"
+    assert apply_edit(other, Edit(b"nonsense")).body == b"nonsense"
 
 
 def test_a_packed_body_is_not_looked_into() -> None:
     packed = Content(with_property(CONTENT.raw_properties, "content_encoding", b"\x04gzip"), b"\x1f\x8b")
 
-    assert edited(packed, Edit(b"\x1f\x8c")).body == b"\x1f\x8c"
+    assert apply_edit(packed, Edit(b"\x1f\x8c")).body == b"\x1f\x8c"
 
 
 @pytest.mark.parametrize(("name", "says"), [(None, False), ("", False), ("a/b+JSON", True), ("text/json5", False)])
@@ -197,7 +201,7 @@ def test_nothing_is_shown_of_nothing() -> None:
 def test_json_is_compared_as_people_read_it() -> None:
     old = content(b'{"id":42,"price":1.10,"items":[1,2]}', JSON)
 
-    assert diff(old, edited(old, Edit(b'{"id":43,"price":1.10,"items":[1,2]}'))) == (
+    assert diff(old, apply_edit(old, Edit(b'{"id":43,"price":1.10,"items":[1,2]}'))) == (
         "--- body (36 bytes)\n+++ body (36 bytes)\n"
         "@@ -1,5 +1,5 @@\n {\n"
         '-  "id": 42,\n+  "id": 43,\n'
@@ -206,7 +210,7 @@ def test_json_is_compared_as_people_read_it() -> None:
 
 
 def test_headers_and_properties_are_compared_line_by_line() -> None:
-    shown = diff(CONTENT, edited(CONTENT, Edit(set_headers={"tries": 4}, properties={"type": "OrderMoved"})))
+    shown = diff(CONTENT, apply_edit(CONTENT, Edit(set_headers={"tries": 4}, properties={"type": "OrderMoved"})))
 
     assert "-type: OrderPlaced\n+type: OrderMoved\n" in shown
     assert "-header tries: 3\n+header tries: 4" in shown
@@ -214,7 +218,7 @@ def test_headers_and_properties_are_compared_line_by_line() -> None:
 
 
 def test_times_and_bytes_in_headers_are_shown() -> None:
-    shown = diff(CONTENT, edited(CONTENT, Edit(set_headers={"blob": b"\xff\x00"}, properties={"timestamp": None})))
+    shown = diff(CONTENT, apply_edit(CONTENT, Edit(set_headers={"blob": b"\xff\x00"}, properties={"timestamp": None})))
 
     assert "-timestamp: 2024-05-17T00:00:00+00:00" in shown
     assert "+header blob: 0xff00" in shown

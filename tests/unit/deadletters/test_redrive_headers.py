@@ -10,12 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.broker.deadletter import die
+from redrive.broker.deadletter import dead_letter_of
 from redrive.broker.dialect import DIALECTS
 from redrive.deadletters.dead_letter import read_dead_letter, read_summary
-from redrive.deadletters.redrive_headers import MOST_DEATHS, harmless, moved, redriven, restamped, traceable
+from redrive.deadletters.redrive_headers import (
+    MOST_DEATHS,
+    has_room_for_lineage,
+    properties_for_import,
+    properties_for_move,
+    properties_for_redrive,
+    without_stamps,
+)
 from redrive.recovery.failure import Failure
-from redrive.recovery.failure_headers import Origin, ParkReason, parking, retrying
+from redrive.recovery.failure_headers import Origin, ParkReason, properties_for_parking, properties_for_retry
 from redrive.recovery.history import NO_HISTORY, HeaderNames, History, read_history
 from redrive.wire.properties import Properties, decode_properties
 from redrive.wire.property_scan import skim
@@ -60,11 +67,11 @@ texts = st.none() | st.text(max_size=10)
 def parked(raw: bytes = ORDER.encode(), history: History | None = None, **other: Any) -> bytes:
     given: dict[str, Any] = {"origin": ORIGIN, "attempt": 3, "at": NOON, "failure": FAILURE, **other}
     given.setdefault("reason", ParkReason.EXHAUSTED)
-    return parking(raw, history or History(), given.pop("failure"), **given)
+    return properties_for_parking(raw, history or History(), given.pop("failure"), **given)
 
 
 def died(raw: bytes = ORDER.encode(), reason: str = "rejected", queue: str = "q.orders", version: str = "4.3") -> bytes:
-    return die(
+    return dead_letter_of(
         raw,
         (),
         queue=queue,
@@ -81,7 +88,7 @@ def copy(raw: bytes, **other: Any) -> bytes:
     how: dict[str, Any] = {"operation": "op_1", "by": "ann", "at": NOON + SECOND, "reason": "INC-42"}
     names = other.get("names", HeaderNames())
     letter = read_summary(raw, b"body", "q.orders.dlq", 0, names)
-    return redriven(raw, letter, **{**how, "from_queue": "q.orders.dlq", **other})
+    return properties_for_redrive(raw, letter, **{**how, "from_queue": "q.orders.dlq", **other})
 
 
 def headers(raw: bytes) -> dict[str, Any]:
@@ -128,7 +135,9 @@ def test_a_parked_message_loses_its_story_and_gets_its_lineage() -> None:
 
 
 def test_it_has_all_its_attempts_again() -> None:
-    raw = retrying(ORDER.encode(), History(snoozes=2, crashes=1), FAILURE, origin=ORIGIN, attempt=1, delay=SECOND)
+    raw = properties_for_retry(
+        ORDER.encode(), History(snoozes=2, crashes=1), FAILURE, origin=ORIGIN, attempt=1, delay=SECOND
+    )
     before = read_history(headers(raw), "q.orders", via_reject=True)
 
     again = read_history(headers(copy(parked(raw, before))), "q.orders", via_reject=True)
@@ -137,7 +146,7 @@ def test_it_has_all_its_attempts_again() -> None:
 
 
 def test_counters_are_kept_on_request() -> None:
-    raw = retrying(ORDER.encode(), History(crashes=1), FAILURE, origin=ORIGIN, attempt=1, delay=SECOND)
+    raw = properties_for_retry(ORDER.encode(), History(crashes=1), FAILURE, origin=ORIGIN, attempt=1, delay=SECOND)
     before = read_history(headers(raw), "q.orders", via_reject=False)
 
     again = read_history(headers(copy(parked(raw, before), keep_counters=True)), "q.orders", via_reject=False)
@@ -320,15 +329,15 @@ def test_a_message_without_any_room_is_sent_back_unmarked_and_said_to_be_untrace
     letter = read_summary(raw, b"", "q.dlq", 0)
 
     assert copy(raw, budget=len(raw)) == raw
-    assert not traceable(raw, letter, budget=len(raw))
-    assert traceable(raw, letter, budget=len(raw) + 200)
+    assert not has_room_for_lineage(raw, letter, budget=len(raw))
+    assert has_room_for_lineage(raw, letter, budget=len(raw) + 200)
 
 
 def test_a_message_that_was_parked_always_has_room() -> None:
     full = parked(Properties(headers={"padding": "x" * 3_000}).encode(), budget=3_800)
     letter = read_summary(full, b"", "q.dlq", 0)
 
-    assert traceable(full, letter, budget=3_800)
+    assert has_room_for_lineage(full, letter, budget=3_800)
 
 
 # What cannot be read ----------------------------------------------------------------------------------------
@@ -348,7 +357,7 @@ def test_of_unreadable_properties_that_are_too_large_the_beginning_is_kept_and_t
 
     assert len(found) <= 2_000
     assert headers(found)["x-redrive-raw-properties-size"] == 5_002
-    assert traceable(b"\xff", read_summary(b"\xff", b"", "q", 0))
+    assert has_room_for_lineage(b"\xff", read_summary(b"\xff", b"", "q", 0))
 
 
 def test_a_header_that_is_nested_too_deep_to_be_decoded_survives() -> None:
@@ -478,7 +487,7 @@ def test_a_dead_letter_that_is_put_back_is_as_it_was_but_for_what_would_do_harm(
     hurtful = patch_properties(raw, set_headers={b"CC": b"A\x00\x00\x00\x00", b"BCC": b"V"})
     whole = decode_properties(hurtful)
 
-    restored = decode_properties(harmless(replace(whole, expiration="60000", user_id="ada").encode()))
+    restored = decode_properties(properties_for_import(replace(whole, expiration="60000", user_id="ada").encode()))
 
     headers = {**(decode_properties(raw).headers or {}), HeaderNames.USER_ID: "ada"}
     assert restored == replace(whole, headers=headers)
@@ -486,7 +495,7 @@ def test_a_dead_letter_that_is_put_back_is_as_it_was_but_for_what_would_do_harm(
 
 def test_a_dead_letter_that_does_no_harm_is_put_back_byte_for_byte() -> None:
     raw = parked()
-    assert harmless(raw) == raw
+    assert properties_for_import(raw) == raw
 
 
 def test_a_dead_letter_that_is_moved_keeps_its_record_and_loses_what_was_counted_where_it_was() -> None:
@@ -496,8 +505,8 @@ def test_a_dead_letter_that_is_moved_keeps_its_record_and_loses_what_was_counted
     )
     letter = read_summary(counted, b"", "q.dlq", 1)
 
-    assert moved(counted, letter) == raw
-    assert moved(raw, letter) == raw
+    assert properties_for_move(counted, letter) == raw
+    assert properties_for_move(raw, letter) == raw
 
 
 def test_a_dead_letter_that_cannot_be_read_is_moved_with_its_old_properties_in_a_header() -> None:
@@ -505,7 +514,7 @@ def test_a_dead_letter_that_cannot_be_read_is_moved_with_its_old_properties_in_a
     letter = read_summary(broken, b"", "q.dlq", 1)
 
     assert letter.unreadable
-    assert (decode_properties(moved(broken, letter)).headers or {})[HeaderNames.RAW_PROPERTIES] == broken
+    assert (decode_properties(properties_for_move(broken, letter)).headers or {})[HeaderNames.RAW_PROPERTIES] == broken
 
 
 FAR = {"x-opt-delivery-time": 4_102_444_800_000, "tenant": "acme"}
@@ -516,13 +525,13 @@ FAR = {"x-opt-delivery-time": 4_102_444_800_000, "tenant": "acme"}
     [
         copy,
         lambda raw: copy(raw, keep_counters=True),
-        lambda raw: moved(raw, read_summary(raw, b"", "q.dlq", 1)),
-        harmless,
-        lambda raw: restamped(raw, "q.orders"),
+        lambda raw: properties_for_move(raw, read_summary(raw, b"", "q.dlq", 1)),
+        properties_for_import,
+        lambda raw: without_stamps(raw, "q.orders"),
         parked,
-        lambda raw: retrying(raw, History(), FAILURE, origin=ORIGIN, attempt=1, delay=SECOND),
-        lambda raw: retrying(raw, NO_HISTORY, FAILURE, origin=ORIGIN, attempt=1, delay=SECOND),
-        lambda raw: retrying(raw, History(), None, origin=ORIGIN, attempt=1, delay=SECOND),
+        lambda raw: properties_for_retry(raw, History(), FAILURE, origin=ORIGIN, attempt=1, delay=SECOND),
+        lambda raw: properties_for_retry(raw, NO_HISTORY, FAILURE, origin=ORIGIN, attempt=1, delay=SECOND),
+        lambda raw: properties_for_retry(raw, History(), None, origin=ORIGIN, attempt=1, delay=SECOND),
     ],
     ids=["re-drive", "keep counters", "move", "import", "restamp", "park", "retry", "first retry", "snooze"],
 )
@@ -548,8 +557,8 @@ def test_a_restamped_message_belongs_where_it_is_put_and_begins_anew() -> None:
     }
     raw = patch_properties(parked(), set_headers={name.encode(): encode_value(value) for name, value in deaths.items()})
 
-    told = decode_properties(restamped(raw, "q.mail", HeaderNames(attempts="x-retries"))).headers or {}
-    unknown = decode_properties(restamped(raw, None)).headers or {}
+    told = decode_properties(without_stamps(raw, "q.mail", HeaderNames(attempts="x-retries"))).headers or {}
+    unknown = decode_properties(without_stamps(raw, None)).headers or {}
 
     assert told["x-redrive-queue"] == "q.mail"
     assert (told["x-redrive-reason"], told["x-redrive-error"], told["tenant"]) == ("exhausted", "ValueError", "acme")

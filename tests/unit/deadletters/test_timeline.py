@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.deadletters.dead_letter import read_dead_letter
-from redrive.deadletters.redrive_headers import redriven
+from redrive.deadletters.redrive_headers import properties_for_redrive
 from redrive.deadletters.timeline import EventKind, TimelineEvent, explain
 from redrive.recovery.failure import Failure
-from redrive.recovery.failure_headers import Origin, ParkReason, parking, retrying
+from redrive.recovery.failure_headers import Origin, ParkReason, properties_for_parking, properties_for_retry
 from redrive.recovery.history import History, read_history
 from redrive.wire.properties import Properties, decode_properties
 
@@ -40,12 +40,14 @@ def known(raw: bytes) -> History:
 
 
 def retried(raw: bytes = ORDER) -> bytes:
-    return retrying(raw, known(raw), failure(), origin=ORIGIN, attempt=1, delay=15 * SECOND)
+    return properties_for_retry(raw, known(raw), failure(), origin=ORIGIN, attempt=1, delay=15 * SECOND)
 
 
 def parked(raw: bytes = ORDER, after: int = 15, attempt: int = 2, **other: Any) -> bytes:
     given: dict[str, Any] = {"failure": failure(after), "reason": ParkReason.EXHAUSTED, "origin": ORIGIN, **other}
-    return parking(raw, known(raw), given.pop("failure"), attempt=attempt, at=NOON + after * SECOND, **given)
+    return properties_for_parking(
+        raw, known(raw), given.pop("failure"), attempt=attempt, at=NOON + after * SECOND, **given
+    )
 
 
 def died(*deaths: dict[str, Any], **headers: Any) -> bytes:
@@ -141,7 +143,7 @@ def test_a_message_that_was_redriven_tells_of_its_earlier_lives() -> None:
     raw = parked(retried())
     for number in (1, 2):
         letter = read_dead_letter(raw, b"", queue="q.orders.dlq", position=0)
-        raw = redriven(
+        raw = properties_for_redrive(
             raw,
             letter,
             operation=f"op_{number}",

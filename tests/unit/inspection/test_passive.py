@@ -2,7 +2,7 @@
 
 import pytest
 
-from redrive.inspection.passive import corrected
+from redrive.inspection.passive import correct
 from redrive.topology import ExchangeDefinition, QueueDefinition
 
 PREFIX = "PRECONDITION_FAILED - inequivalent arg "
@@ -31,22 +31,22 @@ def refusal(name: str, received: str, current: str, queue: str = "q") -> str:
 def test_the_argument_that_a_broker_names_is_put_right(
     asked: dict[str, object], said: str, right: dict[str, object]
 ) -> None:
-    found = corrected(QueueDefinition("q", arguments=asked), said)
+    found = correct(QueueDefinition("q", arguments=asked), said)
     assert found == QueueDefinition("q", arguments=right)
 
 
 def test_what_is_no_argument_is_put_right_too() -> None:
-    queue = corrected(QueueDefinition("g"), refusal("durable", "'true'", "'false'"))
+    queue = correct(QueueDefinition("g"), refusal("durable", "'true'", "'false'"))
     assert queue == QueueDefinition("g", durable=False)
     said = "'type' for exchange 'ex' in vhost '/': received 'topic' but current is 'direct'"
-    assert corrected(ExchangeDefinition("ex", "topic"), PREFIX + said) == ExchangeDefinition("ex", "direct")
+    assert correct(ExchangeDefinition("ex", "topic"), PREFIX + said) == ExchangeDefinition("ex", "direct")
 
 
 @pytest.mark.parametrize("said", ["", "PRECONDITION_FAILED - invalid arg 'x-delivery-limit' for queue 'q'", "nonsense"])
 def test_any_other_refusal_teaches_nothing(said: str) -> None:
-    assert corrected(QueueDefinition("q"), said) is None
+    assert correct(QueueDefinition("q"), said) is None
 
 
 def test_a_broker_that_repeats_itself_is_not_asked_for_ever() -> None:
     said = refusal("x-max-length", "'5'", "'5'")
-    assert corrected(QueueDefinition("q", arguments={"x-max-length": 5}), said) is None
+    assert correct(QueueDefinition("q", arguments={"x-max-length": 5}), said) is None

@@ -211,7 +211,7 @@ def test_exchanges_that_route_by_their_bindings_number_are_refused(kind: str) ->
     "leftover",
     [
         *(QueueDefinition(name) for name in (*NAMES.gates, NAMES.store, NAMES.trial)),
-        *(ExchangeDefinition(name) for name in (NAMES.router, NAMES.gatehouse, NAMES.lane("orders"))),
+        *(ExchangeDefinition(name) for name in (NAMES.router, NAMES.gatehouse, NAMES.route_exchange("orders"))),
         QueueDefinition(NAMES.journal, arguments={"x-queue-type": "classic", "x-message-ttl": 5}),
     ],
     ids=str,

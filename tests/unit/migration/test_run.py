@@ -11,7 +11,7 @@ from redrive.client import Connection, Delivery, LinkState, Properties
 from redrive.errors import ConnectionLost, MigrationPaused, MigrationRefused, PublishUnknown
 from redrive.inspection.embedded import EmbeddedMonitor
 from redrive.migration.ports import MigrationOptions, MigrationResult
-from redrive.migration.run import migrate, prospect
+from redrive.migration.run import migrate, preview
 from redrive.migration.steps import MigrationNames, MigrationRecord, MigrationStep
 from redrive.testing.broker import ThreadedBroker
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
@@ -126,7 +126,7 @@ async def test_a_queue_that_is_as_wanted_is_left_alone(connection: Connection) -
 async def test_looking_ahead_changes_nothing(connection: Connection) -> None:
     before = await everything(connection)
 
-    plan = await prospect("orders", WISH, connection, EmbeddedMonitor(connection))
+    plan = await preview("orders", WISH, connection, EmbeddedMonitor(connection))
 
     assert plan is not None
     assert plan.is_needed
@@ -289,7 +289,7 @@ async def test_a_queue_that_appears_under_a_name_we_need_is_not_deleted(
 async def test_it_waits_for_consumers_if_it_is_told_to(connection: Connection, other: Connection) -> None:
     said = Words()
     consumer = await other.consume("orders", prefetch=1)
-    held = await anext(consumer)
+    count_held = await anext(consumer)
 
     work = migrate(
         "orders",
@@ -301,7 +301,7 @@ async def test_it_waits_for_consumers_if_it_is_told_to(connection: Connection, o
     )
     running = asyncio.create_task(work)
     await said.heard("waiting: 1 consumer is attached to it")
-    held.ack()
+    count_held.ack()
     await consumer.cancel()
 
     assert (await running).migrated
@@ -332,13 +332,13 @@ async def test_until_they_have_stopped_the_consumers_go_on_as_before(connection:
 async def test_it_waits_for_messages_that_are_in_somebodys_hands(connection: Connection, other: Connection) -> None:
     """A consumer that was cancelled may still be at work: its message may come back."""
     said = Words()
-    held = await other.get("orders")
-    assert held is not None
+    count_held = await other.get("orders")
+    assert count_held is not None
     work = migrate("orders", WISH, connection, EmbeddedMonitor(connection), MigrationOptions(settle=QUICK), tell=said)
     running = asyncio.create_task(work)
 
     await said.heard("waiting: 1 of its messages are in somebody's hands")
-    held.nack(requeue=True)
+    count_held.nack(requeue=True)
 
     await running
     assert await content(connection) == [0, 1, 2]
@@ -365,7 +365,7 @@ async def test_a_broker_that_does_not_say_who_holds_messages_is_believed_after_a
     class Silent(EmbeddedMonitor):
         lag = timedelta(milliseconds=20)
 
-        async def held(self, _: str) -> int | None:
+        async def count_held(self, _: str) -> int | None:
             return None
 
     assert (await run(connection, watcher=Silent(connection))).migrated
@@ -580,7 +580,7 @@ async def test_a_consumer_that_comes_too_early_is_waited_for_if_it_is_told_to(
 async def test_of_two_records_the_later_one_counts(connection: Connection) -> None:
     old, new = QueueDefinition("orders", arguments=CLASSIC), QueueDefinition("orders", arguments=WANTED)
     first = MigrationRecord(MigrationStep.PREPARE, old, new, bindings=(BOUND,))
-    await leave_undone(connection, first.then(MigrationStep.DETOUR))
+    await leave_undone(connection, first.next_record(MigrationStep.DETOUR))
     await leave_undone(connection, first)
 
     with pytest.raises(MigrationPaused, match=r"'detour'.*no exchange 'migrating.orders'"):  # nothing was prepared
@@ -612,7 +612,7 @@ async def test_one_that_was_begun_is_seen_from_afar(connection: Connection) -> N
     old, new = QueueDefinition("orders", arguments=CLASSIC), QueueDefinition("orders", arguments=WANTED)
     await leave_undone(connection, MigrationRecord(MigrationStep.PREPARE, old, new, bindings=(BOUND,)))
 
-    assert await prospect("orders", WISH, connection, EmbeddedMonitor(connection)) is None
+    assert await preview("orders", WISH, connection, EmbeddedMonitor(connection)) is None
     assert (await connection.queue_info(NAMES.journal)).messages == 1
 
 

@@ -11,10 +11,10 @@ from redrive.migration.steps import (
     direct_bindings,
     entrance,
     explain,
-    harm,
     helpers,
     is_switched,
-    waiting_arguments,
+    policy_risk,
+    wait_queue_arguments,
     was_carried,
 )
 from redrive.topology.definitions import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
@@ -63,7 +63,7 @@ def test_before_the_queue_is_replaced_no_step_leads_back_further_than_to_empty_i
 
 
 def test_the_next_record_has_the_next_number() -> None:
-    after = record(MigrationStep.RETREAT).then(MigrationStep.RETURN, gate=1)
+    after = record(MigrationStep.RETREAT).next_record(MigrationStep.RETURN, gate=1)
 
     assert (after.step, after.sequence, after.gate) == (MigrationStep.RETURN, 2, 1)
 
@@ -72,7 +72,7 @@ def test_the_next_record_has_the_next_number() -> None:
 def test_steps_that_do_not_follow_are_refused(step: MigrationStep) -> None:
     for after in set(MigrationStep) - FOLLOWING[step]:
         with pytest.raises(ValueError, match=f"no migration goes from {step} to {after}"):
-            record(step).then(after)
+            record(step).next_record(after)
 
 
 @pytest.mark.parametrize("step", MigrationStep)
@@ -122,7 +122,7 @@ def test_a_record_of_another_version_is_none() -> None:
 def test_bindings_that_somebody_made_meanwhile_are_kept_beside_the_others() -> None:
     late = BindingDefinition("news", "orders", "sport")
 
-    after = record(MigrationStep.DETOUR).adopting((late,))
+    after = record(MigrationStep.DETOUR).with_adopted((late,))
 
     assert (after.step, after.bindings, after.sequence) == (MigrationStep.DETOUR, (BOUND, late), 2)
 
@@ -153,9 +153,10 @@ def test_each_queue_has_a_lane_but_that_of_the_queue_itself_waits_for_the_new_on
 
     lanes = {bind.source: bind.destination for bind in made.bindings if ".into." in bind.source}
     assert lanes == {
-        NAMES.lane(target): target for target in (*NAMES.gates, NAMES.store, "orders.retry", "orders.retry.migrating")
+        NAMES.route_exchange(target): target
+        for target in (*NAMES.gates, NAMES.store, "orders.retry", "orders.retry.migrating")
     }
-    assert made.exchange(NAMES.lane("orders")) is not None
+    assert made.exchange(NAMES.route_exchange("orders")) is not None
 
 
 def test_nothing_is_made_under_a_name_that_is_in_use_anyway() -> None:
@@ -178,7 +179,7 @@ def test_messages_wait_in_queues_that_let_none_go() -> None:
     [("3.10", {"x-queue-type": "quorum"}), ("4.0", {"x-queue-type": "quorum", "x-delivery-limit": -1})],
 )
 def test_quorum_queues_may_deliver_as_often_as_it_takes(version: str, arguments: dict[str, object]) -> None:
-    assert waiting_arguments("quorum", Server.of(version)) == arguments
+    assert wait_queue_arguments("quorum", Server.of(version)) == arguments
 
 
 def test_what_expires_at_the_gate_dies_as_it_would_have_in_the_queue() -> None:
@@ -209,7 +210,7 @@ def test_a_detour_has_the_key_and_the_arguments_of_the_way_it_replaces() -> None
 
 
 def test_bindings_of_the_queue_that_are_not_ours_are_direct() -> None:
-    ours = (entrance(NAMES), BindingDefinition(NAMES.lane("orders"), "orders"), detour(BOUND, NAMES))
+    ours = (entrance(NAMES), BindingDefinition(NAMES.route_exchange("orders"), "orders"), detour(BOUND, NAMES))
     others = BindingDefinition("events", "invoices", "order.*")
 
     assert direct_bindings(Definitions.of(bindings=[*ours, others, BOUND]), NAMES) == (BOUND,)
@@ -220,7 +221,9 @@ def test_the_router_leads_into_the_queue_or_not() -> None:
     assert not is_switched(Definitions.of(bindings=[BOUND, detour(BOUND, NAMES)]), NAMES)
 
 
-@pytest.mark.parametrize(("exchange", "carried"), [(NAMES.lane("orders"), True), ("", True), ("events", False)])
+@pytest.mark.parametrize(
+    ("exchange", "carried"), [(NAMES.route_exchange("orders"), True), ("", True), ("events", False)]
+)
 def test_a_message_tells_by_its_exchange_how_it_came(exchange: str, carried: bool) -> None:
     assert was_carried(exchange, NAMES) is carried
 
@@ -231,7 +234,7 @@ def test_a_policy_that_would_take_waiting_messages_away_is_found(queue: str, key
     state = QueueState(policy="everything", effective_policy={key: 1})
     snapshot = BrokerSnapshot(SERVER, Definitions(), complete=True, queues={queue: state})
 
-    (problem,) = harm(record(feeders=("orders.retry",)), snapshot)
+    (problem,) = policy_risk(record(feeders=("orders.retry",)), snapshot)
 
     assert f"policy everything sets {key} on queue {queue}" in problem
 
@@ -242,4 +245,4 @@ def test_policies_that_do_no_harm_and_those_of_other_queues_are_left_in_peace() 
         "orders": QueueState(effective_policy={"message-ttl": 1}),
     }
 
-    assert harm(record(), BrokerSnapshot(SERVER, Definitions(), complete=True, queues=states)) == []
+    assert policy_risk(record(), BrokerSnapshot(SERVER, Definitions(), complete=True, queues=states)) == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redrive.client import Connection, Delivery, Properties
 from redrive.errors import ConnectionLost, ResourceLocked, Unroutable
 from redrive.migration.calls import MigrationCalls
-from redrive.migration.transfer import QueueTransfer, TransferRoute, packed, unpacked
+from redrive.migration.transfer import QueueTransfer, TransferRoute, with_restored_expiration, with_stored_expiration
 from redrive.testing.broker import ThreadedBroker
 from redrive.wire.properties import decode_properties
 from redrive.wire.raw_properties import patch_properties, raw_long
@@ -36,27 +36,27 @@ PROPERTIES = st.builds(
 def test_a_message_that_waited_is_as_it_was_byte_for_byte(properties: Properties) -> None:
     raw = properties.encode()
 
-    assert unpacked(packed(raw, "me"), "me") == raw
+    assert with_restored_expiration(with_stored_expiration(raw, "me"), "me") == raw
 
 
 @given(PROPERTIES)
 def test_a_message_that_waits_does_not_expire(properties: Properties) -> None:
-    assert decode_properties(packed(properties.encode(), "me")).expiration is None
+    assert decode_properties(with_stored_expiration(properties.encode(), "me")).expiration is None
 
 
 @given(PROPERTIES)
 def test_a_message_may_be_set_aside_twice_before_it_comes_home(properties: Properties) -> None:
     raw = properties.encode()
 
-    assert unpacked(packed(packed(raw, "me"), "me"), "me") == raw
+    assert with_restored_expiration(with_stored_expiration(with_stored_expiration(raw, "me"), "me"), "me") == raw
 
 
 @given(PROPERTIES)
 def test_a_message_that_never_waited_comes_home_as_it_is(properties: Properties) -> None:
-    assert unpacked(properties.encode(), "me") == properties.encode()
+    assert with_restored_expiration(properties.encode(), "me") == properties.encode()
 
 
-@pytest.mark.parametrize("write", [packed, unpacked])
+@pytest.mark.parametrize("write", [with_stored_expiration, with_restored_expiration])
 def test_ones_own_user_stays_and_anothers_becomes_a_header(write: object) -> None:
     assert callable(write)
     raw = Properties(user_id="guest", app_id="shop").encode()
@@ -66,7 +66,7 @@ def test_ones_own_user_stays_and_anothers_becomes_a_header(write: object) -> Non
 
 
 def test_a_user_is_a_header_too_where_nobody_knows_who_publishes() -> None:
-    assert decode_properties(packed(Properties(user_id="guest").encode(), None)).user_id is None
+    assert decode_properties(with_stored_expiration(Properties(user_id="guest").encode(), None)).user_id is None
 
 
 @pytest.mark.parametrize("headers", [None, {"mine": "keep"}])
@@ -74,8 +74,8 @@ def test_how_often_the_broker_delivered_it_is_no_part_of_a_message(headers: dict
     raw = Properties(headers=headers, priority=1).encode()
     counted = patch_properties(raw, set_headers={b"x-acquired-count": raw_long(2), b"x-delivery-count": raw_long(1)})
 
-    assert packed(counted, "me") == raw
-    assert unpacked(counted, "me") == raw
+    assert with_stored_expiration(counted, "me") == raw
+    assert with_restored_expiration(counted, "me") == raw
 
 
 # Pumps ------------------------------------------------------------------------------------------------
@@ -172,9 +172,9 @@ async def test_a_lane_that_leads_nowhere_is_an_error_and_everything_is_back_in_i
 
 async def test_what_comes_in_the_silence_goes_back_in_its_place(connection: Connection) -> None:
     async with pump(connection) as carrying:
-        await carrying.lull()
+        await carrying.wait_for_lull()
         await fill(connection, 5)
-        assert not await carrying.silence(5)
+        assert not await carrying.is_silent(5)
 
     async with pump(connection) as carrying:
         await carrying.drain()
@@ -183,13 +183,13 @@ async def test_what_comes_in_the_silence_goes_back_in_its_place(connection: Conn
 
 async def test_silence_is_kept_when_nothing_comes(connection: Connection) -> None:
     async with pump(connection) as carrying:
-        assert await carrying.silence(0.05)
+        assert await carrying.is_silent(0.05)
 
 
 async def test_pumping_can_be_taken_up_after_a_silence_that_was_broken(connection: Connection) -> None:
     async with pump(connection) as carrying:
         await fill(connection, 5)
-        assert not await carrying.silence(5)
+        assert not await carrying.is_silent(5)
         await carrying.drain()
 
     assert await content(connection, "there") == list(range(5))

@@ -28,7 +28,7 @@ from redrive.deadletters.dead_letter import read_summary
 from redrive.errors import ArchiveError, LetterError
 from redrive.operations import archive as archiving
 from redrive.operations.archive import Archive, archive_path, lines_of, read_archive, read_lines
-from redrive.operations.export_format import Exported, encode_letter
+from redrive.operations.export_format import Exported, encode_dead_letter
 from redrive.wire.properties import Properties
 
 RAW = Properties(message_id="m").encode()
@@ -36,7 +36,7 @@ RAW = Properties(message_id="m").encode()
 
 def letter(body: bytes) -> bytes:
     message = Exported("dlx", "q", RAW, body)
-    return encode_letter(message, read_summary(RAW, body, "q.dlq", 0))
+    return encode_dead_letter(message, read_summary(RAW, body, "q.dlq", 0))
 
 
 def bodies(path: Path) -> list[bytes]:

@@ -2,20 +2,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.operations.canary import CanaryFacts, CanarySettled, StepClock, how_many, steps, too_many
+from redrive.operations.canary import CanaryFacts, CanarySettled, StepClock, exceeds_limit, step_count, steps
 from redrive.operations.operation import CanarySchedule
 
 
 def test_without_a_ramp_there_is_one_step_of_everything() -> None:
     assert list(steps(None)) == [(1, None)]
     assert list(steps(None, moved=500)) == [(1, None)]
-    assert how_many(None) == 1
+    assert step_count(None) == 1
 
 
 def test_a_ramp_ends_with_everything_else() -> None:
     ramp = CanarySchedule((1, 5, 20))
     assert list(steps(ramp)) == [(1, 1), (2, 5), (3, 20), (4, None)]
-    assert how_many(ramp) == 4
+    assert step_count(ramp) == 4
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_however_often_it_stops_the_steps_end_where_they_should(sizes: list[int]
     ramp = CanarySchedule(tuple(sizes))
     left = [size for _, size in steps(ramp, moved) if size is not None]
     assert sum(left) == max(0, sum(sizes) - moved)
-    assert [number for number, _ in steps(ramp, moved)][-1] == how_many(ramp)
+    assert [number for number, _ in steps(ramp, moved)][-1] == step_count(ramp)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_however_often_it_stops_the_steps_end_where_they_should(sizes: list[int]
     [(0, 0, False), (1, 0, False), (1, 1, True), (10, 1, False), (10, 2, True), (100, 10, False), (100, 11, True)],
 )
 def test_more_than_the_share_stops_it(moved: int, returned: int, stops: bool) -> None:
-    assert too_many(CanarySchedule(returned_pct=10), moved, returned) is stops
+    assert exceeds_limit(CanarySchedule(returned_pct=10), moved, returned) is stops
 
 
 def test_with_a_share_of_nothing_one_is_too_many() -> None:
-    assert too_many(CanarySchedule(returned_pct=0), 1000, 1)
-    assert not too_many(CanarySchedule(returned_pct=0), 1000, 0)
+    assert exceeds_limit(CanarySchedule(returned_pct=0), 1000, 1)
+    assert not exceeds_limit(CanarySchedule(returned_pct=0), 1000, 0)
 
 
 # Is a step settled? ---------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def test_with_a_share_of_nothing_one_is_too_many() -> None:
 def judged(wait: float, *looks: CanaryFacts) -> list[CanarySettled]:
     """Look once a second."""
     clock = StepClock(wait, 0)
-    return [clock.see(facts, now) for now, facts in enumerate(looks)]
+    return [clock.observe(facts, now) for now, facts in enumerate(looks)]
 
 
 NOT_YET, YES, UNDECIDED = CanarySettled.NOT_YET, CanarySettled.YES, CanarySettled.UNDECIDED

@@ -50,13 +50,13 @@ class Memory:
         if problem is not None:
             raise problem
 
-    def moved(self, id: str) -> list[str]:  # noqa: ARG002
+    def moved_ids(self, id: str) -> list[str]:  # noqa: ARG002
         return self.ids
 
-    def wishes(self, id: str) -> ControlRequest:  # noqa: ARG002
+    def control_request(self, id: str) -> ControlRequest:  # noqa: ARG002
         return ControlRequest()
 
-    def granted(self, id: str, wish: ControlRequest) -> None: ...
+    def clear_request(self, id: str, wish: ControlRequest) -> None: ...
 
 
 @pytest.fixture
@@ -76,10 +76,10 @@ async def test_what_a_failing_database_did_not_take_is_written_later(
     memory.problems = [ConnectionError("the database is away")]
     steering.add(items("1", "2"))
     with pytest.raises(ConnectionError):
-        await steering.write_down()
+        await steering.save()
 
     steering.add(items("3"))
-    await steering.write_down()
+    await steering.save()
 
     assert memory.ids == ["1", "2", "3"]
     assert memory.counted == [3]
@@ -89,12 +89,12 @@ async def test_a_beat_that_fails_loses_nothing_of_what_it_took_along(
     memory: Memory, steering: OperationControl
 ) -> None:
     memory.goes_on.clear()
-    first = asyncio.create_task(steering.write_down())
+    first = asyncio.create_task(steering.save())
     await asyncio.to_thread(memory.busy.wait)
-    beat = asyncio.create_task(steering._beat_once())
+    beat = asyncio.create_task(steering._beat())
     await eventually(lambda: bool(steering._writing._waiters))  # for its turn behind the first
     steering.add(items("1"))
-    mine = asyncio.create_task(steering.write_down())
+    mine = asyncio.create_task(steering.save())
     await asyncio.sleep(0)
     memory.problems = [ConnectionError("the database was away"), ConnectionError("and still is")]
     memory.goes_on.set()
@@ -113,7 +113,7 @@ async def test_what_is_written_in_spite_of_a_conflict_is_not_written_again(
     memory.problems = [OperationConflict("q.dlq", "somebody else")]
     steering.add(items("1"))
     with pytest.raises(OperationConflict):
-        await steering.write_down()
-    await steering.write_down()
+        await steering.save()
+    await steering.save()
 
     assert memory.ids == ["1"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from redrive.deadletters.dead_letter import Summary, read_dead_letter, read_summary
 from redrive.deadletters.redaction import REDACTED, REDACTION
 from redrive.errors import LetterError
-from redrive.operations.export_format import FORMAT, Exported, decode_letter, encode_letter
+from redrive.operations.export_format import FORMAT, Exported, decode_dead_letter, encode_dead_letter
 from redrive.wire.properties import Properties
 from redrive.wire.raw_properties import patch_properties
 
@@ -50,7 +50,7 @@ def letter_of(message: Exported, *, full: bool = True) -> Summary:
 
 
 def written(message: Exported, **other: Any) -> bytes:
-    return encode_letter(message, letter_of(message), **other)
+    return encode_dead_letter(message, letter_of(message), **other)
 
 
 def fields(**changes: Any) -> bytes:
@@ -78,18 +78,18 @@ def test_what_is_written_comes_back_exactly(
 ) -> None:
     before = message(body, raw, exchange=exchange, routing_key=key, queue=queue)
 
-    line = encode_letter(before, letter_of(before, full=full))
+    line = encode_dead_letter(before, letter_of(before, full=full))
 
-    assert decode_letter(line, 1) == before
+    assert decode_dead_letter(line, 1) == before
     assert line.endswith(b"\n")
     assert line[:-1].decode().isprintable()
 
 
 def test_what_was_read_can_be_written_again() -> None:
     line = written(message())
-    again = decode_letter(line, 1)
+    again = decode_dead_letter(line, 1)
 
-    assert encode_letter(again, letter_of(again)) == line
+    assert encode_dead_letter(again, letter_of(again)) == line
 
 
 def test_every_type_of_header_comes_back_as_it_was() -> None:
@@ -104,7 +104,7 @@ def test_every_type_of_header_comes_back_as_it_was() -> None:
     headers = {b"h%d" % number: kind for number, kind in enumerate(kinds)}
     before = message(raw=patch_properties(ORDER.encode(), set_headers=headers))
 
-    assert decode_letter(written(before), 1) == before
+    assert decode_dead_letter(written(before), 1) == before
 
 
 def test_people_read_it_first() -> None:
@@ -131,11 +131,11 @@ def test_headers_are_readable() -> None:
 
 
 def test_headers_are_not_read_back() -> None:
-    assert decode_letter(fields(headers={"tenant": "other"}), 1) == message()
+    assert decode_dead_letter(fields(headers={"tenant": "other"}), 1) == message()
 
 
 def test_a_body_may_be_changed_by_hand() -> None:
-    assert decode_letter(fields(body='{"id":43}'), 1).body == b'{"id":43}'
+    assert decode_dead_letter(fields(body='{"id":43}'), 1).body == b'{"id":43}'
 
 
 def test_a_body_that_is_not_utf8_is_base64() -> None:
@@ -153,22 +153,22 @@ def test_nothing_in_a_line_acts(hostile: str) -> None:
 
     assert line[:-1].decode().isprintable()
     assert "ü 漢 🙂" in line.decode()
-    assert decode_letter(line, 1) == before
+    assert decode_dead_letter(line, 1) == before
 
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_message_whose_properties_cannot_be_read_is_written_and_not_read_back(full: bool) -> None:
     unreadable = message(raw=b"\xff\xff\x01")
-    line = encode_letter(unreadable, letter_of(unreadable, full=full))
+    line = encode_dead_letter(unreadable, letter_of(unreadable, full=full))
 
     assert json.loads(line)["unreadable"] is True
     assert base64.b64decode(json.loads(line)["properties"]) == b"\xff\xff\x01"
     with pytest.raises(LetterError, match='line 3: "properties" are none that AMQP knows'):
-        decode_letter(line, 3)
+        decode_dead_letter(line, 3)
 
 
 def test_queue_and_id_may_be_missing() -> None:
-    found = decode_letter(fields(queue=None, id=None), 1)
+    found = decode_dead_letter(fields(queue=None, id=None), 1)
 
     assert (found.queue, found.id) == ("", "")
 
@@ -211,7 +211,7 @@ def test_a_card_number_is_hidden_wherever_it_stands() -> None:
 
 def test_a_redacted_line_is_not_read_back() -> None:
     with pytest.raises(LetterError, match="line 9: it was redacted when it was exported"):
-        decode_letter(written(message(), redaction=REDACTION), 9)
+        decode_dead_letter(written(message(), redaction=REDACTION), 9)
 
 
 # Refused ---------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_a_redacted_line_is_not_read_back() -> None:
 )
 def test_a_line_that_is_no_message_says_why(line: bytes, problem: str) -> None:
     with pytest.raises(LetterError) as caught:
-        decode_letter(line, 12)
+        decode_dead_letter(line, 12)
 
     assert caught.value.line == 12
     assert str(caught.value).startswith("line 12: ")
@@ -263,4 +263,4 @@ def test_an_error_survives_a_process_boundary() -> None:
 @given(st.binary())
 def test_whatever_a_line_is_it_is_a_message_or_an_error(line: bytes) -> None:
     with pytest.raises(LetterError):
-        decode_letter(line, 1)
+        decode_dead_letter(line, 1)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redrive.operations.operation import Destination, OperationKind, OperationRequest, Selection
-from redrive.operations.plan import MOST_SAMPLES, PlanTally, PlanTarget, RedrivePlan, also_receiving, tally, warnings
+from redrive.operations.plan import MOST_SAMPLES, PlanTally, PlanTarget, RedrivePlan, also_receives, scan, warnings
 from redrive.operations.selector import MessageSelector
 from redrive.protocol.messages import Delivery
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server
@@ -33,7 +33,7 @@ class Shelf:
         assert queue == DLQ
         return len(self.letters)
 
-    async def hold(self, queue: str, at_most: int) -> "Shelf":  # noqa: ARG002
+    async def browse(self, queue: str, at_most: int) -> "Shelf":  # noqa: ARG002
         return self
 
     async def next(self, patience: float) -> Sequence[Any]:  # noqa: ARG002
@@ -66,7 +66,7 @@ def dead(number: int, source: str = "orders", **headers: Any) -> bytes:
 
 
 async def counted(shelf: Shelf, wanted: OperationRequest) -> PlanTally:
-    found = await tally(shelf, wanted, MessageSelector(wanted, operation="", began=NOW, budget=100_000))  # type: ignore[arg-type]
+    found = await scan(shelf, wanted, MessageSelector(wanted, operation="", began=NOW, budget=100_000))  # type: ignore[arg-type]
     assert shelf.released
     return found
 
@@ -98,7 +98,7 @@ async def test_a_plan_shows_a_few_samples() -> None:
 async def test_an_empty_queue_is_planned_without_being_held() -> None:
     shelf = Shelf()
     wanted = order()
-    found = await tally(shelf, wanted, MessageSelector(wanted, operation="", began=NOW, budget=1))  # type: ignore[arg-type]
+    found = await scan(shelf, wanted, MessageSelector(wanted, operation="", began=NOW, budget=1))  # type: ignore[arg-type]
     assert (found.matched, found.oldest, shelf.released) == (0, None, False)
 
 
@@ -128,23 +128,23 @@ def a_survey(complete: bool = True) -> BrokerSnapshot:
 
 @pytest.mark.parametrize("to", ["own", "elsewhere", "retry"])
 def test_a_queue_or_its_retry_exchange_has_no_audience(to: str) -> None:
-    assert also_receiving(a_tally(), order(to), a_survey()) == ()
+    assert also_receives(a_tally(), order(to), a_survey()) == ()
 
 
 def test_the_original_exchange_has_one() -> None:
-    assert also_receiving(a_tally(), order("original"), a_survey()) == ("ledger", "mails")
+    assert also_receives(a_tally(), order("original"), a_survey()) == ("ledger", "mails")
 
 
 def test_everybody_at_a_named_exchange_receives_it() -> None:
-    assert also_receiving(a_tally(), order("exchange:events:order.new"), a_survey()) == ("ledger", "mails", "orders")
+    assert also_receives(a_tally(), order("exchange:events:order.new"), a_survey()) == ("ledger", "mails", "orders")
 
 
 def test_without_the_bindings_nobody_knows() -> None:
-    assert also_receiving(a_tally(), order("original"), a_survey(complete=False)) is None
+    assert also_receives(a_tally(), order("original"), a_survey(complete=False)) is None
 
 
 def test_what_is_discarded_goes_to_nobody() -> None:
-    assert also_receiving(a_tally(), order("original", kind=OperationKind.DISCARD), a_survey()) == ()
+    assert also_receives(a_tally(), order("original", kind=OperationKind.DISCARD), a_survey()) == ()
 
 
 # What to mind -------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def reconciled(
     )
     for delivery, letter in messages:
         reconciliation.add(delivery, letter)
-    found, doubtful = reconciliation.already_moved()
+    found, doubtful = reconciliation.split_moved()
     return sorted(candidate.delivery_tag for candidate in found), doubtful
 
 

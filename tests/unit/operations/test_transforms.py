@@ -12,7 +12,7 @@ from redrive.deadletters.dead_letter import DeadLetter, read_dead_letter
 from redrive.deadletters.edits import Content, Edit
 from redrive.errors import ConfigurationError, PatchError, TransformFailed
 from redrive.operations.export_format import Exported
-from redrive.operations.transforms import Transform, from_function, from_patch, transformed
+from redrive.operations.transforms import Transform, apply_transform, from_function, from_patch
 from redrive.wire.properties import Properties, decode_properties
 
 JSON = "application/json"
@@ -25,7 +25,7 @@ def message(body: bytes = b'{"id":42,"price":1.10}', content_type: str | None = 
 def run(transform: Transform, given: Exported | None = None, **other: Any) -> Content | None:
     given = given or message()
     letter = read_dead_letter(given.raw_properties, given.body, queue="q.dlq", position=0)
-    return transformed(transform, given, letter, **other)
+    return apply_transform(transform, given, letter, **other)
 
 
 def returning(value: object) -> Transform:

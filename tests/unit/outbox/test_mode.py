@@ -9,8 +9,8 @@ import pytest
 
 from redrive.app import App
 from redrive.errors import ConfigurationError
-from redrive.inspection.stranded import stranded
-from redrive.outbox.mode import ModeSettings, OutboxMode, arrange
+from redrive.inspection.stranded import warning_about
+from redrive.outbox.mode import ModeSettings, OutboxMode, mode_settings
 from redrive.outbox.outbox import OutboxPolicy
 
 RABBITMQ = "amqp://rabbit.example/"
@@ -23,20 +23,20 @@ FOLDER = Path(".redrive")
 
 @pytest.mark.parametrize("broker", [RABBITMQ, None])
 def test_rabbit_leaves_the_application_as_it_is_and_no_api_listens(broker: str | None) -> None:
-    assert arrange(OutboxMode.RABBIT, broker=broker, management=MANAGEMENT) == ModeSettings(
+    assert mode_settings(OutboxMode.RABBIT, broker=broker, management=MANAGEMENT) == ModeSettings(
         broker, MANAGEMENT, listens=False
     )
 
 
 @pytest.mark.parametrize("broker", [RABBITMQ, None])
 def test_local_needs_no_rabbitmq_and_the_api_listens(broker: str | None) -> None:
-    arranged = arrange(OutboxMode.LOCAL, broker=broker, management=MANAGEMENT)
+    arranged = mode_settings(OutboxMode.LOCAL, broker=broker, management=MANAGEMENT)
     assert (arranged.broker, arranged.management, arranged.listens) == (None, None, True)
 
 
 def test_where_an_api_listens_a_relay_alone_has_no_business_and_nowhere_else() -> None:
     for transport in OutboxMode:
-        arranged = arrange(transport, broker=RABBITMQ, management=None)
+        arranged = mode_settings(transport, broker=RABBITMQ, management=None)
         assert (arranged.no_relay is not None) == arranged.listens
 
 
@@ -100,7 +100,7 @@ OWN, DEAD = {"orders", "orders.retry", "orders.dlq"}, {"orders.dlq"}
 def test_messages_that_nobody_handles_any_more_are_counted_with_what_to_do(
     held: dict[str, int], told: str, to_do: str
 ) -> None:
-    said = stranded(held, OWN, DEAD, FOLDER)
+    said = warning_about(held, OWN, DEAD, FOLDER)
     assert said is not None
     assert re.match(told, said)
     assert re.search(to_do, said)
@@ -108,4 +108,4 @@ def test_messages_that_nobody_handles_any_more_are_counted_with_what_to_do(
 
 @pytest.mark.parametrize("held", [{}, {"orders": 0}, {"others": 7}])
 def test_nothing_is_said_where_nothing_of_ones_own_is_left(held: dict[str, int]) -> None:
-    assert stranded(held, OWN, DEAD, FOLDER) is None
+    assert warning_about(held, OWN, DEAD, FOLDER) is None

@@ -24,7 +24,7 @@ from redrive.errors import (
     Unroutable,
 )
 from redrive.outbox.relay import Relay, rounds
-from redrive.outbox.repository import ClaimCandidate, OutboxRow, RefusedRow, fitting
+from redrive.outbox.repository import ClaimCandidate, OutboxRow, RefusedRow, fitting_rows
 from redrive.wire.properties import Properties
 
 
@@ -141,15 +141,15 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_is_confirmed_is_marked() -> None:
     rows, broker = Rows([row(1), row(2)]), Broker()
     relay = relay_of(rows, broker)
-    assert await relay.once() == 2
+    assert await relay.relay_batch() == 2
     assert (broker.sent, rows.left, relay.published) == ([[1, 2]], [], 2)
-    assert await relay.once() == 0
+    assert await relay.relay_batch() == 0
 
 
 @pytest.mark.parametrize("error", [unknown(), NotPublished("", "orders", "not connected")])
 async def test_a_broker_that_is_away_is_nobodys_fault(error: PublishError) -> None:
     rows = Rows([row(1), row(2)])
-    await relay_of(rows, Broker(lambda number, _: error if number == 2 else None)).once()
+    await relay_of(rows, Broker(lambda number, _: error if number == 2 else None)).relay_batch()
     assert (rows.left, rows.refused) == ([2], {})
 
 
@@ -157,7 +157,7 @@ async def test_a_refused_row_is_put_off_for_longer_and_longer_and_then_parked() 
     rows = Rows([row(1), row(2, attempts=1), row(3, attempts=2), row(4)])
     broker = Broker(lambda number, _: Unroutable("", "orders", "nowhere") if number < 4 else None)
     relay = relay_of(rows, broker, attempts=3)
-    await relay.once()
+    await relay.relay_batch()
     pauses = [rows.refused[number].again_after for number in (1, 2, 3)]
     assert pauses == [timedelta(seconds=1), timedelta(seconds=2), None]
     assert (rows.left, relay.published, relay.parked) == ([], 1, 1)
@@ -176,7 +176,7 @@ async def test_a_refused_row_is_put_off_for_longer_and_longer_and_then_parked() 
 async def test_when_the_broker_objects_without_saying_to_whom_each_is_sent_alone(objection: RedriveError) -> None:
     rows = Rows([row(1), row(2), row(3)])
     broker = Broker(lambda _, together: unknown(objection) if 2 in together else None)
-    await relay_of(rows, broker, attempts=1).once()
+    await relay_of(rows, broker, attempts=1).relay_batch()
     assert broker.sent == [[1, 2, 3], [1], [2], [3]]
     assert rows.refused.keys() == {2}
     assert str(objection) in rows.refused[2].error
@@ -185,7 +185,7 @@ async def test_when_the_broker_objects_without_saying_to_whom_each_is_sent_alone
 async def test_a_broker_that_is_stopped_objects_to_nobody() -> None:
     stopped = ConnectionClosed(ReplyCode.CONNECTION_FORCED, "broker forced connection closure")
     rows, broker = Rows([row(1), row(2)]), Broker(lambda *_: unknown(stopped))
-    await relay_of(rows, broker).once()
+    await relay_of(rows, broker).relay_batch()
     assert (broker.sent, rows.left, rows.refused) == ([[1, 2]], [1, 2], {})
 
 
@@ -196,7 +196,7 @@ async def test_when_the_broker_goes_away_while_culprits_are_sought_the_others_wa
         return NotPublished("", "orders", "not connected") if number == 2 else None
 
     rows, broker = Rows([row(1), row(2), row(3)]), Broker(fate)
-    await relay_of(rows, broker).once()
+    await relay_of(rows, broker).relay_batch()
     assert broker.sent == [[1, 2, 3], [1], [2]]
     assert (rows.left, rows.refused) == ([2, 3], {})
 
@@ -205,7 +205,7 @@ async def test_what_cannot_be_written_down_is_its_own_fault() -> None:
     error = NotPublished("", "orders", "a name of 400 bytes")
     error.__cause__ = EncodingError("a name of 400 bytes")
     rows = Rows([row(1)])
-    await relay_of(rows, Broker(lambda *_: error), attempts=1).once()
+    await relay_of(rows, Broker(lambda *_: error), attempts=1).relay_batch()
     assert rows.refused[1].again_after is None
 
 
@@ -220,7 +220,7 @@ def test_a_round_has_each_key_once_and_all_that_has_none() -> None:
 async def test_behind_a_row_that_fails_nothing_of_its_key_is_sent() -> None:
     rows = Rows([row(1, "a"), row(2, "b"), row(3, "a"), row(4, "b")])
     broker = Broker(lambda number, _: Unroutable("", "orders", "nowhere") if number == 1 else None)
-    await relay_of(rows, broker).once()
+    await relay_of(rows, broker).relay_batch()
     assert broker.sent == [[1, 2], [4]]
     assert (rows.left, rows.refused.keys()) == ([3], {1})
 
@@ -241,7 +241,7 @@ async def test_while_it_is_anothers_turn_rows_are_not_even_read(caplog: pytest.L
 
 async def test_a_turn_that_is_lost_in_between_leaves_the_rest_alone_and_marks_what_was_confirmed() -> None:
     rows, broker = Rows([row(1, "a"), row(2), row(3, "a")]), Broker()
-    await relay_of(rows, broker, turn=Turn(3)).once()
+    await relay_of(rows, broker, turn=Turn(3)).relay_batch()
     assert broker.sent == [[1, 2]]
     assert (rows.left, rows.refused) == ([3], {})
 
@@ -295,4 +295,4 @@ async def test_several_lanes_send_by_turns() -> None:
 )
 def test_a_claim_takes_the_first_rows_that_fit_and_at_least_one(sizes: list[int], taken: int) -> None:
     candidates = [ClaimCandidate(number, None, size) for number, size in enumerate(sizes)]
-    assert fitting(candidates, 30) == candidates[:taken]
+    assert fitting_rows(candidates, 30) == candidates[:taken]

@@ -81,10 +81,10 @@ def test_how_many_acks_wait_to_be_told() -> None:
     settlements.ack(1)
     settlements.ack(3)
     settlements.settle(2)
-    before = settlements.untold
+    before = settlements.pending
     settlements.take()
 
-    assert (before, settlements.untold) == (2, 0)
+    assert (before, settlements.pending) == (2, 0)
 
 
 def test_settlements_introduce_themselves() -> None:
@@ -159,7 +159,7 @@ def test_every_delivery_is_settled_as_asked_and_no_unknown_one_is_named(life: li
 
     assert sorted(broker.acked) == sorted(tag for way, tag in life if way.startswith("ack"))
     assert sorted(broker.nacked) == sorted(tag for way, tag in life if way.startswith("nack"))
-    assert settlements.untold == 0
+    assert settlements.pending == 0
 
 
 @given(st.permutations(range(1, 21)))

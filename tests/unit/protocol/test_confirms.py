@@ -101,7 +101,9 @@ def test_when_the_channel_is_gone_exactly_the_unanswered_are_given_up() -> None:
 
 
 def blamed(ledger: ConfirmLedger[str], returned: Pending[str]) -> str | None:
-    found = ledger.blame(returned.exchange, returned.routing_key, returned.properties, returned.body, "NO_ROUTE")
+    found = ledger.mark_returned(
+        returned.exchange, returned.routing_key, returned.properties, returned.body, "NO_ROUTE"
+    )
     return found.waiter if found is not None else None
 
 

@@ -75,7 +75,7 @@ def test_the_handshake_opens_both_sides_with_the_same_limits(split: Split) -> No
 
 def test_a_challenge_is_answered_before_the_tuning(split: Split) -> None:
     pair = ConnectionPair(split=split)
-    pair.client.greet()
+    pair.client.send_protocol_header()
     pair.to_server()
     pair.server.send(0, ConnectionStart())
     pair.to_client()
@@ -120,8 +120,8 @@ def test_what_is_said_on_several_channels_keeps_its_order(pair: ConnectionPair) 
 
 
 def test_a_heartbeat_is_heard_and_is_no_event(pair: ConnectionPair) -> None:
-    pair.client.beat()
-    pair.server.beat()
+    pair.client.send_heartbeat()
+    pair.server.send_heartbeat()
 
     assert pair.pump() == ([], [])
     assert pair.client.state is ConnectionState.OPEN
@@ -192,19 +192,19 @@ def test_messages_on_two_channels_may_be_interleaved(pair: ConnectionPair) -> No
 def test_frames_encoded_before_are_the_same_as_methods(pair: ConnectionPair) -> None:
     pair.client.send(1, BasicPublish(exchange="e", routing_key="k", mandatory=True), JSON, b"body")
     pair.client.send(1, BasicAck(delivery_tag=5, multiple=True))
-    by_method = pair.client.take()
+    by_method = pair.client.data_to_send()
 
     pair.client.send_content(1, publish_frame(1, "e", "k", mandatory=True), JSON, b"body")
     pair.client.send_frame(1, ack_frame(1, 5, multiple=True))
 
-    assert pair.client.take() == by_method
+    assert pair.client.data_to_send() == by_method
 
 
 def test_what_was_taken_is_not_taken_again(pair: ConnectionPair) -> None:
-    pair.client.beat()
-    pair.client.take()
+    pair.client.send_heartbeat()
+    pair.client.data_to_send()
 
-    assert pair.client.take() == b""
+    assert pair.client.data_to_send() == b""
 
 
 # Mistakes of this side: said so, and nothing is sent -------------------------------------------------------
@@ -214,7 +214,7 @@ def test_a_connection_method_is_not_sent_on_a_channel(pair: ConnectionPair) -> N
     with pytest.raises(LocalProtocolError, match=r"connection\.close belongs to channel 0, not 1"):
         pair.client.send(1, ConnectionClose())
 
-    assert pair.client.take() == b""
+    assert pair.client.data_to_send() == b""
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -226,7 +226,7 @@ def test_nothing_is_sent_on_a_channel_that_is_not_open(pair: ConnectionPair, num
     with pytest.raises(LocalProtocolError, match=f"channel {number} is CLOSED"):
         pair.client.send_frame(number, ack_frame(number, 1, multiple=False))
 
-    assert pair.client.take() == b""
+    assert pair.client.data_to_send() == b""
 
 
 @pytest.mark.parametrize("number", [0, 6])
@@ -246,7 +246,7 @@ def test_a_method_too_large_for_a_frame_is_not_sent() -> None:
     with pytest.raises(EncodingError, match=r"queue\.declare needs \d+ bytes; this connection can carry 4096"):
         pair.client.send(1, QueueDeclare(arguments={"x": "y" * 5000}))
 
-    assert pair.client.take() == b""
+    assert pair.client.data_to_send() == b""
 
 
 def test_headers_too_large_for_a_frame_are_not_sent(pair: ConnectionPair) -> None:
@@ -257,7 +257,7 @@ def test_headers_too_large_for_a_frame_are_not_sent(pair: ConnectionPair) -> Non
     with pytest.raises(EncodingError, match="Shorten the headers"):
         pair.client.send_content(1, publish_frame(1, "", "q", mandatory=False), properties, b"body")
 
-    assert pair.client.take() == b""
+    assert pair.client.data_to_send() == b""
 
 
 def test_a_broker_sends_headers_too_large_for_a_frame(pair: ConnectionPair) -> None:
@@ -266,7 +266,7 @@ def test_a_broker_sends_headers_too_large_for_a_frame(pair: ConnectionPair) -> N
     pair.server.send(1, BasicReturn(), properties, b"returned")
     pair.server.send_content(1, deliver_frame(1, b"\x01t", 1, False, ROUTE), properties, b"delivered")
 
-    said = pair.server.take()
+    said = pair.server.data_to_send()
     assert said.count(properties) == 2
     assert said.endswith(b"delivered\xce")
 
@@ -276,7 +276,7 @@ def test_a_value_that_amqp_cannot_carry_changes_nothing(pair: ConnectionPair) ->
         pair.client.send(2, ChannelOpen(out_of_band="x" * 256))
 
     assert pair.client.channel_state(2) is ChannelState.CLOSED
-    assert pair.client.take() == b""
+    assert pair.client.data_to_send() == b""
 
 
 # The numbers of channels ------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_closes_that_cross_are_both_answered_and_free_the_number(pair: Connectio
     pair.client.send(1, ChannelClose())
     pair.server.send(1, ChannelClose(reply_code=404))
 
-    from_client, from_server = pair.client.take(), pair.server.take()
+    from_client, from_server = pair.client.data_to_send(), pair.server.data_to_send()
     assert pair.tell_client(from_server) == [Incoming(1, ChannelClose(reply_code=404))]
     assert pair.tell_server(from_client) == [Incoming(1, ChannelClose())]
     assert (pair.client.channel_state(1), pair.server.channel_state(1)) == (ChannelState.CROSSED, ChannelState.CROSSED)
@@ -388,7 +388,7 @@ def test_what_comes_behind_the_close_of_a_broker_is_ignored_until_its_number_is_
     pair: ConnectionPair, late: Callable[[bytes], bytes], body: bytes
 ) -> None:
     pair.server.send(1, ChannelClose(reply_code=406))
-    assert pair.tell_client(pair.server.take() + late(body)) == [Incoming(1, ChannelClose(reply_code=406))]
+    assert pair.tell_client(pair.server.data_to_send() + late(body)) == [Incoming(1, ChannelClose(reply_code=406))]
     pair.pump()
 
     assert pair.tell_client(late(body)) == []
@@ -416,7 +416,7 @@ def test_nothing_may_come_behind_the_answer_to_a_close(pair: ConnectionPair, lat
 @pytest.mark.parametrize("said", range(1, 4))
 def test_a_channel_may_be_closed_in_the_middle_of_a_message(pair: ConnectionPair, said: int) -> None:
     pair.client.send(1, BasicPublish(routing_key="q"), JSON, b"0123")
-    message = pair.client.take()
+    message = pair.client.data_to_send()
     pair.tell_server(message[: len(message) * said // 4])
 
     pair.server.send(1, ChannelClose())
@@ -487,14 +487,14 @@ def test_a_closed_conversation_neither_hears_nor_speaks(pair: ConnectionPair, si
     conversation = {"client": pair.client, "server": pair.server}[side]
 
     assert conversation.receive(b"whatever" * 100) == []
-    assert conversation.take() == b""
+    assert conversation.data_to_send() == b""
     with pytest.raises(LocalProtocolError):
         conversation.send(1, ChannelClose())
 
 
 def test_a_broker_may_refuse_credentials_with_a_farewell(split: Split) -> None:
     pair = ConnectionPair(split=split)
-    pair.client.greet()
+    pair.client.send_protocol_header()
     pair.to_server()
     pair.server.send(0, ConnectionStart())
     pair.to_client()
@@ -511,6 +511,6 @@ def test_a_broker_may_refuse_credentials_with_a_farewell(split: Split) -> None:
 
 
 def test_a_conversation_introduces_itself(pair: ConnectionPair) -> None:
-    pair.server.beat()
+    pair.server.send_heartbeat()
 
     assert repr(pair.server) == "<Conversation server OPEN channels=1 outgoing=1>"

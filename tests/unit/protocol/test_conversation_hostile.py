@@ -79,7 +79,7 @@ def test_who_greets_in_another_language_is_told_what_is_spoken_here(split: Split
 
     assert_violation(pair.tell_server(greeting), ReplyCode.NOT_IMPLEMENTED)
 
-    assert pair.server.take() == PROTOCOL_HEADER
+    assert pair.server.data_to_send() == PROTOCOL_HEADER
     assert pair.server.state is ConnectionState.CLOSED
 
 
@@ -93,13 +93,13 @@ def test_a_wrong_greeting_is_refused_at_its_first_wrong_byte() -> None:
 @pytest.mark.parametrize("header", [PROTOCOL_HEADER, b"AMQP\x03\x01\x00\x00"])
 def test_a_broker_that_refuses_our_version_is_understood(split: Split, header: bytes) -> None:
     pair = ConnectionPair(split=split)
-    pair.client.greet()
-    pair.client.take()
+    pair.client.send_protocol_header()
+    pair.client.data_to_send()
 
     violation = assert_violation(pair.tell_client(header), ReplyCode.NOT_IMPLEMENTED)
 
     assert "the broker refuses AMQP 0-9-1, it speaks " + ".".join(map(str, header[4:])) in str(violation.error)
-    assert (pair.client.state, pair.client.take()) == (ConnectionState.CLOSED, b"")
+    assert (pair.client.state, pair.client.data_to_send()) == (ConnectionState.CLOSED, b"")
 
 
 # A hostile peer -------------------------------------------------------------------------------------------------
@@ -271,10 +271,10 @@ def test_a_broker_that_breaks_the_rules_is_told_so(pair: ConnectionPair, hostile
 
 def test_who_broke_the_rules_is_not_listened_to_any_more(pair: ConnectionPair) -> None:
     pair.tell_server(frame(4, 0, b""))
-    pair.server.take()
+    pair.server.data_to_send()
 
     assert pair.tell_server(method(QueueDeclare()) + frame(4, 0, b"")) == []
-    assert pair.server.take() == b""
+    assert pair.server.data_to_send() == b""
 
 
 def test_what_was_said_before_the_mistake_counts(pair: ConnectionPair) -> None:
@@ -314,7 +314,7 @@ def test_a_closed_channel_forgets_the_message_that_it_was_given(pair: Connection
     pair.tell_server(PUBLISH + frame(HEADER, 1, header(10_000)) + frame(BODY, 1, b"x" * 5000))
 
     pair.server.send(1, ChannelClose())
-    pair.server.take()
+    pair.server.data_to_send()
 
     assert kept(pair.server) - before < 100
 
@@ -342,11 +342,11 @@ def test_whatever_else_is_larger_than_agreed_ends_the_connection(pair: Connectio
 
 def test_a_violation_by_someone_who_said_farewell_ends_the_connection_in_silence(pair: ConnectionPair) -> None:
     pair.client.send(0, ConnectionClose())
-    pair.client.take()
+    pair.client.data_to_send()
 
     assert_violation(pair.tell_client(frame(4, 0, b"")), ReplyCode.FRAME_ERROR)
 
-    assert (pair.client.state, pair.client.take()) == (ConnectionState.CLOSED, b"")
+    assert (pair.client.state, pair.client.data_to_send()) == (ConnectionState.CLOSED, b"")
 
 
 # A hostile peer within the handshake ----------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def test_a_client_that_breaks_the_rules_within_the_handshake_is_told_so(
     split: Split, hostile: bytes, code: ReplyCode
 ) -> None:
     pair = ConnectionPair(split=split)
-    pair.client.greet()
+    pair.client.send_protocol_header()
     pair.to_server()
     pair.server.send(0, ConnectionStart())
     pair.to_client()
@@ -387,7 +387,7 @@ def test_who_speaks_before_the_brokers_first_question_is_refused_in_silence(spli
         pair.tell_server(PROTOCOL_HEADER + method(ConnectionStartOk(), channel=0)), ReplyCode.COMMAND_INVALID
     )
 
-    assert pair.server.take() == b""
+    assert pair.server.data_to_send() == b""
 
 
 @pytest.mark.parametrize(
@@ -402,8 +402,8 @@ def test_who_speaks_before_the_brokers_first_question_is_refused_in_silence(spli
 )
 def test_a_client_that_settles_for_more_than_was_offered_is_refused(split: Split, answer: ConnectionTuneOk) -> None:
     pair = ConnectionPair(split=split)
-    pair.client.greet()
-    pair.server.receive(pair.client.take())
+    pair.client.send_protocol_header()
+    pair.server.receive(pair.client.data_to_send())
     pair.server.send(0, ConnectionStart())
     pair.tell_server(method(ConnectionStartOk(), channel=0))
     pair.server.send(0, ConnectionTune(channel_max=2047, frame_max=131072))
@@ -413,7 +413,7 @@ def test_a_client_that_settles_for_more_than_was_offered_is_refused(split: Split
 
 def test_smaller_frames_hold_from_the_answer_on_even_within_one_read() -> None:
     pair = ConnectionPair()
-    pair.client.greet()
+    pair.client.send_protocol_header()
     pair.to_server()
     pair.server.send(0, ConnectionStart())
     pair.tell_server(method(ConnectionStartOk(), channel=0))

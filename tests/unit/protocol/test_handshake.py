@@ -10,10 +10,10 @@ from redrive.protocol.handshake import (
     ExternalAuth,
     PlainAuth,
     Tuning,
+    agreed_limits,
     check_tune_ok,
     negotiate,
     read_plain,
-    settled,
 )
 from redrive.wire.method import Method
 from redrive.wire.methods.connection import (
@@ -143,7 +143,7 @@ def test_a_broker_refuses_what_is_beyond_its_offer(answer: tuple[int, int], comp
 
 
 def test_an_answer_without_limits_still_bounds_channels_and_frames() -> None:
-    assert settled(tune_ok(0, 0, 0)) == Tuning(channel_max=65535, frame_max=131072, heartbeat=0)
+    assert agreed_limits(tune_ok(0, 0, 0)) == Tuning(channel_max=65535, frame_max=131072, heartbeat=0)
 
 
 def tune_ok(channel_max: int, frame_max: int, heartbeat: int) -> ConnectionTuneOk:

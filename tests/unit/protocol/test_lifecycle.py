@@ -156,11 +156,11 @@ def may_say(side: Sender, cls: type[Method]) -> bool:
 
 
 def connection_sends(side: Sender, state: ConnectionState, cls: type[Method]) -> bool:
-    return may_say(side, cls) and lifecycle.sent(cls.name) in CONNECTION[state]
+    return may_say(side, cls) and lifecycle.sent_key(cls.name) in CONNECTION[state]
 
 
 def connection_accepts(side: Sender, state: ConnectionState, cls: type[Method]) -> bool:
-    return may_say(other(side), cls) and lifecycle.received(cls.name) in CONNECTION[state]
+    return may_say(other(side), cls) and lifecycle.received_key(cls.name) in CONNECTION[state]
 
 
 @cases(ConnectionState, CONNECTION_METHODS, connection_sends)
@@ -169,8 +169,8 @@ def test_a_side_sends_what_the_table_lists(side: Sender, state: ConnectionState,
 
     conversation.send(0, cls())
 
-    assert conversation.take() == method_frame(0, cls())
-    assert conversation.state is CONNECTION[state][lifecycle.sent(cls.name)]
+    assert conversation.data_to_send() == method_frame(0, cls())
+    assert conversation.state is CONNECTION[state][lifecycle.sent_key(cls.name)]
 
 
 @cases(ConnectionState, CONNECTION_METHODS, lambda *case: not connection_sends(*case))
@@ -182,7 +182,7 @@ def test_a_side_sends_nothing_that_the_table_does_not_list(
     with pytest.raises(LocalProtocolError, match=cls.name):
         conversation.send(0, cls())
 
-    assert (conversation.state, conversation.take()) == (state, b"")
+    assert (conversation.state, conversation.data_to_send()) == (state, b"")
 
 
 @cases(ConnectionState, CONNECTION_METHODS, connection_accepts)
@@ -193,9 +193,12 @@ def test_a_side_accepts_what_the_table_lists(side: Sender, state: ConnectionStat
 
     assert events == [Incoming(0, cls())]
     if cls is ConnectionClose:  # the answer to it is nobody's choice, and the last word
-        assert (conversation.state, conversation.take()) == (ConnectionState.CLOSED, CLOSE_OK)
+        assert (conversation.state, conversation.data_to_send()) == (ConnectionState.CLOSED, CLOSE_OK)
     else:
-        assert (conversation.state, conversation.take()) == (CONNECTION[state][lifecycle.received(cls.name)], b"")
+        assert (conversation.state, conversation.data_to_send()) == (
+            CONNECTION[state][lifecycle.received_key(cls.name)],
+            b"",
+        )
 
 
 LISTENING = [state for state in ConnectionState if state.name not in ("IDLE", "CLOSING", "CLOSED")]
@@ -222,13 +225,13 @@ def test_a_side_that_said_farewell_ignores_what_the_table_does_not_list(
     conversation = conversation_in(side, state)
 
     assert conversation.receive(method_frame(0, cls())) == []
-    assert (conversation.state, conversation.take()) == (state, b"")
+    assert (conversation.state, conversation.data_to_send()) == (state, b"")
 
 
 @pytest.mark.parametrize("state", list(ConnectionState)[1:], ids=named)
 def test_nobody_greets_twice(state: ConnectionState) -> None:
     with pytest.raises(LocalProtocolError, match="protocol-header makes no sense"):
-        conversation_in(Sender.CLIENT, state).greet()
+        conversation_in(Sender.CLIENT, state).send_protocol_header()
 
 
 def assert_refused(events: list[Event], code: ReplyCode) -> None:
@@ -262,17 +265,17 @@ def channel_in(side: Sender, state: ChannelState) -> AmqpConnection:
             conversation.send(1, cls())
         else:
             conversation.receive(method_frame(1, cls()))
-    conversation.take()
+    conversation.data_to_send()
     assert conversation.channel_state(1) is state
     return conversation
 
 
 def channel_sends(side: Sender, state: ChannelState, cls: type[Method]) -> bool:
-    return may_say(side, cls) and lifecycle.sent(cls.name) in CHANNEL[state]
+    return may_say(side, cls) and lifecycle.sent_key(cls.name) in CHANNEL[state]
 
 
 def channel_accepts(side: Sender, state: ChannelState, cls: type[Method]) -> bool:
-    return may_say(other(side), cls) and lifecycle.received(cls.name) in CHANNEL[state]
+    return may_say(other(side), cls) and lifecycle.received_key(cls.name) in CHANNEL[state]
 
 
 @cases(LASTING, CHANNEL_METHODS, channel_sends)
@@ -281,8 +284,8 @@ def test_a_side_sends_on_a_channel_what_the_table_lists(side: Sender, state: Cha
 
     conversation.send(1, cls())
 
-    assert conversation.take() == method_frame(1, cls())
-    assert conversation.channel_state(1) is CHANNEL[state][lifecycle.sent(cls.name)]
+    assert conversation.data_to_send() == method_frame(1, cls())
+    assert conversation.channel_state(1) is CHANNEL[state][lifecycle.sent_key(cls.name)]
 
 
 @cases(LASTING, CHANNEL_METHODS, lambda *case: not channel_sends(*case))
@@ -294,18 +297,18 @@ def test_a_side_sends_nothing_on_a_channel_that_the_table_does_not_list(
     with pytest.raises(LocalProtocolError, match=cls.name):
         conversation.send(1, cls())
 
-    assert (conversation.channel_state(1), conversation.take()) == (state, b"")
+    assert (conversation.channel_state(1), conversation.data_to_send()) == (state, b"")
 
 
 @cases(LASTING, CHANNEL_METHODS, channel_accepts)
 def test_a_side_accepts_on_a_channel_what_the_table_lists(side: Sender, state: ChannelState, cls: type[Method]) -> None:
     conversation = channel_in(side, state)
-    after = CHANNEL[state][lifecycle.received(cls.name)]
+    after = CHANNEL[state][lifecycle.received_key(cls.name)]
 
     events = conversation.receive(method_frame(1, cls()))
 
     assert events == [Incoming(1, cls())]
-    assert conversation.take() == (method_frame(1, ChannelCloseOk()) if cls is ChannelClose else b"")
+    assert conversation.data_to_send() == (method_frame(1, ChannelCloseOk()) if cls is ChannelClose else b"")
     assert conversation.channel_state(1) is (ChannelState.CLOSED if after is ChannelState.CLOSE_RECEIVED else after)
 
 
@@ -331,7 +334,7 @@ def test_a_side_that_closed_a_channel_ignores_what_the_table_does_not_list(
     conversation = channel_in(side, state)
 
     assert conversation.receive(method_frame(1, cls())) == []
-    assert (conversation.channel_state(1), conversation.take()) == (state, b"")
+    assert (conversation.channel_state(1), conversation.data_to_send()) == (state, b"")
 
 
 @pytest.mark.parametrize("state", [s for s in ConnectionState if s is not ConnectionState.OPEN], ids=named)
@@ -390,8 +393,8 @@ class World:
 
     def post(self) -> None:
         """What was just said is under way, frame by frame."""
-        self.to_server += frame_by_frame(self.pair.client.take())
-        self.to_client += frame_by_frame(self.pair.server.take())
+        self.to_server += frame_by_frame(self.pair.client.data_to_send())
+        self.to_client += frame_by_frame(self.pair.server.data_to_send())
 
     def settle(self) -> None:
         """Everything that is under way arrives."""
@@ -445,7 +448,7 @@ def opened_world() -> World:
 def greeting_world() -> World:
     """A client that has just greeted, and the broker's first question."""
     pair = ConnectionPair()
-    pair.client.greet()
+    pair.client.send_protocol_header()
     pair.to_server()
     pair.server.send(0, ConnectionStart())
     world = World(pair)

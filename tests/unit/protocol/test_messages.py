@@ -118,7 +118,7 @@ WAYS: dict[str, tuple[Settle, tuple[object, ...]]] = {
 def test_settling_tells_whoever_it_was_entrusted_to(settle: Settle, note: tuple[object, ...]) -> None:
     notebook = Notebook()
     delivery = deliver()
-    delivery.entrust(notebook)
+    delivery.attach(notebook)
 
     settled = [delivery.settled, settle(delivery), delivery.settled]
 
@@ -129,7 +129,7 @@ def test_settling_tells_whoever_it_was_entrusted_to(settle: Settle, note: tuple[
 def entrusted(notebook: Notebook, *tags: int) -> list[Delivery]:
     deliveries = [deliver(delivery_tag=tag) for tag in tags]
     for delivery in deliveries:
-        delivery.entrust(notebook)
+        delivery.attach(notebook)
     return deliveries
 
 
@@ -162,7 +162,7 @@ def test_one_that_was_settled_before_does_not_keep_the_others_from_being_acked()
 def test_a_delivery_is_settled_once(settle: Settle) -> None:
     notebook = Notebook()
     delivery = deliver()
-    delivery.entrust(notebook)
+    delivery.attach(notebook)
     delivery.ack()
 
     with pytest.raises(AlreadySettled, match="acked, nacked or rejected once"):
@@ -174,7 +174,7 @@ def test_a_delivery_is_settled_once(settle: Settle) -> None:
 @pytest.mark.parametrize("settle", [settle for settle, _ in WAYS.values()], ids=WAYS)
 def test_settling_too_late_says_so(settle: Settle) -> None:
     delivery = deliver()
-    delivery.entrust(Notebook(listens=False))
+    delivery.attach(Notebook(listens=False))
 
     assert settle(delivery) is False
 
@@ -183,7 +183,7 @@ def test_a_delivery_introduces_itself() -> None:
     delivery = deliver(redelivered=True)
 
     assert repr(delivery) == "<Delivery 7 on channel 3 exchange='e' key='k' 4 bytes redelivered settled>"
-    delivery.entrust(Notebook())
+    delivery.attach(Notebook())
     assert repr(delivery).endswith("redelivered>")
 
 

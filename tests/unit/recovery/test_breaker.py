@@ -19,7 +19,7 @@ QUICK = BreakerPolicy(failure_rate=0.5, minimum_calls=4, window=10, pause="30s",
 def tripped(policy: BreakerPolicy = QUICK, now: float = 0.0) -> Breaker:
     breaker = Breaker(policy)
     while breaker.state is CLOSED:
-        breaker.failed(now)
+        breaker.record_failure(now)
     return breaker
 
 
@@ -68,9 +68,9 @@ STATES: dict[BreakerState, Callable[[], Breaker]] = {
 HAPPENS: dict[str, Callable[[Breaker], object]] = {
     "asked soon": lambda breaker: breaker.permits(31.0 if breaker.state is PROBING else 1.0),
     "asked late": lambda breaker: breaker.permits(1000.0),
-    "succeeded": lambda breaker: breaker.succeeded(30.0),
-    "failed": lambda breaker: breaker.failed(30.0),
-    "inconclusive": lambda breaker: breaker.inconclusive(),
+    "succeeded": lambda breaker: breaker.record_success(30.0),
+    "failed": lambda breaker: breaker.record_failure(30.0),
+    "inconclusive": lambda breaker: breaker.record_inconclusive(),
 }
 CAUSED = {
     (CLOSED, "failed"): Cause.TRIPPED,
@@ -103,47 +103,47 @@ def test_while_closed_every_message_may_be_handled() -> None:
 
 def test_it_trips_when_the_share_of_failures_is_reached() -> None:
     breaker = Breaker(QUICK)
-    breaker.succeeded(0.0)
-    breaker.succeeded(0.0)
-    assert breaker.failed(0.0) is None
+    breaker.record_success(0.0)
+    breaker.record_success(0.0)
+    assert breaker.record_failure(0.0) is None
 
-    assert breaker.failed(7.0) is OPEN
+    assert breaker.record_failure(7.0) is OPEN
     assert breaker.failure_rate == 0.5
 
 
 def test_it_does_not_trip_over_a_few_calls() -> None:
     breaker = Breaker(QUICK)
 
-    assert [breaker.failed(0.0) for _ in range(3)] == [None, None, None]
-    assert breaker.failed(0.0) is OPEN
+    assert [breaker.record_failure(0.0) for _ in range(3)] == [None, None, None]
+    assert breaker.record_failure(0.0) is OPEN
 
 
 def test_it_does_not_trip_below_the_share() -> None:
     breaker = Breaker(QUICK)
 
     for _ in range(1000):
-        breaker.succeeded(0.0)
-        breaker.succeeded(0.0)
-        assert breaker.failed(0.0) is None
+        breaker.record_success(0.0)
+        breaker.record_success(0.0)
+        assert breaker.record_failure(0.0) is None
 
 
 def test_old_outcomes_are_forgotten() -> None:
     breaker = Breaker(QUICK)
     for _ in range(3):
-        breaker.failed(0.0)
+        breaker.record_failure(0.0)
     for _ in range(10):
-        breaker.succeeded(0.0)
+        breaker.record_success(0.0)
 
-    assert [breaker.failed(0.0) for _ in range(4)] == [None] * 4
-    assert breaker.failed(0.0) is OPEN  # 5 of the last 10
+    assert [breaker.record_failure(0.0) for _ in range(4)] == [None] * 4
+    assert breaker.record_failure(0.0) is OPEN  # 5 of the last 10
 
 
 def test_outcomes_grow_old_by_the_clock_where_the_window_is_a_time() -> None:
     breaker = Breaker(BreakerPolicy(minimum_calls=4, window="10s"))
     for _ in range(3):
-        breaker.failed(0.0)
+        breaker.record_failure(0.0)
 
-    assert breaker.failed(11.0) is None
+    assert breaker.record_failure(11.0) is None
     assert breaker.failure_rate == 1.0
 
 
@@ -160,8 +160,8 @@ def test_while_open_nothing_passes_until_the_pause_is_over() -> None:
 def test_outcomes_of_what_was_under_way_do_not_count_while_open() -> None:
     breaker = tripped()
 
-    assert breaker.failed(20.0) is None
-    assert breaker.succeeded(25.0) is None
+    assert breaker.record_failure(20.0) is None
+    assert breaker.record_success(25.0) is None
     assert breaker.permits(25.0) == 5.0
 
 
@@ -184,28 +184,28 @@ def test_as_many_probes_pass_as_were_asked_for() -> None:
 
 def test_every_probe_must_succeed() -> None:
     breaker = probing(BreakerPolicy(minimum_calls=1, probes=2))
-    assert breaker.succeeded(31.0) is None
+    assert breaker.record_success(31.0) is None
 
-    assert breaker.succeeded(32.0) is CLOSED
+    assert breaker.record_success(32.0) is CLOSED
     assert breaker.permits(32.0) == 0.0
 
 
 def test_what_succeeded_before_a_relapse_does_not_count_for_the_next_probing() -> None:
     breaker = probing(BreakerPolicy(minimum_calls=1, probes=2))
-    breaker.succeeded(31.0)
-    breaker.failed(31.0)
+    breaker.record_success(31.0)
+    breaker.record_failure(31.0)
     breaker.permits(100.0)
 
-    assert [breaker.succeeded(100.0), breaker.succeeded(100.0)] == [None, CLOSED]
+    assert [breaker.record_success(100.0), breaker.record_success(100.0)] == [None, CLOSED]
 
 
 def test_what_failed_before_the_trip_is_forgotten_when_it_recovers() -> None:
     breaker = probing()
     assert breaker.failure_rate == 1.0
-    breaker.succeeded(31.0)
+    breaker.record_success(31.0)
     assert breaker.failure_rate == 0.0
 
-    assert [breaker.failed(32.0) for _ in range(3)] == [None] * 3
+    assert [breaker.record_failure(32.0) for _ in range(3)] == [None] * 3
 
 
 def test_each_relapse_makes_the_pause_longer_up_to_the_ceiling() -> None:
@@ -215,19 +215,19 @@ def test_each_relapse_makes_the_pause_longer_up_to_the_ceiling() -> None:
         now += pause
         breaker.permits(now)
         pauses.append(pause)
-        breaker.failed(now)
+        breaker.record_failure(now)
 
     assert pauses == [30.0, 60.0, 100.0, 100.0]
 
 
 def test_after_a_recovery_the_first_pause_is_short_again() -> None:
     breaker = probing()
-    breaker.failed(30.0)
+    breaker.record_failure(30.0)
     breaker.permits(90.0)
-    breaker.succeeded(90.0)
+    breaker.record_success(90.0)
 
     for _ in range(4):
-        breaker.failed(100.0)
+        breaker.record_failure(100.0)
 
     assert breaker.permits(100.0) == 30.0
 
@@ -236,15 +236,15 @@ def test_a_probe_that_tells_nothing_lets_another_pass() -> None:
     breaker = probing()
     assert breaker.permits(31.0) > 0
 
-    breaker.inconclusive()
+    breaker.record_inconclusive()
 
     assert [breaker.permits(31.0) == 0.0, breaker.permits(31.0) == 0.0] == [True, False]
 
 
 def test_what_tells_nothing_does_not_add_probes_that_nobody_asked_for() -> None:
     breaker = probing()
-    breaker.inconclusive()
-    breaker.inconclusive()
+    breaker.record_inconclusive()
+    breaker.record_inconclusive()
 
     assert [breaker.permits(31.0) == 0.0 for _ in range(2)] == [True, False]
 
@@ -255,7 +255,7 @@ def test_a_probe_that_is_never_heard_of_does_not_close_the_door_for_good() -> No
 
     assert breaker.permits(60.0) == 0.0
     assert breaker.permits(60.0) > 0
-    assert breaker.succeeded(61.0) is CLOSED
+    assert breaker.record_success(61.0) is CLOSED
 
 
 # Configuration -----------------------------------------------------------------------------------------
@@ -363,11 +363,11 @@ class AnyLife(RuleBasedStateMachine):
         self.under_way -= 1
         match end:
             case "succeeded":
-                self.follow(self.breaker.succeeded(self.now))
+                self.follow(self.breaker.record_success(self.now))
             case "failed":
-                self.follow(self.breaker.failed(self.now))
+                self.follow(self.breaker.record_failure(self.now))
             case "inconclusive":
-                self.breaker.inconclusive()
+                self.breaker.record_inconclusive()
                 self.probes.clear()
 
     @invariant()
@@ -382,7 +382,7 @@ class AnyLife(RuleBasedStateMachine):
             seconds = self.ask()
             self.now += seconds
             if not seconds:
-                self.follow(self.breaker.succeeded(self.now))
+                self.follow(self.breaker.record_success(self.now))
 
 
 TestAnyLife = AnyLife.TestCase

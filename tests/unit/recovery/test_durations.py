@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.durations import brief, duration, milliseconds, roughly
+from redrive.recovery.durations import duration, format_duration, format_roughly, milliseconds
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_an_endless_length_is_refused() -> None:
 @given(st.integers(0, 2**40))
 def test_the_brief_form_reads_back(count: int) -> None:
     length = timedelta(milliseconds=count)
-    assert duration(brief(length)) == length
+    assert duration(format_duration(length)) == length
     assert milliseconds(length) == count
 
 
@@ -60,4 +60,4 @@ def test_the_brief_form_reads_back(count: int) -> None:
     ],
 )
 def test_roughly_leaves_out_what_nobody_minds(length: timedelta, said: str) -> None:
-    assert roughly(length) == said
+    assert format_roughly(length) == said

@@ -18,9 +18,9 @@ from redrive.recovery.failure_headers import (
     HeaderNames,
     Origin,
     ParkReason,
-    countable,
-    parking,
-    retrying,
+    has_room_for_counter,
+    properties_for_parking,
+    properties_for_retry,
 )
 from redrive.recovery.history import MOST, MOST_ATTEMPTS, NO_HISTORY, Attempt, History, read_history
 from redrive.wire.properties import Properties, decode_properties
@@ -35,13 +35,13 @@ SMALL = Properties(content_type="application/json", headers={"tenant": "a"}, del
 
 def retried(raw: bytes = SMALL.encode(), history: History | None = None, **other: Any) -> bytes:
     given: dict[str, Any] = {"origin": ORIGIN, "attempt": 1, "delay": 15 * SECOND, "failure": FAILURE, **other}
-    return retrying(raw, History() if history is None else history, given.pop("failure"), **given)
+    return properties_for_retry(raw, History() if history is None else history, given.pop("failure"), **given)
 
 
 def parked(raw: bytes = SMALL.encode(), history: History | None = None, **other: Any) -> bytes:
     given: dict[str, Any] = {"origin": ORIGIN, "attempt": 1, "at": NOON, "failure": FAILURE, **other}
     given.setdefault("reason", ParkReason.EXHAUSTED)
-    return parking(raw, history or History(), given.pop("failure"), **given)
+    return properties_for_parking(raw, history or History(), given.pop("failure"), **given)
 
 
 def headers(raw: bytes) -> dict[str, Any]:
@@ -334,8 +334,8 @@ writers = st.sampled_from(["retrying", "parking"])
 def write(kind: str, raw: bytes, history: History, failure: Failure | None, **given: Any) -> bytes:
     given |= {"origin": ORIGIN, "attempt": history.failed + 1}
     if kind == "retrying":
-        return retrying(raw, history, failure, delay=SECOND, not_before=NOON, **given)
-    return parking(raw, history, failure, reason=ParkReason.EXHAUSTED, at=NOON, **given)
+        return properties_for_retry(raw, history, failure, delay=SECOND, not_before=NOON, **given)
+    return properties_for_parking(raw, history, failure, reason=ParkReason.EXHAUSTED, at=NOON, **given)
 
 
 def foreign_fields(raw: bytes, names: HeaderNames) -> list[tuple[bytes, bytes]]:
@@ -357,9 +357,9 @@ def test_the_short_way_of_a_first_retry_leads_to_the_same_bytes(
     """An equal history that is not the very one of messages without goes the long way."""
     given: dict[str, Any] = {"origin": ORIGIN, "attempt": 1, "delay": SECOND, "names": names, "budget": budget}
 
-    short = retrying(original.encode(), NO_HISTORY, failure, **given)
+    short = properties_for_retry(original.encode(), NO_HISTORY, failure, **given)
 
-    assert short == retrying(original.encode(), History(), failure, **given)
+    assert short == properties_for_retry(original.encode(), History(), failure, **given)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x80", b"\x20\x00\x00\x00\x00\x09", b"\x00\x00trailing"])
@@ -390,7 +390,7 @@ def test_every_story_decodes_fits_leaves_the_rest_as_it_was_and_is_read_back(
     for name in ("message_id", "timestamp", "type", "app_id", "cluster_id"):
         assert getattr(decoded, name) == getattr(original, name)
     assert (decoded.expiration, decoded.user_id) == (None, None)
-    if countable(raw, names=names, budget=budget):
+    if has_room_for_counter(raw, names=names, budget=budget):
         assert read(made, names).failed == history.failed + (failure is not None)
     else:
         assert read(made, names).failed == read(raw, names).failed
@@ -489,28 +489,28 @@ def test_and_a_message_that_fills_the_frame_is_only_freed_of_what_would_harm_it(
     made = parked(raw, budget=20)
 
     assert decode_properties(made) == Properties(headers={"tenant": "a"})
-    assert not countable(raw, budget=20)
+    assert not has_room_for_counter(raw, budget=20)
 
 
 def test_it_can_be_asked_beforehand_whether_a_retry_can_be_counted() -> None:
     raw = SMALL.encode()
     takes = len(b"\x12x-redrive-attemptsI\x00\x00\x00\x01\x1ax-redrive-attempts-droppedI\x00\x00\x00\x01")
 
-    assert countable(raw, budget=len(raw) + takes)
-    assert not countable(raw, budget=len(raw) + takes - 1)
+    assert has_room_for_counter(raw, budget=len(raw) + takes)
+    assert not has_room_for_counter(raw, budget=len(raw) + takes - 1)
 
 
 def test_a_message_that_has_been_counted_can_be_counted_again() -> None:
     raw = Properties(headers={"x-redrive-attempts": 1, "x-redrive-attempts-dropped": 1}).encode()
 
-    assert countable(raw, budget=len(raw))
+    assert has_room_for_counter(raw, budget=len(raw))
     assert read(retried(raw, History(failed=1), attempt=2, budget=len(raw))).failed == 2
 
 
 def test_a_count_for_which_there_is_no_room_stays_what_it_was() -> None:
     raw = b"\x20\x00" + join_table([(b"x-redrive-attempts", b"b\x03"), (b"x-redrive-attempts-dropped", b"b\x03")])
 
-    assert not countable(raw, budget=len(raw))
+    assert not has_room_for_counter(raw, budget=len(raw))
     assert read(retried(raw, History(failed=3), attempt=4, budget=len(raw))).failed == 3
 
 
@@ -541,7 +541,7 @@ def test_a_story_of_unreadable_properties_holds_them_as_a_header(write: Any, raw
     assert made.headers["x-redrive-raw-properties"] == raw
     assert made.headers["x-redrive-attempts"] == 1
     assert find_header(write(raw), b"x-redrive-raw-properties") == b"x" + len(raw).to_bytes(4, "big") + raw
-    assert countable(raw, budget=0)
+    assert has_room_for_counter(raw, budget=0)
 
 
 def test_the_header_outlives_the_next_story() -> None:

@@ -3,7 +3,7 @@ import pytest
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, Naming, QueueDefinition, Server, expand
-from redrive.topology.add_retry import as_topology, equip, lacking
+from redrive.topology.add_retry import as_topology, equip, queues_without_dlx
 from redrive.topology.serialization import parse_toml, to_toml
 from topology_systems import SYSTEMS, VERSIONS, system
 
@@ -22,7 +22,7 @@ FOREIGN = Definitions.of(
 
 
 def test_queues_for_work_without_a_dead_letter_exchange_lack_one() -> None:
-    assert [queue.name for queue in lacking(FOREIGN)] == ["mail", "orders"]
+    assert [queue.name for queue in queues_without_dlx(FOREIGN)] == ["mail", "orders"]
 
 
 def test_they_are_given_retry_and_dead_letter_queue_and_the_rest_stays() -> None:

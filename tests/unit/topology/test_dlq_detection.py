@@ -2,7 +2,7 @@ import pytest
 
 from redrive.recovery.retry import Retry, RetryRoute
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server, expand
-from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared, feeders, is_named_after, sources
+from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared_dlqs, feeders, is_named_after, sources
 from redrive.topology.model import Queue, Topology
 
 
@@ -126,7 +126,7 @@ def test_redrives_own(via: RetryRoute) -> None:
 def test_queues_for_some_errors_only_are_known_by_declaration_and_by_shape(via: RetryRoute) -> None:
     wanted = Topology(queues=[Queue("q", retry=Retry(via=via), dead_ends=["q.invalid"])])
 
-    assert declared(wanted, Server.of("4.3")) == {"q.dlq": "q", "q.invalid": "q"}
+    assert declared_dlqs(wanted, Server.of("4.3")) == {"q.dlq": "q", "q.invalid": "q"}
     assert dead_letter_queues(expand(wanted, Server.of("4.3"))) == {"q.dlq", "q.invalid"}
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from redrive.topology import QueueDefinition, Server
-from redrive.topology.peek_safety import PeekCost, PeekSafety, peeking
+from redrive.topology.peek_safety import PeekCost, PeekSafety, peek_cost
 from redrive.topology.snapshot import QueueState
 
 V3, V40, V43 = Server((3, 10, 8)), Server((4, 0, 5)), Server((4, 3, 6))
@@ -12,7 +12,7 @@ def look(
 ) -> PeekCost:
     arguments = {"x-queue-type": type} | ({"x-delivery-limit": limit} if limit is not None else {})
     state = QueueState(effective_policy={"delivery-limit": policy} if policy is not None else {})
-    return peeking(QueueDefinition("q.dlq", arguments=arguments), state, server, sees_policies=sees)
+    return peek_cost(QueueDefinition("q.dlq", arguments=arguments), state, server, sees_policies=sees)
 
 
 @pytest.mark.parametrize("server", [V3, V40, V43])

@@ -66,7 +66,7 @@ def test_what_nobody_asked_for_is_extra_and_no_work() -> None:
     )
     plan = make_plan(WANTED, snapshot(WANTED | more))
     assert plan.is_empty
-    assert [str(step.definition) for step in plan.by(Action.EXTRA)] == [
+    assert [str(step.definition) for step in plan.steps_by(Action.EXTRA)] == [
         "exchange other (direct)", "queue other", "binding events → orders [invoice.*]",
     ]  # fmt: skip
 

@@ -17,9 +17,9 @@ from redrive.wire.raw_properties import (
     check_properties,
     find_header,
     join_table,
-    named,
     patch_properties,
     raw_array,
+    raw_field,
     raw_long,
     raw_table,
     raw_text,
@@ -436,7 +436,7 @@ def test_new_headers_come_behind_those_there_are(headers: dict[str, str | int] |
     raw = Properties(content_type="text/plain", headers=headers, priority=3, message_id="m").encode()
     value = raw_text("new")
 
-    made = with_new_headers(raw, named(b"x-new", value), unless=[b"x-"])
+    made = with_new_headers(raw, raw_field(b"x-new", value), unless=[b"x-"])
 
     assert made == patch_properties(raw, set_headers={b"x-new": value})
 
@@ -452,7 +452,7 @@ def test_new_headers_come_behind_those_there_are(headers: dict[str, str | int] |
     ids=["name", "value", "expiration", "user_id"],
 )
 def test_new_headers_are_not_simply_added_where_more_is_to_be_done(properties: Properties) -> None:
-    assert with_new_headers(properties.encode(), named(b"x-new", raw_text("new")), unless=[b"x-"]) is None
+    assert with_new_headers(properties.encode(), raw_field(b"x-new", raw_text("new")), unless=[b"x-"]) is None
 
 
 # Any property -------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from redrive.wire.values import (
     FarFuture,
     FieldValue,
     as_datetime,
+    brief_repr,
     encode_explanation,
     encode_name,
     encode_short_string,
@@ -25,14 +26,13 @@ from redrive.wire.values import (
     encode_text,
     encode_timestamp,
     encode_value,
-    malformed,
+    malformed_error,
     read_explanation,
     read_foreign_string,
     read_short_string,
     read_table,
     read_timestamp,
     read_value,
-    shown,
 )
 
 Encode: TypeAlias = Callable[[Any], bytes]
@@ -332,7 +332,7 @@ def test_half_a_surrogate_pair_in_text_is_refused() -> None:
 
 
 def test_an_error_shows_only_the_beginning_of_a_value() -> None:
-    assert len(shown("long" * 1000)) == 60
+    assert len(brief_repr("long" * 1000)) == 60
 
 
 @pytest.mark.parametrize("kind", "bBsuIiLlfdt")
@@ -432,7 +432,7 @@ def test_a_name_may_not_reach_beyond_its_table() -> None:
 
 
 def test_malformed_is_a_syntax_error() -> None:
-    assert malformed("why").code is ReplyCode.FRAME_ERROR
+    assert malformed_error("why").code is ReplyCode.FRAME_ERROR
 
 
 def nested_table(depth: int) -> dict[str, FieldValue]:

@@ -19,9 +19,9 @@ POLICY = BreakerPolicy(window=1, minimum_calls=1, pause="10s")
 def test_a_probe_that_another_breaker_holds_back_leaves_room_for_another() -> None:
     bank, ledger, clock = Breaker(POLICY), Breaker(POLICY), HandClock()
     both = Breakers("orders", {"bank": bank, "ledger": ledger}, Observer(), clock)
-    bank.failed(clock.monotonic())
+    bank.record_failure(clock.monotonic())
     clock.advance(timedelta(seconds=6))
-    ledger.failed(clock.monotonic())
+    ledger.record_failure(clock.monotonic())
     clock.advance(timedelta(seconds=6))
 
     assert both.pause() == 4.0  # the bank may be probed, the ledger may not
@@ -34,7 +34,7 @@ def test_a_probe_that_another_breaker_holds_back_leaves_room_for_another() -> No
 def test_a_failure_says_nothing_about_a_dependency_that_it_does_not_blame() -> None:
     bank, ledger = Breaker(POLICY), Breaker(POLICY)
 
-    Breakers("orders", {"bank": bank, "ledger": ledger}, Observer(), HandClock()).failed([ledger])
+    Breakers("orders", {"bank": bank, "ledger": ledger}, Observer(), HandClock()).record_failure([ledger])
 
     assert (bank.state, ledger.state) == (BreakerState.CLOSED, BreakerState.OPEN)
 

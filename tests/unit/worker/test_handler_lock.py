@@ -45,7 +45,7 @@ class Scene:
             self.lock.leave()
 
     async def _alone(self, name: str) -> None:
-        async with self.lock.alone():
+        async with self.lock.exclusive():
             await self._work(name)
 
     async def _work(self, name: str) -> None:

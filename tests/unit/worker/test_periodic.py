@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.worker.periodic import tidying
+from redrive.worker.periodic import run_periodically
 
 
 class Chore:
@@ -31,7 +31,7 @@ async def test_a_chore_is_done_at_once_and_again_and_its_failure_stops_nothing(
 ) -> None:
     caplog.set_level(logging.INFO)
     chore = Chore(asyncio.get_running_loop())
-    async with asyncio.timeout(20), tidying(chore, "old rows", every=timedelta(milliseconds=1)):
+    async with asyncio.timeout(20), run_periodically(chore, "old rows", every=timedelta(milliseconds=1)):
         await chore.enough.wait()
     assert "old rows: not deleted this time: the database is down" in caplog.text
     assert "old rows: 2 deleted" in caplog.text
@@ -45,6 +45,6 @@ async def test_it_ends_with_the_work() -> None:
         loop.call_soon_threadsafe(done.set)
         return 0
 
-    async with tidying(chore, "old rows"):
+    async with run_periodically(chore, "old rows"):
         await done.wait()
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("redrive-tidying")]

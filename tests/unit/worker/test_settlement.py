@@ -95,7 +95,7 @@ class Broker:
         route = encode_short_string("") + encode_short_string("orders")
         payload = pack(">HH", 60, 60) + encode_short_string("tag") + pack(">QB", 1, redelivered) + route
         delivery = Delivery(1, payload, (properties or Properties()).encode(), body)
-        delivery.entrust(self)
+        delivery.attach(self)
         return delivery
 
 
@@ -124,7 +124,9 @@ class Watcher(Observer):
         self.bodies.append(message.body if message is not None else None)
 
 
-def walk_of(broker: Broker, function: Any = busy, watcher: Observer | None = None, **options: Any) -> DeliveryPipeline:
+def pipeline_of(
+    broker: Broker, function: Any = busy, watcher: Observer | None = None, **options: Any
+) -> DeliveryPipeline:
     app = App("shop", broker="amqp://nowhere")
     app.consumer("orders", **options)(function)
     (spec,) = app.consumers
@@ -135,10 +137,10 @@ def walk_of(broker: Broker, function: Any = busy, watcher: Observer | None = Non
     return DeliveryPipeline(spec, handler, settlement, observer, clock, policy=RecoveryPolicy(spec.retry), quorum=False)
 
 
-async def settle(walk: DeliveryPipeline, *deliveries: Delivery) -> None:
+async def settle(pipeline: DeliveryPipeline, *deliveries: Delivery) -> None:
     for delivery in deliveries:
-        await walk(delivery)
-    await walk.drained()
+        await pipeline(delivery)
+    await pipeline.wait_until_settled()
 
 
 def headers(broker: Broker) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def headers(broker: Broker) -> dict[str, Any]:
 
 
 async def test_a_retry_tells_what_happened_but_no_stack(broker: Broker) -> None:
-    await settle(walk_of(broker, retry=Retry(attempts=2, delay="1s")), broker.delivers())
+    await settle(pipeline_of(broker, retry=Retry(attempts=2, delay="1s")), broker.delivers())
 
     assert broker.told == ["publish", "ack"]
     assert broker.published[0][:2] == ("retry.orders", "retry")
@@ -158,16 +160,16 @@ async def test_a_retry_tells_what_happened_but_no_stack(broker: Broker) -> None:
 
 
 async def test_the_rung_is_that_of_the_attempt(broker: Broker) -> None:
-    walk = walk_of(broker, retry=Retry(steps=["1s", "2s"]))
+    pipeline = pipeline_of(broker, retry=Retry(steps=["1s", "2s"]))
     counted = [Properties(headers={NAMES.attempts: count, NAMES.DROPPED: count}) for count in (0, 1, 0)]
 
-    await settle(walk, *(broker.delivers(properties) for properties in counted))
+    await settle(pipeline, *(broker.delivers(properties) for properties in counted))
 
     assert [key for _, key, _ in broker.published] == ["retry.1s", "retry.2s", "retry.1s"]
 
 
 async def test_a_parked_message_tells_its_stack(broker: Broker) -> None:
-    await settle(walk_of(broker, retry=None), broker.delivers())
+    await settle(pipeline_of(broker, retry=None), broker.delivers())
 
     assert broker.published[0][0] == "dlq.orders"
     assert "in busy\nOSError: busy" in headers(broker)[NAMES.STACK]
@@ -177,9 +179,9 @@ async def test_a_parked_message_tells_its_stack(broker: Broker) -> None:
 
 
 async def test_nothing_is_acked_before_its_copy_is_confirmed(broker: Broker) -> None:
-    walk, broker.holds_back = walk_of(broker), True
+    pipeline, broker.holds_back = pipeline_of(broker), True
 
-    await walk(broker.delivers())
+    await pipeline(broker.delivers())
     await turns()
     assert broker.told == ["publish"]
     broker.answer()
@@ -188,15 +190,15 @@ async def test_nothing_is_acked_before_its_copy_is_confirmed(broker: Broker) -> 
 
 
 async def test_the_next_message_does_not_wait_for_the_confirm_and_draining_does(broker: Broker) -> None:
-    walk, broker.holds_back = walk_of(broker), True
+    pipeline, broker.holds_back = pipeline_of(broker), True
 
-    await walk(broker.delivers())
-    await walk(broker.delivers())
-    drained = asyncio.create_task(walk.drained())
+    await pipeline(broker.delivers())
+    await pipeline(broker.delivers())
+    drained = asyncio.create_task(pipeline.wait_until_settled())
     await turns()
     assert broker.told == ["publish", "publish"]
     assert not drained.done()
-    assert "settling=2" in repr(walk)
+    assert "settling=2" in repr(pipeline)
     broker.answer()
     await drained
 
@@ -204,9 +206,9 @@ async def test_the_next_message_does_not_wait_for_the_confirm_and_draining_does(
 
 
 async def test_a_copy_that_cannot_be_sent_at_once_waits_its_turn(broker: Broker) -> None:
-    walk, broker.has_room = walk_of(broker), False
+    pipeline, broker.has_room = pipeline_of(broker), False
 
-    await settle(walk, broker.delivers())
+    await settle(pipeline, broker.delivers())
 
     assert broker.told == ["wait", "publish", "ack"]
 
@@ -217,9 +219,9 @@ async def test_what_the_broker_refuses_goes_back_to_its_queue(
 ) -> None:
     monkeypatch.setattr("redrive.worker.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
     watcher = Watcher()
-    walk, broker.has_room, broker.refuses = walk_of(broker, watcher=watcher), has_room, True
+    pipeline, broker.has_room, broker.refuses = pipeline_of(broker, watcher=watcher), has_room, True
 
-    await settle(walk, broker.delivers())
+    await settle(pipeline, broker.delivers())
 
     assert broker.told[-2:] == ["publish", "nack requeue=True"]
     (event,) = watcher.events
@@ -230,12 +232,12 @@ async def test_what_the_broker_refuses_goes_back_to_its_queue(
 
 async def test_what_was_abandoned_is_not_acked_by_a_late_confirm(broker: Broker) -> None:
     watcher = Watcher()
-    walk, broker.holds_back = walk_of(broker, watcher=watcher), True
+    pipeline, broker.holds_back = pipeline_of(broker, watcher=watcher), True
 
-    await walk(broker.delivers())
-    drained = asyncio.create_task(walk.drained())
+    await pipeline(broker.delivers())
+    drained = asyncio.create_task(pipeline.wait_until_settled())
     await turns()
-    walk.settlement.transfers.abandon()
+    pipeline.settlement.transfers.abandon()
     await drained
     broker.answer()
 
@@ -244,12 +246,12 @@ async def test_what_was_abandoned_is_not_acked_by_a_late_confirm(broker: Broker)
 
 
 async def test_what_waits_its_turn_can_be_abandoned(broker: Broker) -> None:
-    walk, broker.has_room, broker.holds_back = walk_of(broker), False, True
+    pipeline, broker.has_room, broker.holds_back = pipeline_of(broker), False, True
 
-    await walk(broker.delivers())
+    await pipeline(broker.delivers())
     await turns()
-    walk.settlement.transfers.abandon()
-    await walk.drained()
+    pipeline.settlement.transfers.abandon()
+    await pipeline.wait_until_settled()
 
     assert broker.told == ["wait", "publish"]
 
@@ -257,13 +259,13 @@ async def test_what_waits_its_turn_can_be_abandoned(broker: Broker) -> None:
 @pytest.mark.parametrize("has_room", [True, False])
 async def test_observers_hear_of_it_in_the_context_of_the_message_that_failed(broker: Broker, has_room: bool) -> None:
     watcher = Watcher()
-    walk, broker.has_room, broker.holds_back = walk_of(broker, watcher=watcher), has_room, True
+    pipeline, broker.has_room, broker.holds_back = pipeline_of(broker, watcher=watcher), has_room, True
 
-    await walk(broker.delivers(body=b"1"))
-    await walk(broker.delivers(body=b"2"))
+    await pipeline(broker.delivers(body=b"1"))
+    await pipeline(broker.delivers(body=b"2"))
     await turns()
     broker.answer()
-    await walk.drained()
+    await pipeline.wait_until_settled()
 
     assert sorted(body or b"" for body in watcher.bodies) == [b"1", b"2"]
 
@@ -271,14 +273,14 @@ async def test_observers_hear_of_it_in_the_context_of_the_message_that_failed(br
 async def test_a_bug_is_reported_and_harms_neither_the_connection_nor_the_others(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    walk, broker.holds_back = walk_of(broker), True
+    pipeline, broker.holds_back = pipeline_of(broker), True
     first, second = broker.delivers(), broker.delivers()
 
-    await walk(first)
-    await walk(second)
+    await pipeline(first)
+    await pipeline(second)
     first.ack()  # which nobody should do
     broker.answer()
-    await walk.drained()
+    await pipeline.wait_until_settled()
 
     assert broker.told == ["publish", "publish", "ack", "ack"]
     assert "settling a message of orders failed: a bug" in caplog.text
@@ -291,7 +293,7 @@ async def test_a_copy_that_cannot_be_made_is_reported_and_its_original_goes_back
     monkeypatch.setattr("redrive.worker.settlement.retrying", lambda *_, **__: 1 / 0)
     monkeypatch.setattr("redrive.worker.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
 
-    await settle(walk_of(broker), broker.delivers(redelivered=redelivered))
+    await settle(pipeline_of(broker), broker.delivers(redelivered=redelivered))
 
     assert broker.told == ["nack requeue=True"]
     assert "ZeroDivisionError" in caplog.text
@@ -303,7 +305,7 @@ async def test_a_handler_that_was_cancelled_from_within_has_failed(broker: Broke
         other.cancel()
         await other
 
-    await settle(walk_of(broker, waits_for_another), broker.delivers())
+    await settle(pipeline_of(broker, waits_for_another), broker.delivers())
 
     assert broker.told == ["publish", "ack"]
     assert headers(broker)[NAMES.reason].startswith("asyncio.exceptions.CancelledError")
@@ -317,7 +319,7 @@ async def test_an_error_that_is_no_exception_is_a_failure_all_the_same(broker: B
     async def panics() -> None:
         raise Panic("at the disco")
 
-    await settle(walk_of(broker, panics), broker.delivers())
+    await settle(pipeline_of(broker, panics), broker.delivers())
 
     assert broker.told == ["publish", "ack"]
     assert headers(broker)[NAMES.reason].endswith("Panic: at the disco")
@@ -329,7 +331,7 @@ async def test_who_ends_the_process_settles_nothing(broker: Broker, kind: type[B
         raise kind
 
     with pytest.raises(kind):
-        await walk_of(broker, ends)(broker.delivers())
+        await pipeline_of(broker, ends)(broker.delivers())
 
     assert broker.told == []
 
@@ -341,7 +343,7 @@ async def test_a_handler_that_is_cancelled_has_not_failed(broker: Broker) -> Non
         began.set()
         await asyncio.sleep(60)
 
-    walking = asyncio.create_task(walk_of(broker, waits, watcher)(broker.delivers()))
+    walking = asyncio.create_task(pipeline_of(broker, waits, watcher)(broker.delivers()))
     await began.wait()
     walking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -356,14 +358,14 @@ async def test_a_probe_that_says_nothing_of_the_dependency_leaves_room_for_anoth
     async def handle(_: dict[str, int]) -> None:
         raise Park("unknown customer")
 
-    walk = walk_of(broker, handle)
+    pipeline = pipeline_of(broker, handle)
     breaker = Breaker(BreakerPolicy(window=1, minimum_calls=1, pause="1s"))
-    walk.breaker = Breakers("orders", {"orders": breaker}, walk.observer, walk.clock)
-    breaker.failed(0.0)
+    pipeline.breaker = Breakers("orders", {"orders": breaker}, pipeline.observer, pipeline.clock)
+    breaker.record_failure(0.0)
     assert breaker.permits(2.0) == 0
     assert breaker.permits(2.0) > 0  # one at a time
 
-    await settle(walk, broker.delivers(body=body))
+    await settle(pipeline, broker.delivers(body=body))
 
     assert breaker.permits(2.0) == 0
 
@@ -376,7 +378,7 @@ def cannot_say(_: BaseException) -> bool:
 async def test_an_error_of_which_nobody_can_say_what_it_means_may_pass(
     broker: Broker, policy: Retry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await settle(walk_of(broker, retry=policy), broker.delivers())
+    await settle(pipeline_of(broker, retry=policy), broker.delivers())
 
     assert broker.told == ["publish", "ack"]
     assert "the retry policy raised while classifying OSError; treating it as transient" in caplog.text
@@ -385,11 +387,11 @@ async def test_an_error_of_which_nobody_can_say_what_it_means_may_pass(
 async def test_a_breaker_that_cannot_say_whom_it_blames_blames_nobody(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    walk = walk_of(broker)
+    pipeline = pipeline_of(broker)
     breaker = Breaker(BreakerPolicy(only=cannot_say, window=1, minimum_calls=1))
-    walk.breaker = Breakers("orders", {"orders": breaker}, walk.observer, walk.clock)
+    pipeline.breaker = Breakers("orders", {"orders": breaker}, pipeline.observer, pipeline.clock)
 
-    await settle(walk, broker.delivers(), broker.delivers())
+    await settle(pipeline, broker.delivers(), broker.delivers())
 
     assert broker.told == ["publish", "publish", "ack", "ack"]
     assert breaker.state is BreakerState.CLOSED
@@ -403,7 +405,7 @@ BY_REJECT = Retry(attempts=3, delay="1s", via=RetryRoute.REJECT)
 
 
 async def test_a_retry_by_reject_is_one_word(broker: Broker) -> None:
-    await settle(walk_of(broker, retry=BY_REJECT), broker.delivers())
+    await settle(pipeline_of(broker, retry=BY_REJECT), broker.delivers())
 
     assert broker.told == ["reject requeue=False"]
 
@@ -412,7 +414,7 @@ async def test_once_the_worker_has_counted_it_goes_on_counting(broker: Broker) -
     """A copy begins the broker's count anew: were it believed, attempts would be forgotten."""
     known = Properties(headers={NAMES.attempts: 1, NAMES.DROPPED: 1, NAMES.CRASHES: 1})
 
-    await settle(walk_of(broker, retry=BY_REJECT), broker.delivers(known))
+    await settle(pipeline_of(broker, retry=BY_REJECT), broker.delivers(known))
 
     assert broker.told == ["publish", "ack"]
     assert broker.published[0][:2] == ("retry.orders", "retry")
@@ -424,7 +426,7 @@ FORGED = Properties(headers={"x-death": {"k": [1]}})
 
 async def test_what_the_broker_could_not_count_is_counted_in_the_message(broker: Broker) -> None:
     """RabbitMQ 3.10 leaves an x-death that is no list as it is: the message would be retried for ever."""
-    await settle(walk_of(broker, retry=BY_REJECT), broker.delivers(FORGED))
+    await settle(pipeline_of(broker, retry=BY_REJECT), broker.delivers(FORGED))
 
     assert broker.told == ["publish", "ack"]
     assert broker.published[0][:2] == ("retry.orders", "retry")
@@ -434,9 +436,9 @@ async def test_what_the_broker_could_not_count_is_counted_in_the_message(broker:
 
 async def test_what_no_broker_could_dead_letter_is_parked_by_publishing(broker: Broker) -> None:
     """Over some an x-death the process of its queue ends, and the message with it."""
-    walk = walk_of(broker, retry=None, park="reject")
+    pipeline = pipeline_of(broker, retry=None, park="reject")
 
-    await settle(walk, broker.delivers(Properties(headers={"x-death": [[7]]})), broker.delivers())
+    await settle(pipeline, broker.delivers(Properties(headers={"x-death": [[7]]})), broker.delivers())
 
     assert broker.told == ["publish", "reject requeue=False", "ack"]
     assert broker.published[0][:2] == ("dlq.orders", "parking")
@@ -446,7 +448,7 @@ async def test_the_last_attempt_of_a_queue_without_dead_letters_is_the_end(broke
     """A reject would lead back into the loop."""
     last = Properties(headers={"x-death": [{"queue": "orders", "reason": "rejected", "count": 2}]})
 
-    await settle(walk_of(broker, retry=BY_REJECT, dlq=False), broker.delivers(last))
+    await settle(pipeline_of(broker, retry=BY_REJECT, dlq=False), broker.delivers(last))
 
     assert broker.told == ["ack"]
 
@@ -463,15 +465,17 @@ def case_of(delivery: Delivery) -> FailedDelivery:
     return FailedDelivery(delivery, NO_HISTORY, None, None)
 
 
-async def move(walk: DeliveryPipeline, delivery: Delivery) -> bool:
+async def move(pipeline: DeliveryPipeline, delivery: Delivery) -> bool:
     case = case_of(delivery)
-    return await walk.settlement.quarantine(case, "orders.quarantine.w", walk.settlement.marked_properties(case, MARK))
+    return await pipeline.settlement.quarantine(
+        case, "orders.quarantine.w", pipeline.settlement.marked_properties(case, MARK)
+    )
 
 
 async def test_a_watched_message_is_acked_when_its_marked_copy_is_confirmed(broker: Broker) -> None:
-    walk = walk_of(broker)
+    pipeline = pipeline_of(broker)
 
-    assert await move(walk, broker.delivers())
+    assert await move(pipeline, broker.delivers())
 
     assert broker.told == ["wait", "publish", "ack"]
     assert broker.published[0][:2] == ("", "orders.quarantine.w")
@@ -479,28 +483,28 @@ async def test_a_watched_message_is_acked_when_its_marked_copy_is_confirmed(brok
 
 
 async def test_a_move_comes_to_its_end_though_the_handler_is_cancelled(broker: Broker) -> None:
-    walk, delivery = walk_of(broker), broker.delivers()
+    pipeline, delivery = pipeline_of(broker), broker.delivers()
     broker.holds_back = True
-    moving = asyncio.create_task(move(walk, delivery))
+    moving = asyncio.create_task(move(pipeline, delivery))
     await turns()
     moving.cancel()
     await turns()
-    assert walk.settlement.transfers.is_moving(delivery)
+    assert pipeline.settlement.transfers.is_moving(delivery)
 
     broker.answer()
-    await walk.settlement.transfers.finish_moves()
+    await pipeline.settlement.transfers.finish_moves()
 
     assert broker.told == ["wait", "publish", "ack"]
 
 
 async def test_what_has_no_room_for_a_mark_is_parked_as_uncountable(broker: Broker) -> None:
     watcher, full = Watcher(), Properties(headers={"padding": "x" * (BUDGET - 40)})
-    walk = walk_of(broker, watcher=watcher)
+    pipeline = pipeline_of(broker, watcher=watcher)
     delivery = broker.delivers(full)
-    assert NAMES.QUARANTINE.encode() not in walk.settlement.marked_properties(case_of(delivery), MARK)
+    assert NAMES.QUARANTINE.encode() not in pipeline.settlement.marked_properties(case_of(delivery), MARK)
 
-    walk.end(delivery, Ending.UNMARKABLE)
-    await walk.drained()
+    pipeline.settle_ending(delivery, Ending.UNMARKABLE)
+    await pipeline.wait_until_settled()
 
     assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
     assert [(event.outcome, event.reason) for event in watcher.events] == [(DeliveryOutcome.PARKED, "uncountable")]
@@ -508,26 +512,26 @@ async def test_what_has_no_room_for_a_mark_is_parked_as_uncountable(broker: Brok
 
 async def test_pauses_go_on_growing_while_messages_are_only_moved(broker: Broker) -> None:
     """A move into or out of quarantine says nothing about the retry exchange that refuses."""
-    walk = walk_of(broker)
+    pipeline = pipeline_of(broker)
     broker.refuses = True
-    await walk(broker.delivers())
+    await pipeline(broker.delivers())
     await turns()
     broker.refuses = False
-    walk.settlement.settle(case_of(broker.delivers()), RequeueVerdict("its worker lost the connection", 0))
+    pipeline.settlement.settle(case_of(broker.delivers()), RequeueVerdict("its worker lost the connection", 0))
     await turns()
-    assert repr(walk.settlement.transfers.trouble) == "<Spell pauses=1>"
+    assert repr(pipeline.settlement.transfers.trouble) == "<Spell pauses=1>"
 
-    await walk(broker.delivers())
+    await pipeline(broker.delivers())
     await turns()
 
-    assert repr(walk.settlement.transfers.trouble) == "<Spell pauses=0>", "the retry exchange has taken one"
-    await walk.settlement.transfers.close()
+    assert repr(pipeline.settlement.transfers.trouble) == "<Spell pauses=0>", "the retry exchange has taken one"
+    await pipeline.settlement.transfers.close()
 
 
 async def test_a_failed_message_without_room_for_the_count_is_parked_as_uncountable(broker: Broker) -> None:
     watcher, full = Watcher(), Properties(headers={"padding": "x" * (BUDGET - 40)})
 
-    await settle(walk_of(broker, watcher=watcher, retry=Retry(attempts=3)), broker.delivers(full))
+    await settle(pipeline_of(broker, watcher=watcher, retry=Retry(attempts=3)), broker.delivers(full))
 
     assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
     assert [(event.outcome, event.reason) for event in watcher.events] == [(DeliveryOutcome.PARKED, "uncountable")]

@@ -149,7 +149,7 @@ class Keys:
         prefix, (id, between, secret) = text[: len(PREFIX)], text[len(PREFIX) :].partition("_")
         if prefix != PREFIX or not between or not is_secret(id, _ID_LENGTH) or not is_secret(secret):
             raise Unauthenticated(REFUSAL, "a malformed key")
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             row = connection.execute(sa.select(self.table).where(self.table.c.id == id)).mappings().first()
         is_right = hmac.compare_digest(digest_of(secret), _OF_NOBODY if row is None else row["digest"])
         if row is None or not is_right:
@@ -180,7 +180,7 @@ class Keys:
     def listed(self) -> list[Key]:
         """All there ever were, the newest first."""
         order = self.table.c.created_at.desc(), self.table.c.id
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             return [_key(row) for row in connection.execute(sa.select(self.table).order_by(*order)).mappings()]
 
     def any(self) -> bool:
@@ -188,7 +188,7 @@ class Keys:
         now = self._clock.now()
         ends, revoked = self.table.c.expires_at, self.table.c.revoked_at
         live = sa.select(self.table.c.id).where(revoked.is_(None), sa.or_(ends.is_(None), ends > now)).limit(1)
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             return connection.execute(live).first() is not None
 
     def __repr__(self) -> str:

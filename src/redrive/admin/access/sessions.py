@@ -83,7 +83,7 @@ class Sessions:
             .where(table.c.digest == digest_of(cookie), table.c.kind == _SESSION, table.c.expires_at > now)
             .where(sa.or_(table.c.key.is_(None), is_live))
         )
-        with self.database.looking() as connection:
+        with self.database.reading_connection() as connection:
             row = connection.execute(query).mappings().first()
         if row is None:
             return None

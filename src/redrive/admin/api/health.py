@@ -74,7 +74,7 @@ async def _missing(office: AdminContext) -> list[str]:
 
 
 def _ask(database: Database) -> None:
-    with database.looking() as connection:
+    with database.reading_connection() as connection:
         connection.execute(text("SELECT 1"))
 
 
@@ -96,7 +96,9 @@ async def _told(at: AuthorizedService) -> bytes:
         depth.labels(view.name).set(view.depth)
         if view.oldest is not None:
             age.labels(view.name).set(max(0.0, (now - view.oldest).total_seconds()))
-    running = [one for one in await asyncio.to_thread(at.service.store.running) if at.who.sees(one.order.queue)]
+    running = [
+        one for one in await asyncio.to_thread(at.service.store.running_operations) if at.who.sees(one.order.queue)
+    ]
     gauge("operations_running").set(len(running))
     stalled = [one for one in running if at.service.is_interrupted(one)]
     gauge("operations_interrupted").set(len(stalled))

@@ -32,7 +32,7 @@ from redrive.deadletters.edits import Edit
 from redrive.errors import ConfigurationError, NotFound
 from redrive.operations.archive import lines_of
 from redrive.operations.browse import GroupBy, MessagePage
-from redrive.operations.export_format import Exported, decode_letter
+from redrive.operations.export_format import Exported, decode_dead_letter
 from redrive.operations.operation import (
     ControlRequest,
     Destination,
@@ -296,7 +296,7 @@ def _exhaust(lines: Iterator[tuple[int, Exported]], most: int) -> int:
 
 
 def decoded(file: IO[bytes]) -> Iterator[tuple[int, Exported]]:
-    return ((number, decode_letter(line, number)) for number, line in lines_of(file, _LONGEST_LINE))
+    return ((number, decode_dead_letter(line, number)) for number, line in lines_of(file, _LONGEST_LINE))
 
 
 # Re-driving ---------------------------------------------------------------------------------------------

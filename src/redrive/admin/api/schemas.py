@@ -25,7 +25,7 @@ from redrive.operations.operation import Operation, OperationState
 from redrive.operations.plan import RedrivePlan
 from redrive.text import printable
 from redrive.topology.plan import Action
-from redrive.wire.values import shown
+from redrive.wire.values import brief_repr
 
 
 class ResponseModel(BaseModel):
@@ -455,4 +455,4 @@ def _plain(value: object) -> Any:
         case datetime():
             return value.isoformat()
         case _:
-            return printable(shown(value))
+            return printable(brief_repr(value))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from redrive.operations.canary import how_many
+from redrive.operations.canary import step_count
 from redrive.operations.operation import Operation, OperationState
 from redrive.operations.plan import RedrivePlan
-from redrive.recovery.durations import roughly
+from redrive.recovery.durations import format_roughly
 from redrive.text import group_digits, pluralise
 
 number = partial(group_digits, separator="\u202f")  # a narrow space, at which no line breaks
@@ -30,8 +30,8 @@ STATES = {
 def age(moment: datetime, now: datetime) -> str:
     passed = now - moment
     if passed < timedelta(seconds=-5):  # clocks differ a little
-        return f"in {roughly(-passed)}"
-    return f"{roughly(passed)} ago" if passed >= timedelta(seconds=2) else "just now"
+        return f"in {format_roughly(-passed)}"
+    return f"{format_roughly(passed)} ago" if passed >= timedelta(seconds=2) else "just now"
 
 
 def stamp(moment: datetime) -> str:
@@ -75,7 +75,7 @@ def done(operation: Operation) -> int:
 
 def step(operation: Operation) -> str:
     ramp = operation.order.ramp
-    return f"step {max(1, operation.step)} of {how_many(ramp)}" if ramp is not None else ""
+    return f"step {max(1, operation.step)} of {step_count(ramp)}" if ramp is not None else ""
 
 
 def pace(operation: Operation, now: datetime) -> str:
@@ -92,13 +92,13 @@ def pace(operation: Operation, now: datetime) -> str:
     if operation.state is not OperationState.RUNNING or operation.order.ramp is not None or whole is None:
         return said
     left = timedelta(seconds=round(max(0, whole - done(operation)) / rate))
-    return f"{said}, about {roughly(left)} left" if left else said
+    return f"{said}, about {format_roughly(left)} left" if left else said
 
 
 def lasted(operation: Operation, now: datetime) -> str:
     if operation.started_at is None:
         return ""
-    return roughly((operation.ended_at or now) - operation.started_at)
+    return format_roughly((operation.ended_at or now) - operation.started_at)
 
 
 def in_short(operation: Operation) -> str:

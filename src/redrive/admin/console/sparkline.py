@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from redrive.admin.console.formatting import number
-from redrive.recovery.durations import roughly
+from redrive.recovery.durations import format_roughly
 
 WIDTH, HEIGHT = 120, 28
 _MARGIN = 2
@@ -41,7 +41,7 @@ def trend_of(depths: Sequence[int], every: timedelta) -> Sparkline | None:
 
 
 def _said(depths: Sequence[int], change: int, span: timedelta) -> str:
-    over = f"over the last {roughly(span)}"
+    over = f"over the last {format_roughly(span)}"
     if min(depths) == max(depths):
         return f"{number(depths[-1])}, unchanged {over}"
     sign = "+" if change > 0 else "−" if change < 0 else "±"

@@ -83,7 +83,7 @@ class _Running:
         was = steering.operation.state
         try:
             async with asyncio.timeout(_STOP_WITHIN):
-                while not self.task.done() and not steering.rests:
+                while not self.task.done() and not steering.is_idle:
                     steering.pause()  # in each round: it may begin to run only now
                     self._changed.clear()
                     await self._changed.wait()

@@ -85,7 +85,7 @@ class OrphanRecovery:
 
     async def recover(self) -> None:
         """Look once, and go on with what is found."""
-        running = await asyncio.to_thread(self._service.store.running)
+        running = await asyncio.to_thread(self._service.store.running_operations)
         self._not_before = {one.id: self._not_before[one.id] for one in running if one.id in self._not_before}
         for operation in filter(self._is_orphan, running):
             now = await asyncio.to_thread(self._service.store.get, operation.id)  # the one before may have taken long

@@ -95,7 +95,7 @@ def identity(arguments: Table) -> Term:
 # As Erlang prints them ------------------------------------------------------------------------------
 
 
-def printed(value: FieldValue) -> str:
+def format_term(value: FieldValue) -> str:
     """A value as `~tp` prints it: what RabbitMQ puts into an error text."""
     match value:
         case str():
@@ -112,16 +112,16 @@ def printed(value: FieldValue) -> str:
             places = -int(value.as_tuple().exponent)
             return f"{{{places},{int(value.scaleb(places))}}}"
         case Mapping():
-            fields = (f"{{{printed(name)},{_printed_pair(inner)}}}" for name, inner in value.items())
+            fields = (f"{{{format_term(name)},{_format_pair(inner)}}}" for name, inner in value.items())
             return f"[{','.join(fields)}]"
         case list() | tuple():
-            return f"[{','.join(f'{{{_printed_pair(element)}}}' for element in value)}]"
+            return f"[{','.join(f'{{{_format_pair(element)}}}' for element in value)}]"
         case _:
             return str(value)
 
 
-def _printed_pair(value: FieldValue) -> str:
-    return f"{type_name(value)},{printed(value)}"
+def _format_pair(value: FieldValue) -> str:
+    return f"{type_name(value)},{format_term(value)}"
 
 
 def _binary(raw: bytes) -> str:

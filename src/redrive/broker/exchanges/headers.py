@@ -19,7 +19,7 @@ from typing import ClassVar, Generic, TypeAlias
 
 from redrive.broker.dialect import LATEST, Dialect
 from redrive.broker.exchanges.bindings import Binding, Bindings, D, InvalidBinding
-from redrive.broker.exchanges.header_values import Term, identity, printed, seconds, term, type_name
+from redrive.broker.exchanges.header_values import Term, format_term, identity, seconds, term, type_name
 from redrive.wire.values import FieldValue, Table
 
 _Condition: TypeAlias = tuple[str, Term]  # a header's name and its value
@@ -79,10 +79,10 @@ class Headers(Bindings[D]):
     def _check(self, binding: Binding[D]) -> None:
         mode = binding.arguments.get(_X_MATCH, "all")
         if not isinstance(mode, str):
-            text = f"Invalid x-match field type {type_name(mode)} (value {printed(mode)}); expected longstr"
+            text = f"Invalid x-match field type {type_name(mode)} (value {format_term(mode)}); expected longstr"
             raise InvalidBinding(text)
         if mode not in _MODES:
-            text = f"Invalid x-match field value {printed(mode)}; expected all, any, all-with-x, or any-with-x"
+            text = f"Invalid x-match field value {format_term(mode)}; expected all, any, all-with-x, or any-with-x"
             raise InvalidBinding(text)
 
     def _include(self, binding: Binding[D]) -> None:

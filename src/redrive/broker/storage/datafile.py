@@ -141,7 +141,7 @@ class Batch:
             del self.stored[id]
         self.emptied.add(queue)
 
-    def returned_to_queue(self, id: int, delivery_count: int) -> None:
+    def note_return(self, id: int, delivery_count: int) -> None:
         message = self.stored.get(id)
         if message is not None:
             self.stored[id] = message._replace(delivery_count=delivery_count)
@@ -176,7 +176,7 @@ class DataFile:
     def definitions(self) -> list[Definition]:
         return [Definition(*row) for row in self._select("SELECT * FROM definition ORDER BY id")]
 
-    def delivered(self) -> dict[int, int]:
+    def delivered_positions(self) -> dict[int, int]:
         return dict(self._select("SELECT queue, position FROM delivered"))
 
     def highest_id(self) -> int:
@@ -189,13 +189,13 @@ class DataFile:
 
     def messages(self) -> Iterator[StoredMessage]:
         """Each queue's by position. In most queues that is the order of ids, in which they are read at no cost."""
-        disordered = self._disordered()
+        disordered = self._disordered_queues()
         queues = json.dumps(list(disordered))
         yield from map(StoredMessage._make, self._select(_IN_ORDER, queues))
         if disordered:
             yield from map(StoredMessage._make, self._select(_OUT_OF_ORDER, queues))
 
-    def _disordered(self) -> set[int]:
+    def _disordered_queues(self) -> set[int]:
         """The queues in which a younger message stands before an older one."""
         last: dict[int, int] = {}
         disordered: set[int] = set()

@@ -70,10 +70,10 @@ class Journal(Protocol):
     def forget_queue(self, queue: int) -> None:
         """All messages of the queue: purged, or deleted with it."""
 
-    def returned(self, id: int, delivery_count: int) -> None:
+    def note_return(self, id: int, delivery_count: int) -> None:
         """The message came back to its queue after so many deliveries."""
 
-    def delivered(self, queue: int, position: int) -> None:
+    def note_delivery(self, queue: int, position: int) -> None:
         """A consumer has seen the message at this position. Only the highest of a queue is remembered."""
 
     def define(self, definition: Definition) -> None:

@@ -79,9 +79,9 @@ class SQLiteJournal:
         return len(self._batch) + (len(self._writing) if self._writing is not None else 0)
 
     def recover(self) -> Recovered:
-        delivered = self._file.delivered()
-        self._highest = delivered.copy()
-        return Recovered(self._file.definitions(), self._messages(), delivered, self._file.highest_id() + 1)
+        note_delivery = self._file.delivered_positions()
+        self._highest = note_delivery.copy()
+        return Recovered(self._file.definitions(), self._messages(), note_delivery, self._file.highest_id() + 1)
 
     def _messages(self) -> Iterator[StoredMessage]:
         """One connection reads and writes, so nothing is cut while it reads."""
@@ -107,7 +107,7 @@ class SQLiteJournal:
             if not self._scheduled:
                 self._commit_later()
 
-    def delivered(self, queue: int, position: int) -> None:
+    def note_delivery(self, queue: int, position: int) -> None:
         highest = self._highest.get(queue)
         if highest is None or position > highest:
             self._highest[queue] = self._batch.delivered[queue] = position
@@ -125,8 +125,8 @@ class SQLiteJournal:
         self._batch.forget_queue(queue)
         self._commit_soon()
 
-    def returned(self, id: int, delivery_count: int) -> None:
-        self._batch.returned_to_queue(id, delivery_count)
+    def note_return(self, id: int, delivery_count: int) -> None:
+        self._batch.note_return(id, delivery_count)
         self._commit_later()
 
     def define(self, definition: Definition) -> None:

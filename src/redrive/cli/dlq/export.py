@@ -26,7 +26,7 @@ from redrive.cli.options import (
 )
 from redrive.cli.output import as_json, counted, note, number
 from redrive.operations.archive import lines_of, read_archive
-from redrive.operations.export_format import Exported, decode_letter
+from redrive.operations.export_format import Exported, decode_dead_letter
 from redrive.operations.peek_allowance import Risk
 from redrive.text import one_line
 
@@ -96,7 +96,7 @@ def import_(
 
 def _lines(file: Path) -> Iterator[tuple[int, Exported]]:
     if str(file) == "-":
-        return ((number, decode_letter(line, number)) for number, line in lines_of(sys.stdin.buffer))
+        return ((number, decode_dead_letter(line, number)) for number, line in lines_of(sys.stdin.buffer))
     return read_archive(file)
 
 

@@ -22,7 +22,7 @@ from redrive.integrations.celery.messages import body_of, properties_of, restore
 from redrive.integrations.celery.producer import budget_of, hand_over
 from redrive.integrations.celery.queues import equipment_of, find_place
 from redrive.recovery.failure import describe
-from redrive.recovery.failure_headers import ParkReason, parking
+from redrive.recovery.failure_headers import ParkReason, properties_for_parking
 from redrive.recovery.history import read_history
 from redrive.topology import Definitions, Server, Topology, expand
 
@@ -131,7 +131,7 @@ class _Parked:
             return False
         now, history = datetime.now(UTC), read_history(headers, place.name, via_reject=False)
         try:
-            raw = parking(
+            raw = properties_for_parking(
                 properties_of(message).encode(),
                 history,
                 describe(self._error, now),

@@ -39,7 +39,7 @@ from redrive.integrations.celery.producer import budget_of, hand_over
 from redrive.integrations.celery.queues import CeleryQueue, equipment_of, find_place
 from redrive.recovery.admission import Arrival, admit
 from redrive.recovery.failure import MOST_STACK, Failure, describe
-from redrive.recovery.failure_headers import ParkReason, parking, retrying
+from redrive.recovery.failure_headers import ParkReason, properties_for_parking, properties_for_retry
 from redrive.recovery.history import History, read_count, read_history
 from redrive.recovery.verdict import (
     Crashed,
@@ -94,7 +94,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
             to, history = place.waiting(verdict.rung), self._history.with_another_snooze()
         else:
             to, history = ("", place.name), self._history.with_crashes(verdict.crashes)
-        raw = retrying(
+        raw = properties_for_retry(
             properties_of(self._message).encode(),
             history,
             None,
@@ -188,7 +188,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
         return reason_of(_unwrapped(self._told), self._retries, self.task.max_retries)
 
     def _with_story(self, place: CeleryQueue, failure: Failure, reason: ParkReason) -> bytes:
-        return parking(
+        return properties_for_parking(
             properties_of(self._message).encode(),
             self._history,
             failure,

@@ -31,7 +31,7 @@ from redrive.integrations.celery.decisions import next_wait
 from redrive.integrations.celery.producer import Rewrite, budget_of, confirmed
 from redrive.integrations.celery.queues import CeleryQueue, find_place
 from redrive.recovery.failure import describe
-from redrive.recovery.failure_headers import Origin, retrying
+from redrive.recovery.failure_headers import Origin, properties_for_retry
 from redrive.recovery.history import read_history
 from redrive.recovery.verdict import RetryVerdict
 
@@ -139,7 +139,7 @@ class _Detour:
         return wait.total_seconds()
 
     def rewrite(self, raw: bytes) -> bytes:
-        return retrying(
+        return properties_for_retry(
             raw,
             read_history(self.headers, self.place.name, via_reject=False),
             describe(self.error, self.now, stack=False),

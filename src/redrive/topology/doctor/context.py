@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from redrive.topology.definitions import DEFAULT_DELIVERY_LIMIT, Definitions, QueueDefinition, effective
-from redrive.topology.dlq_detection import dead_letter_queues, declared, is_called_waiting
+from redrive.topology.dlq_detection import dead_letter_queues, declared_dlqs, is_called_waiting
 from redrive.topology.expansion import expand
 from redrive.topology.model import Queue, Topology
 from redrive.topology.reachability import Reachability
@@ -78,7 +78,7 @@ class RuleContext:
     def policy_name(self, queue: str) -> str | None:
         return self._snapshot.state(queue).policy
 
-    def declared(self, queue: str) -> Mapping[str, Any]:
+    def declared_arguments(self, queue: str) -> Mapping[str, Any]:
         """Its arguments alone, without its policy."""
         return self._declared.get(queue, {})
 
@@ -121,7 +121,7 @@ class RuleContext:
         feeds = any(queue.name in self.dead_letters.get(target, ()) for target in targets)
         return feeds or is_called_waiting(queue.name)
 
-    def named_after(self, name: str) -> str | None:
+    def main_of_retry_queue(self, name: str) -> str | None:
         """Return the queue after which a retry queue is named: `q.orders` of `q.orders.retry.15s`, if it exists."""
         while (at := max(name.rfind("."), name.rfind("_"), name.rfind("-"))) > 0:
             name = name[:at]
@@ -136,9 +136,9 @@ class RuleContext:
     # Dead letters ---------------------------------------------------------------------------------------
 
     @cached_property
-    def dead_ends(self) -> tuple[QueueDefinition, ...]:
+    def dead_letter_queues(self) -> tuple[QueueDefinition, ...]:
         """The dead-letter queues, as they are on the broker."""
-        names = dead_letter_queues(self.definitions) | declared(self.wanted, self.server).keys()
+        names = dead_letter_queues(self.definitions) | declared_dlqs(self.wanted, self.server).keys()
         return tuple(queue for queue in self.definitions.queues if queue.name in names)
 
     @cached_property

@@ -28,7 +28,7 @@ _ROUTING = ("direct", "topic", "fanout")  # exchanges of which one can tell wher
 
 
 def cycle_expires(context: RuleContext) -> Iterator[Occurrence]:
-    for cycle in _expiring(context):
+    for cycle in _expiring_cycles(context):
         if not _worked_queues(context, cycle):
             queue = context.queues[cycle[0]]
             evidence = f"{_path_text(cycle)}, and every queue in it has a TTL"
@@ -37,7 +37,7 @@ def cycle_expires(context: RuleContext) -> Iterator[Occurrence]:
 
 
 def cycle_main_expires(context: RuleContext) -> Iterator[Occurrence]:
-    for cycle in _expiring(context):
+    for cycle in _expiring_cycles(context):
         for queue in _worked_queues(context, cycle):
             ttl, at = show(context, queue, "x-message-ttl"), cycle.index(queue.name)
             evidence = f"{_path_text(cycle[at:] + cycle[:at])}, and {ttl} on {queue.name}"
@@ -46,7 +46,7 @@ def cycle_main_expires(context: RuleContext) -> Iterator[Occurrence]:
             yield Occurrence(queue.name, evidence, without(context, queue, "x-message-ttl"))
 
 
-def _expiring(context: RuleContext) -> list[tuple[str, ...]]:
+def _expiring_cycles(context: RuleContext) -> list[tuple[str, ...]]:
     expiring = (queue.name for queue in context.definitions.queues if queue.ttl is not None)
     return find_cycles({name: sorted(context.dead_letters[name]) for name in expiring})
 
@@ -56,7 +56,7 @@ def _worked_queues(context: RuleContext, names: Iterable[str]) -> list[QueueDefi
 
 
 def cycle_overflow(context: RuleContext) -> Iterator[Occurrence]:
-    for queue, way in _rejecting(context):
+    for queue, way in _loop_entrances(context):
         lengths = [argument for argument in _LENGTHS if argument in queue.arguments]
         if lengths and context.overflow(queue) in DROPPING:
             said = ", ".join(show(context, queue, argument) for argument in lengths)
@@ -65,7 +65,7 @@ def cycle_overflow(context: RuleContext) -> Iterator[Occurrence]:
 
 
 def cycle_delivery_limit(context: RuleContext) -> Iterator[Occurrence]:
-    for queue, way in _rejecting(context):
+    for queue, way in _loop_entrances(context):
         limit = context.delivery_limit(queue)
         if limit is None or limit < 0:
             continue
@@ -80,7 +80,7 @@ def reject_classic(context: RuleContext) -> Iterator[Occurrence]:
     """Measured: `kill -9` of a 4.x broker while 30 000 messages are rejected loses 2 048 of them, every time."""
     if not context.is_4 or context.server.embedded:
         return
-    loops = {queue.name for queue, way in _rejecting(context) if len(way) > 2}
+    loops = {queue.name for queue, way in _loop_entrances(context) if len(way) > 2}
     for queue in context.definitions.queues:
         main = context.main(queue.name)
         rejects = main is not None and main.retry is not None and main.retry.via is RetryRoute.REJECT
@@ -90,7 +90,7 @@ def reject_classic(context: RuleContext) -> Iterator[Occurrence]:
             yield Occurrence(queue.name, f"a classic queue on {context.server}, retried by rejecting{way}", fix)
 
 
-def _rejecting(context: RuleContext) -> Iterator[tuple[QueueDefinition, tuple[str, ...]]]:
+def _loop_entrances(context: RuleContext) -> Iterator[tuple[QueueDefinition, tuple[str, ...]]]:
     """Yield the queues from which a loop is entered, with the way back. A queue with a TTL is a waiting queue, or has
     findings of its own.
     """
@@ -107,7 +107,7 @@ def retry_shared(context: RuleContext) -> Iterator[Occurrence]:
             continue
         for key, receivers in _shared(context, queue, exchange):
             failing = (name for name in receivers if queue.name in context.dead_letters.get(name, ()))
-            failed = next(failing, context.named_after(queue.name)) or UNKNOWN_QUEUE
+            failed = next(failing, context.main_of_retry_queue(queue.name)) or UNKNOWN_QUEUE
             evidence = f"what has waited goes to {exchange} with key {key!r}, and reaches {', '.join(receivers)}"
             yield Occurrence(queue.name, evidence, with_dead_letters_to(context, queue, failed))
             break

@@ -44,7 +44,7 @@ def dlx_unroutable(context: RuleContext) -> Iterator[Occurrence]:
             continue
         lost = sorted(key for key in context.flows.dead_letter_keys(queue) if _leads_nowhere(context, exchange, key))
         if lost:
-            yield Occurrence(queue.name, _lost(context, queue, lost), _route(context, queue, exchange, lost[0]))
+            yield Occurrence(queue.name, _loss_text(context, queue, lost), _route(context, queue, exchange, lost[0]))
 
 
 def _leads_nowhere(context: RuleContext, exchange: str, key: str) -> bool:
@@ -54,7 +54,7 @@ def _leads_nowhere(context: RuleContext, exchange: str, key: str) -> bool:
     return context.is_complete and not context.flows.reach(exchange, key)
 
 
-def _lost(context: RuleContext, queue: QueueDefinition, keys: list[str]) -> str:
+def _loss_text(context: RuleContext, queue: QueueDefinition, keys: list[str]) -> str:
     own = "" if queue.dead_letter_key is not None else ", which messages bring along,"
     said = f"{show(context, queue, 'x-dead-letter-exchange')}; with key {', '.join(map(repr, keys))}{own}"
     return f"{said} it reaches no queue: {_fate(context, queue)}"
@@ -77,7 +77,7 @@ def _fate(context: RuleContext, queue: QueueDefinition) -> str:
 
 
 def no_dlq(context: RuleContext) -> Iterator[Occurrence]:
-    dead = {queue.name for queue in context.dead_ends}
+    dead = {queue.name for queue in context.dead_letter_queues}
     for queue in context.definitions.queues:
         if queue.dead_letter_exchange is not None or queue.name in dead or queue.type == "stream":
             continue

@@ -24,7 +24,7 @@ def show(context: RuleContext, queue: QueueDefinition, argument: str) -> str:
 
 def with_arguments(context: RuleContext, queue: QueueDefinition, wanted: Mapping[str, Any]) -> str:
     """Return how to give a queue other arguments: by a policy, unless its own arguments prevent it."""
-    if any(argument in context.declared(queue.name) for argument in wanted):
+    if any(argument in context.declared_arguments(queue.name) for argument in wanted):
         said = (f"{argument}: {value if value != '' else repr('')}" for argument, value in wanted.items())
         return recreate(queue, f"with {' and '.join(said)}")
     return _with_policy(context, queue, {argument.removeprefix("x-"): value for argument, value in wanted.items()})
@@ -68,7 +68,7 @@ def _with_policy(context: RuleContext, queue: QueueDefinition, definition: Mappi
 
 
 def _is_argument(context: RuleContext, queue: QueueDefinition, argument: str) -> bool:
-    declared = context.declared(queue.name)
+    declared = context.declared_arguments(queue.name)
     return argument in declared and declared[argument] == queue.arguments[argument]
 
 

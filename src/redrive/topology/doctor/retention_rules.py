@@ -13,7 +13,7 @@ _EVICTING = ("x-message-ttl", "x-max-length", "x-max-length-bytes", "x-expires")
 
 def peek_deletes(context: RuleContext) -> Iterator[Occurrence]:
     """Find the dead-letter queues with a delivery limit and no dead-letter exchange of their own."""
-    for queue in context.dead_ends:
+    for queue in context.dead_letter_queues:
         limit = context.delivery_limit(queue)
         if limit is None or limit < 0 or queue.dead_letter_exchange is not None:
             continue
@@ -22,10 +22,10 @@ def peek_deletes(context: RuleContext) -> Iterator[Occurrence]:
         else:
             said = f"no delivery limit of its own, and {DEFAULT_DELIVERY_LIMIT} is the default of {context.server}"
         fix = without_delivery_limit(context, queue)
-        yield Occurrence(queue.name, f"a quorum queue with {said}: {_counted_gets(context, limit)}", fix)
+        yield Occurrence(queue.name, f"a quorum queue with {said}: {_get_count_text(context, limit)}", fix)
 
 
-def _counted_gets(context: RuleContext, limit: int) -> str:
+def _get_count_text(context: RuleContext, limit: int) -> str:
     """Describe which gets count towards the limit, and what happens beyond it.
 
     Measured on 4.3.6 by 25 gets of the management API from a queue of 46 messages with the default limit of 20. With
@@ -51,7 +51,7 @@ def negative_delivery_limit(context: RuleContext) -> Iterator[Occurrence]:
 
 
 def dlq_evicts(context: RuleContext) -> Iterator[Occurrence]:
-    for queue in context.dead_ends:
+    for queue in context.dead_letter_queues:
         if queue.dead_letter_exchange is not None or queue.type == "stream":  # a stream is made to forget
             continue
         found = [argument for argument in _EVICTING if argument in queue.arguments]

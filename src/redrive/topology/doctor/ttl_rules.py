@@ -35,15 +35,15 @@ def _is_also_expiring(context: RuleContext, queue: QueueDefinition) -> bool:
 
 
 def ttl_no_way_back(context: RuleContext) -> Iterator[Occurrence]:
-    for queue in _vanishing(context):
+    for queue in _vanishing_queues(context):
         if is_called_waiting(queue.name) or not context.is_worked(queue.name):
-            main = context.named_after(queue.name) or UNKNOWN_QUEUE
+            main = context.main_of_retry_queue(queue.name) or UNKNOWN_QUEUE
             evidence = f"{show(context, queue, 'x-message-ttl')}, no dead-letter exchange, and nobody consumes from it"
             yield Occurrence(queue.name, evidence, with_dead_letters_to(context, queue, main))
 
 
 def ttl_drops(context: RuleContext) -> Iterator[Occurrence]:
-    for queue in _vanishing(context):
+    for queue in _vanishing_queues(context):
         if context.is_worked(queue.name) and not is_called_waiting(queue.name):
             evidence = f"{show(context, queue, 'x-message-ttl')} and no dead-letter exchange"
             yield Occurrence(queue.name, evidence, with_dlq(context, queue))
@@ -59,17 +59,17 @@ def ttl_lost_by_name(context: RuleContext) -> Iterator[Occurrence]:
         if returns and not by_name and not any(map(is_pattern, context.flows.arrivals(name))):
             said = show(context, queue, "x-dead-letter-exchange")
             evidence = f"{said} without a dead-letter key, and with key {name!r} it reaches no queue"
-            yield Occurrence(name, evidence, _returned_by_name(context, queue, exchange, min(returns)))
+            yield Occurrence(name, evidence, _return_text(context, queue, exchange, min(returns)))
 
 
-def _returned_by_name(context: RuleContext, queue: QueueDefinition, exchange: str, main: str) -> str:
+def _return_text(context: RuleContext, queue: QueueDefinition, exchange: str, main: str) -> str:
     if exchange == DEFAULT_EXCHANGE:
         return with_arguments(context, queue, {"x-dead-letter-routing-key": main})
     return f"bind {main} to exchange {exchange} with key {queue.name!r}"
 
 
-def _vanishing(context: RuleContext) -> Iterator[QueueDefinition]:
-    dead = {queue.name for queue in context.dead_ends}
+def _vanishing_queues(context: RuleContext) -> Iterator[QueueDefinition]:
+    dead = {queue.name for queue in context.dead_letter_queues}
     for queue in context.definitions.queues:
         expires = queue.ttl is not None and queue.dead_letter_exchange is None
         if expires and queue.name not in dead and not context.is_temporary(queue):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from redrive.recovery.durations import brief, milliseconds
+from redrive.recovery.durations import format_duration, milliseconds
 from redrive.topology.doctor.context import Occurrence, RuleContext
 from redrive.topology.doctor.phrases import recreate
 
@@ -21,7 +21,8 @@ def consumer_timeout(context: RuleContext) -> Iterator[Occurrence]:
         if patience is not None and limit >= patience:
             enough = milliseconds(limit + timedelta(minutes=1))
             own = f"x-consumer-timeout: {enough} on the queue, or " if context.server.version >= (4, 3) else ""
-            evidence = f"its handler may take {brief(limit)}, and the broker waits {brief(patience)} for an ack"
+            waits = f"the broker waits {format_duration(patience)} for an ack"
+            evidence = f"its handler may take {format_duration(limit)}, and {waits}"
             yield Occurrence(name, evidence, f"{own}consumer_timeout = {enough} in rabbitmq.conf, or a shorter limit")
 
 

@@ -41,7 +41,7 @@ def _lines(picture: Picture) -> Iterator[str]:
 
 
 def _cluster(group: Group, nodes: Mapping[str, Node]) -> Iterator[str]:
-    yield f"  subgraph {_quoted(f'cluster_{group.main}')} {{"
+    yield f"  subgraph {_quote(f'cluster_{group.main}')} {{"
     yield f'    style="rounded,filled"; fillcolor="{style.GROUP_FILL[0]}"; color="{style.GROUP_BORDER[0]}"'
     yield from (f"    {_node(nodes[id])}" for id in group.members)
     yield "  }"
@@ -49,7 +49,7 @@ def _cluster(group: Group, nodes: Mapping[str, Node]) -> Iterator[str]:
 
 def _node(node: Node) -> str:
     tooltip = _label([visible(node.name)])
-    return f"{_quoted(node.id)} [label={_label(node.lines)}, tooltip={tooltip}, {_look(node.kind)}]"
+    return f"{_quote(node.id)} [label={_label(node.lines)}, tooltip={tooltip}, {_look(node.kind)}]"
 
 
 def _look(kind: NodeKind) -> str:
@@ -61,16 +61,16 @@ def _edge(edge: Edge, tone: Tone) -> str:
     colour = f'color="{style.TONES[tone][0]}", fontcolor="{style.TONES[tone][0]}"'
     label = f"label={_label(edge.lines)}, " if edge.lines else ""
     back = ", constraint=false" if edge.kind is EdgeKind.RETURN and edge.source.startswith("queue") else ""
-    return f"{_quoted(edge.source)} -> {_quoted(edge.target)} [{label}{colour}{_STROKE.get(edge.kind, '')}{back}]"
+    return f"{_quote(edge.source)} -> {_quote(edge.target)} [{label}{colour}{_STROKE.get(edge.kind, '')}{back}]"
 
 
 def _label(lines: Iterable[str]) -> str:
-    return _quoted(r"\n".join(map(_escaped, lines)))
+    return _quote(r"\n".join(map(_escape, lines)))
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{text}"'

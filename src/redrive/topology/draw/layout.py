@@ -186,7 +186,7 @@ class Layout:
         for edge in self.edges:
             edge.path = self._path(edge)
             self._place_label(edge)
-        self.groups = [_around([self.nodes[id].box for id in group.members]) for group in picture.groups]
+        self.groups = [_bounding_box([self.nodes[id].box for id in group.members]) for group in picture.groups]
         ends = [gap.end + _ARROW for gap in self._gaps[-1:]]
         self.width = ceil(max([MARGIN, *ends, *(edge.label.right + MARGIN for edge in self.edges)]))
 
@@ -329,9 +329,12 @@ class Layout:
         if edge.distance == 0:
             turn = _draw_turn((out.left, start[1]), (out.left, end[1]), out.right)
             return f"M{_at(*start)}L{turn[1:]}L{_at(*end)}"
-        points = [start, *_swing(edge, back, start[1], end[1]), end]
+        points = [start, *_control_points(edge, back, start[1], end[1]), end]
         if edge.is_in_lane:
-            points[1:-1] = [*_swing(edge, out, start[1], edge.lane), *_swing(edge, back, edge.lane, end[1])]
+            points[1:-1] = [
+                *_control_points(edge, out, start[1], edge.lane),
+                *_control_points(edge, back, edge.lane, end[1]),
+            ]
         return _draw_line(points)
 
     def _place_label(self, edge: PlacedEdge) -> None:
@@ -365,13 +368,13 @@ def _stack_nodes(nodes: Iterable[PlacedNode], y: float) -> float:
     return y
 
 
-def _around(boxes: list[Box]) -> Box:
+def _bounding_box(boxes: list[Box]) -> Box:
     left, top = min(box.x for box in boxes) - _PADDING, min(box.y for box in boxes) - _PADDING
     right, bottom = max(box.right for box in boxes), max(box.bottom for box in boxes)
     return Box(left, top, right + _PADDING - left, bottom + _PADDING - top)
 
 
-def _swing(edge: PlacedEdge, gap: Gap, before: float, after: float) -> tuple[Point, Point]:
+def _control_points(edge: PlacedEdge, gap: Gap, before: float, after: float) -> tuple[Point, Point]:
     first, last = (gap.left, gap.right) if edge.distance > 0 else (gap.right, gap.left)
     return (first, before), (last, after)
 

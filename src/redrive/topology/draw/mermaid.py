@@ -73,10 +73,10 @@ def _look(kind: NodeKind) -> str:
 
 
 def _label(lines: Iterable[str]) -> str:
-    return f'"{"<br/>".join(map(_escaped, lines))}"'
+    return f'"{"<br/>".join(map(_escape, lines))}"'
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     kept = {match.start() for match in _HARMLESS.finditer(text)}
     return "".join(char if at in kept else _code(char) for at, char in enumerate(text))
 

@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import chain, count
 from typing import assert_never
 
-from redrive.recovery.durations import brief
+from redrive.recovery.durations import format_duration
 from redrive.topology import ladder
 from redrive.topology.definitions import (
     DEFAULT_EXCHANGE,
@@ -33,7 +33,7 @@ from redrive.topology.definitions import (
     milliseconds,
 )
 from redrive.topology.draw.roles import DeadLetters, QueueRole, roles_of
-from redrive.topology.draw.style import shortened
+from redrive.topology.draw.style import shorten
 from redrive.topology.reachability import Reachability
 
 _MOST_LINES = 4
@@ -80,7 +80,7 @@ class Node:
     @property
     def lines(self) -> tuple[str, ...]:
         """What is written on it, ready to be shown."""
-        return (shortened(self.name), self.caption, *(f"via {entrance}" for entrance in self.entrances))
+        return (shorten(self.name), self.caption, *(f"via {entrance}" for entrance in self.entrances))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class Edge:
     def lines(self) -> tuple[str, ...]:
         """What is written along it, ready to be shown."""
         if self.kind is EdgeKind.BINDING:
-            return _few([shortened(key) for key in self.keys])
-        return (self.why,) if self.via is None else (self.why, f"via {shortened(self.via)}")
+            return _few([shorten(key) for key in self.keys])
+        return (self.why,) if self.via is None else (self.why, f"via {shorten(self.via)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +284,8 @@ class _Sketch:
         if exchange is None and not name.startswith("amq."):
             return self._node("exchange", name, NodeKind.MISSING, "missing exchange")
         if exchange is not None and exchange.type == _DELAYED:
-            return self._node("exchange", name, NodeKind.DELAYS, f"delays, then {shortened(kind, 20)}")
-        return self._node("exchange", name, NodeKind.EXCHANGE, f"{shortened(kind, 30)} exchange")
+            return self._node("exchange", name, NodeKind.DELAYS, f"delays, then {shorten(kind, 20)}")
+        return self._node("exchange", name, NodeKind.EXCHANGE, f"{shorten(kind, 30)} exchange")
 
     def _ladder_node(self) -> Node:
         caption = f"ladder of {ladder.LEVELS} queues"
@@ -344,14 +344,14 @@ def _caption(queue: QueueDefinition, role: QueueRole) -> str:
         case QueueRole.DEAD:
             return "dead letters" + (f", dropped after {time}" if time else "")
         case QueueRole.MAIN | QueueRole.PLAIN:
-            kind = f"{shortened(queue.type, 20)} queue" if "x-queue-type" in queue.arguments else "queue"
+            kind = f"{shorten(queue.type, 20)} queue" if "x-queue-type" in queue.arguments else "queue"
             return ("stream" if queue.type == "stream" else kind) + (f", at most {time}" if time else "")
         case _:
             assert_never(role)
 
 
 def _time(length: int | None) -> str:
-    return brief(timedelta(milliseconds=min(length or 0, _LONGEST_TIME)))
+    return format_duration(timedelta(milliseconds=min(length or 0, _LONGEST_TIME)))
 
 
 def _delay_of_quorum_queue(queue: QueueDefinition) -> str | None:
@@ -374,8 +374,8 @@ def _tone(edge: EdgeKind, target: NodeKind) -> Tone:
 
 
 def _entrance(binding: BindingDefinition) -> str:
-    key = f" [{shortened(binding.routing_key, 24)}]" if binding.routing_key else ""
-    return shortened(binding.source) + key
+    key = f" [{shorten(binding.routing_key, 24)}]" if binding.routing_key else ""
+    return shorten(binding.source) + key
 
 
 def _keys(binding: BindingDefinition, kind: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ def visible(name: str) -> str:
     return re.sub("^ +| +$", lambda blanks: r"\x20" * len(blanks[0]), shown) or "(no name)"
 
 
-def shortened(name: str, most: int = LONGEST) -> str:
+def shorten(name: str, most: int = LONGEST) -> str:
     """Return the visible name, or both its ends if it needs more than `most` cells."""
     if len(name) > 4 * most:  # nothing between the ends is shown; a letter with its accents counts as one
         name = name[: 2 * most] + name[-2 * most :]

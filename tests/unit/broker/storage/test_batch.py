@@ -27,7 +27,7 @@ def test_a_queue_that_is_emptied_takes_along_what_was_stored_in_it_just_before()
 def test_a_message_that_comes_back_before_it_was_written_is_written_with_its_new_count() -> None:
     batch = Batch()
     batch.stored = {1: message(1)}
-    batch.returned_to_queue(1, 2)
+    batch.note_return(1, 2)
 
     assert batch.stored[1].delivery_count == 2
     assert batch.returned == {}
@@ -35,8 +35,8 @@ def test_a_message_that_comes_back_before_it_was_written_is_written_with_its_new
 
 def test_a_message_that_comes_back_after_it_was_written_changes_its_count_only() -> None:
     batch = Batch()
-    batch.returned_to_queue(1, 2)
-    batch.returned_to_queue(1, 3)
+    batch.note_return(1, 2)
+    batch.note_return(1, 3)
 
     assert batch.returned == {1: 3}
     assert len(batch) == 1

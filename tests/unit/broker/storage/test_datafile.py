@@ -57,7 +57,7 @@ def found(path: Path) -> list[int]:
 def test_a_new_file_is_empty(file: DataFile, path: Path) -> None:
     assert file.definitions() == []
     assert list(file.messages()) == []
-    assert file.delivered() == {}
+    assert file.delivered_positions() == {}
     assert file.highest_id() == 0
     assert repr(file) == f"<DataFile {path}>"
 

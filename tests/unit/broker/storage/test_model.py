@@ -116,7 +116,7 @@ class BrokersLife(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 300))
     def come_back(self, data: st.DataObject, count: int) -> None:
         id = data.draw(st.sampled_from(sorted(self.model.messages)))
-        self.journal.returned(id, count)
+        self.journal.note_return(id, count)
         self.model.messages[id] = self.model.messages[id]._replace(delivery_count=count)
         self.note()
 
@@ -128,7 +128,7 @@ class BrokersLife(RuleBasedStateMachine):
 
     @rule(queue=QUEUES, position=POSITIONS)
     def deliver(self, queue: int, position: int) -> None:
-        self.journal.delivered(queue, position)
+        self.journal.note_delivery(queue, position)
         self.model.delivered[queue] = max(position, self.model.delivered.get(queue, position))
         self.note()
 

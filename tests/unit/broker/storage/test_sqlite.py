@@ -75,37 +75,37 @@ async def test_the_next_id_is_higher_than_that_of_any_message_or_definition(jour
 
 
 async def test_the_highest_delivered_position_of_a_queue_is_remembered(journal: Journal, tmp_path: Path) -> None:
-    journal.delivered(1, 5)
-    journal.delivered(1, 4)
-    journal.delivered(2, 0)
+    journal.note_delivery(1, 5)
+    journal.note_delivery(1, 4)
+    journal.note_delivery(2, 0)
     await on_disk(journal)
-    journal.delivered(1, 9)
+    journal.note_delivery(1, 9)
     await journal.close()
     assert (await contents(tmp_path)).delivered == {1: 9, 2: 0}
 
     journal = SQLiteJournal(tmp_path)  # one that does not recover knows no better than the file
-    journal.delivered(1, 6)
+    journal.note_delivery(1, 6)
     await journal.close()
     assert (await contents(tmp_path)).delivered == {1: 9, 2: 0}
 
 
 async def test_a_position_that_adds_nothing_is_not_written(tmp_path: Path, gate: Gate) -> None:
     journal = SQLiteJournal(tmp_path)
-    journal.delivered(1, 5)
+    journal.note_delivery(1, 5)
     await journal.close()
     journal = SQLiteJournal(tmp_path)
     recovered(journal)
-    journal.delivered(1, 5)
+    journal.note_delivery(1, 5)
     await journal.close()
 
     assert len(gate.batches) == 1
 
 
 async def test_a_queue_that_is_undefined_was_never_delivered(journal: Journal, tmp_path: Path) -> None:
-    journal.delivered(1, 5)
-    journal.delivered(2, 5)
+    journal.note_delivery(1, 5)
+    journal.note_delivery(2, 5)
     await on_disk(journal)
-    journal.delivered(1, 6)
+    journal.note_delivery(1, 6)
     journal.undefine(1)
     await on_disk(journal)
     await journal.close()
@@ -113,10 +113,10 @@ async def test_a_queue_that_is_undefined_was_never_delivered(journal: Journal, t
 
 
 async def test_after_it_was_undefined_a_queue_is_delivered_from_the_beginning(journal: Journal, tmp_path: Path) -> None:
-    journal.delivered(1, 5)
+    journal.note_delivery(1, 5)
     await on_disk(journal)
     journal.undefine(1)
-    journal.delivered(1, 3)
+    journal.note_delivery(1, 3)
     await journal.close()
 
     assert (await contents(tmp_path)).delivered == {1: 3}
@@ -149,7 +149,7 @@ async def test_a_message_that_came_back_has_its_new_count(journal: Journal, tmp_
     journal.store(message(1))
     journal.store(message(2))
     await on_disk(journal)
-    journal.returned(2, 3)
+    journal.note_return(2, 3)
     await journal.close()
 
     assert [one.delivery_count for one in (await contents(tmp_path)).messages] == [0, 3]
@@ -199,8 +199,8 @@ async def test_a_message_stored_and_forgotten_in_one_batch_never_touches_the_dis
 
 async def test_acknowledgements_alone_linger(journal: Journal, gate: Gate, clock: Clock) -> None:
     journal.forget(1)
-    journal.returned(2, 1)
-    journal.delivered(1, 1)
+    journal.note_return(2, 1)
+    journal.note_delivery(1, 1)
     await clock.advance(0.040)
     assert gate.batches == []
     await clock.advance(0.020)
@@ -411,8 +411,8 @@ async def test_what_is_appended_after_a_failure_is_ignored(tmp_path: Path, gate:
     told: list[str] = []
     journal.store(message(2))
     journal.forget(1)
-    journal.delivered(1, 1)
-    journal.returned(1, 1)
+    journal.note_delivery(1, 1)
+    journal.note_return(1, 1)
     journal.define(definition(3))
     journal.undefine(3)
     journal.forget_queue(1)
@@ -530,11 +530,11 @@ async def test_closing_twice_is_closing_once(journal: Journal) -> None:
     await journal.close()
 
 
-@pytest.mark.parametrize("append", ["store", "forget", "after_commit", "delivered"])
+@pytest.mark.parametrize("append", ["store", "forget", "after_commit", "note_delivery"])
 async def test_a_closed_journal_refuses_to_be_appended_to(journal: Journal, append: str) -> None:
     await journal.close()
     for id in (1, 2):
-        arguments = {"store": (message(id),), "forget": (id,), "after_commit": (print,), "delivered": (1, id)}
+        arguments = {"store": (message(id),), "forget": (id,), "after_commit": (print,), "note_delivery": (1, id)}
         with pytest.raises(Closed, match="the journal was closed"):
             getattr(journal, append)(*arguments[append])
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from redrive.topology import Queue, Server, Topology
-from redrive.topology.peek_safety import peeking
+from redrive.topology.peek_safety import peek_cost
 from unit.topology.doctor.surveys import TO_DLQ, classic, only, quorum, seen, subjects
 
 # peek-deletes -------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def test_on_4_3_the_gets_of_other_tools_are_meant_and_the_peeks_of_redrive_are_s
         "count"
     )
     (queue,) = snapshot.definitions.queues
-    assert peeking(queue, snapshot.state("q.dlq"), snapshot.server, sees_policies=True).is_free
+    assert peek_cost(queue, snapshot.state("q.dlq"), snapshot.server, sees_policies=True).is_free
 
 
 def test_below_4_0_there_is_no_default() -> None:

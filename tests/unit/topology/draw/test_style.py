@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.topology.draw.style import LONGEST, Font, cells, is_measurable, shortened, visible
+from redrive.topology.draw.style import LONGEST, Font, cells, is_measurable, shorten, visible
 
 names = st.text(st.characters(), max_size=300)
 
@@ -45,16 +45,16 @@ def test_a_name_with_a_newline_looks_different_from_one_with_a_backslash() -> No
 
 
 def test_a_long_name_loses_its_middle() -> None:
-    assert shortened("company.department.service.orders.retry.15s", 21) == "company.de….retry.15s"
+    assert shorten("company.department.service.orders.retry.15s", 21) == "company.de….retry.15s"
 
 
 def test_a_name_that_fits_is_whole() -> None:
-    assert shortened("x" * LONGEST) == "x" * LONGEST
+    assert shorten("x" * LONGEST) == "x" * LONGEST
 
 
 @given(names)
 def test_no_name_is_shown_longer_than_there_is_room(name: str) -> None:
-    assert cells(shortened(name)) <= LONGEST
+    assert cells(shorten(name)) <= LONGEST
 
 
 def test_an_ideograph_takes_the_room_of_more_than_one_letter() -> None:
@@ -77,5 +77,5 @@ def test_a_narrow_letter_takes_less_room_than_a_broad_one() -> None:
 
 
 def test_of_a_megabyte_only_the_ends_are_looked_at() -> None:
-    assert shortened("a" * 1_000_000 + "z" * 1_000_000, 9) == "aaaa…zzzz"
-    assert shortened("\0" * 10_000, 9) == shortened("\0" * 100, 9)
+    assert shorten("a" * 1_000_000 + "z" * 1_000_000, 9) == "aaaa…zzzz"
+    assert shorten("\0" * 10_000, 9) == shorten("\0" * 100, 9)
