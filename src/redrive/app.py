@@ -431,7 +431,7 @@ class App(Router):
                 await self._apply_topology_for_relay(connection)
             waker = await stack.enter_async_context(OutboxListener(self.database, channel_of(self.schema.outbox.table)))
             policy = self.outbox.policy
-            keep = duration(policy.keep, "outbox.keep") if policy.keep is not None else None
+            keep = duration(policy.keep) if policy.keep is not None else None
             claims = OutboxRepository(self.database, self.outbox.table, keep=keep)
             if keep is not None:
                 old = partial(claims.prune, keep)

@@ -74,13 +74,13 @@ def _bind(
     signature: inspect.Signature, name: str, what: str, arguments: tuple[Any, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments by their names. Raise a ConfigurationError where Python would raise a TypeError."""
-    check_names(_fill(what, options), options, list(signature.parameters)[1:])
+    self, *names = signature.parameters
+    check_names(_fill(what, {**dict(zip(names, arguments[1:], strict=False)), **options}), options, names)
     try:
         given = signature.bind(*arguments, **options).arguments
     except TypeError as error:
         raise ConfigurationError(f"{name}: {error}; want {name}{_outline(signature)}") from None
-    del given[next(iter(given))]  # self
-    return given
+    return {name: value for name, value in given.items() if name != self}
 
 
 def _outline(signature: inspect.Signature) -> str:
@@ -168,7 +168,7 @@ def _fits_class(value: object, cls: type, arguments: tuple[Any, ...]) -> bool:
     if getattr(cls, "_is_protocol", False):
         return all(hasattr(value, name) for name in _protocol_members(cls))
     if isinstance(value, str | bytes) and issubclass(cls, Iterable):  # Python takes a text for a list of texts
-        return cls is type(value)
+        return cls in (str, bytes) and isinstance(value, cls)
     return isinstance(value, cls) and _contents_fit(value, cls, arguments)
 
 
@@ -220,6 +220,11 @@ def _describe_class(cls: type, arguments: tuple[Any, ...]) -> str:
 
 
 def _plural(hint: Any) -> str:
-    if get_origin(hint) is Annotated:
+    origin = get_origin(hint) or hint
+    if origin is Any:
+        return "values"
+    if origin is Annotated:
         return f"values, each {describe(hint)}"
-    return "texts" if hint is str else "values" if hint is Any else f"{getattr(hint, '__name__', hint)}s"
+    if (noun := _NOUNS.get(origin)) is not None:
+        return f"{noun.removeprefix('a ')}s"
+    return f"{origin.__name__} objects"

@@ -159,8 +159,10 @@ class Router:
         return self._consumer(queue, _with_batch(options))
 
     def _consumer(self, queue: str | Queue, options: dict[str, Any]) -> Callable[[F], F]:
-        declared, more = self._queue_of(queue, self._completed(queue, options))
-        return self._decorator(ConsumerSpec(queue=declared, function=_no_handler, **more), self._add)
+        declared, more = _queue_and_options(queue, self._completed(queue, options))
+        spec = ConsumerSpec(queue=declared, function=_no_handler, **more)
+        self.queues = [*(one for one in self.queues if one is not queue), declared]
+        return self._decorator(spec, self._add)
 
     def dlq_consumer(self, queue: str | Queue, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Handle the dead letters of a queue with the decorated function.
@@ -193,23 +195,6 @@ class Router:
         said = _said_by(queue) if isinstance(queue, Queue) else set()
         return {name: value for name, value in self._defaults.items() if name not in said} | options
 
-    def _queue_of(self, queue: str | Queue, options: dict[str, Any]) -> tuple[Queue, dict[str, Any]]:
-        """Declare the queue that the options describe, once. Return it with the options of its consumer."""
-        said = {name: options.pop(name) for name in list(options) if name in _QUEUE_OPTIONS}
-        dead_ends: Mapping[type[BaseException], str] = {}
-        if isinstance(said.get("dlq"), Mapping):
-            dead_ends = dict(said.pop("dlq"))
-            said["dead_ends"] = tuple(dead_ends.values())
-            if not (isinstance(queue, Queue) and isinstance(queue.dlq, str)):
-                said["dlq"] = True
-        if isinstance(queue, Queue):
-            declared = replace(queue, **said) if said else queue
-            self.queues = [one for one in self.queues if one is not queue]
-        else:
-            declared = Queue(queue, **({"retry": Retry()} | said))
-        self.queues.append(declared)
-        return declared, options | {"dead_ends": dead_ends}
-
     def _add(self, spec: ConsumerSpec) -> None:
         if any(known.queue.name == spec.queue.name for known in self.consumers):
             raise ConfigurationError(
@@ -236,6 +221,19 @@ def _name_of(queue: str | Queue) -> str:
     if not isinstance(queue, str | Queue):
         raise ConfigurationError(f"consumer: queue {queue!r:.100}: want a queue's name or a Queue", option="queue")
     return f"consumer of {queue.name if isinstance(queue, Queue) else queue}"
+
+
+def _queue_and_options(queue: str | Queue, options: dict[str, Any]) -> tuple[Queue, dict[str, Any]]:
+    """Return the queue that the options describe, and the options of its consumer."""
+    of_queue = {name: value for name, value in options.items() if name in _QUEUE_OPTIONS}
+    others = {name: value for name, value in options.items() if name not in _QUEUE_OPTIONS}
+    if isinstance(table := of_queue.get("dlq"), Mapping):
+        others["dead_ends"] = dict(table)
+        of_queue["dead_ends"] = tuple(table.values())
+        of_queue["dlq"] = queue.dlq if isinstance(queue, Queue) and isinstance(queue.dlq, str) else True
+    if isinstance(queue, Queue):
+        return (replace(queue, **of_queue) if of_queue else queue), others
+    return Queue(queue, **({"retry": Retry()} | of_queue)), others
 
 
 def _with_batch(options: Mapping[str, Any]) -> dict[str, Any]:

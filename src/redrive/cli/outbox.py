@@ -186,7 +186,7 @@ def prune(app: str, older_than: str | None, json: bool) -> None:
     """
     age = duration(older_than, "--older-than") if older_than is not None else None
     found = load_app(app)
-    keep = duration(found.outbox.policy.keep or "0s", "outbox.keep")
+    keep = duration(found.outbox.policy.keep or "0s")
     published = OutboxRepository(found.database, found.outbox.table).prune(age if age is not None else keep)
     processed = found.inbox.prune(age) if age is not None else found.prune_inbox()
     if json:

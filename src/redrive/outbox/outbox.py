@@ -29,6 +29,7 @@ from redrive.database.application_tables import OutboxNames, outbox_table
 from redrive.errors import ConfigurationError
 from redrive.outbox.envelope import Envelope
 from redrive.outbox.mode import OutboxMode
+from redrive.recovery.durations import Duration, duration
 from redrive.topology.model import Exchange
 from redrive.wire.properties import PERSISTENT, Properties
 from redrive.worker.codecs import Codecs
@@ -51,11 +52,16 @@ class OutboxPolicy:
     """
 
     attempts: int = 10  # how often a row that the broker refuses is tried before it is parked
-    keep: str | None = None  # published rows are kept for so long; None deletes them at once
+    keep: Duration | None = None  # published rows are kept for so long; None deletes them at once
     largest_body: int = LARGEST_BODY  # bytes; a larger message is refused when it is added
     transport: OutboxMode | str | None = None  # RABBIT, or LOCAL: handled in the application's own process
 
     def __post_init__(self) -> None:
+        for name in ("attempts", "largest_body"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"outbox_policy.{name} {getattr(self, name)}: want at least 1", option=name)
+        if self.keep is not None:
+            duration(self.keep, "outbox_policy.keep")
         if self.transport is not None:
             OutboxMode.of(self.transport)
 

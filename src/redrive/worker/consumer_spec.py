@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class BatchSpec:
     isolate: bool | Errors = True  # when a batch fails (with these errors), find by halves which message it was
 
     def __post_init__(self) -> None:
+        if self.prepare is not None:
+            _check_function("batch prepare", self.prepare)
         for name in ("size", "batchers", "processors"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise ConfigurationError(f"batch {name} {number!r}: want at least 1")
@@ -94,10 +97,13 @@ class ConsumerSpec:
 
     def __post_init__(self) -> None:
         who = f"consumer of {self.queue.name}"
+        _check_function(who, self.function, self.processes)
         if self.concurrency < 1:
             raise ConfigurationError(f"{who}: concurrency {self.concurrency}: want at least 1")
         if self.park == "reject" and self.rejects_to_retry:
             raise ConfigurationError(f"{who}: with via='reject' a reject is a retry without end: use park='publish'")
+        if self.processes < 0:
+            raise ConfigurationError(f"{who}: processes {self.processes}: want at least 0")
         if self.prefetch < 0 or self.prefetch > 65535:
             raise ConfigurationError(f"{who}: prefetch {self.prefetch}: want 1 to 65535")
         if self.crash_limit is not None and self.crash_limit < 1:
@@ -165,6 +171,21 @@ class ConsumerSpec:
         if self.batch is not None:
             return min(65535, self.batch.size * (self.batch.batchers + 1) + self.batch.prepared_at_a_time)
         return min(65535, max(self.concurrency * 2, 50))
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return where a function is defined, for messages."""
+    return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _check_function(who: str, function: Callable[..., Any], processes: int = 0) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"{who}: {name_of(function)} yields, so calling it would not run it: want a return")
+    if processes and inspect.iscoroutinefunction(function):
+        raise ConfigurationError(
+            f"{who}: processes {processes}: processes are for plain functions, and {name_of(function)} is a coroutine "
+            "function, which runs in the event loop: leave processes out, or make it a plain function"
+        )
 
 
 class HandlerOptions(TypedDict, total=False):

@@ -6,7 +6,7 @@
 awaited; a plain one runs in a thread, or, for work that needs a processor of its own, in another process.
 
 The return value is ignored, unless it is work that has not been done yet: a coroutine that a decorator returned is
-awaited. The code of a generator would never run, so such a handler is refused.
+awaited. The code of a generator would never run, so `ConsumerSpec` refuses such a handler.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.fingerprint import safe_str
 from redrive.worker.batch import Batch
 from redrive.worker.codecs import BodyReader, Codecs
+from redrive.worker.consumer_spec import name_of
 from redrive.worker.message import Message
 
 
@@ -53,9 +54,7 @@ class Handler:
         """
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
-        self.name = f"{function.__module__}.{function.__qualname__}"
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigurationError(f"{self.name} yields, so calling it would not run it: a handler returns")
+        self.name = name_of(function)
         self._given = dict(given)
         self._for_batches = for_batches
         self._wants_batch = False  # the `Batch` itself, rather than a list of bodies
@@ -69,8 +68,6 @@ class Handler:
         self._workers = 0 if self.is_async else processes or threads
         self._executor: Executor | None = None
         self._processes = processes
-        if processes and self.is_async:
-            raise ConfigurationError(f"{self.name}: processes are for plain functions: a coroutine runs in the loop")
         if processes and (self._message is not None or self._extras):
             raise ConfigurationError(f"{self.name}: in another process it can have the body only")
 

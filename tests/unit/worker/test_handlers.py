@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import pickle
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -263,10 +263,6 @@ async def test_the_result_of_a_call_is_returned_when_nothing_is_left_to_do() -> 
     assert await found.finish(7) == 7
 
 
-async def _yields(order: Order) -> AsyncIterator[int]:
-    yield order.id
-
-
 async def _two_bodies(a: Order, b: Order) -> None: ...
 async def _starred(*orders: Order) -> None: ...
 async def _fine(order: Order) -> None: ...
@@ -278,12 +274,9 @@ async def _batch_and_message(orders: list[Order], message: Message) -> None: ...
 @pytest.mark.parametrize(
     ("function", "options", "complaint"),
     [
-        (yields, {}, "yields, so calling it would not run it"),
-        (_yields, {}, "yields, so calling it would not run it"),
         (_two_bodies, {}, "a gets the body; what should b get?"),
         (_starred, {}, r"what should \*orders get\?"),
         (_unreadable, {}, "its annotations cannot be read"),
-        (_fine, {"processes": 2}, "processes are for plain functions"),
         (_with_message, {"processes": 2}, "it can have the body only"),
         (_fine, {"for_batches": True}, r"annotated as list\[T\] or Batch\[T\]"),
         (_batch_and_message, {"for_batches": True}, "a batch handler has no one message"),
