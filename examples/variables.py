@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
-from redrive.cli.loading import explain_uncaught_errors
+from redrive import duration, explain_uncaught_errors
 from redrive.errors import ConfigurationError
-from redrive.recovery.durations import duration
 
 explain_uncaught_errors()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import html
+import importlib
 import inspect
 import io
 import json
@@ -19,8 +20,11 @@ import textwrap
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from enum import Enum
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import FunctionType
+from typing import Any, NamedTuple, is_typeddict
 
 import click
 
@@ -55,6 +59,7 @@ def pages() -> dict[str, str]:
     """Every page, by its file's name."""
     made = {
         "settings.md": settings(),
+        "api.md": api(),
         "cli.md": cli(),
         "rest.md": rest(json.loads((DOCS / "openapi.json").read_text())),
         "metrics.md": metrics(),
@@ -90,6 +95,131 @@ def _code(text: str) -> str:
     if "|" in text:
         return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
     return f"`{text}`" if text else ""
+
+
+# Public names ---------------------------------------------------------------------------------------------
+
+# The modules that programs import from. Every other module is private: it may change without notice.
+PUBLIC = {
+    "redrive": "What applications need.",
+    "redrive.testing": "For the tests of applications.",
+    "redrive.admin": "The admin server as a part of another web application.",
+    "redrive.integrations.fastapi": "Publish from FastAPI, and run a worker in its process.",
+    "redrive.integrations.celery": "Retries, dead letters and confirmed publishing for Celery.",
+    "redrive.integrations.logs": "Logs as text or JSON.",
+    "redrive.integrations.prometheus": "Metrics.",
+    "redrive.integrations.health_server": "`/healthz`, `/readyz` and `/metrics` in a program of your own.",
+    "redrive.integrations.tracing": "Spans of OpenTelemetry.",
+    "redrive.topology": "Topologies as values: expand and compare them.",
+    "redrive.recovery": "The decisions of a worker, for programs that make them themselves.",
+    "redrive.environment": "The environment variables that Redrive reads.",
+}
+
+
+def public_names(module: str) -> list[str]:
+    """Return the public names of a module: those of `__all__`, or what is defined in it."""
+    found = importlib.import_module(module)
+    if (listed := getattr(found, "__all__", None)) is not None:
+        return [name for name in listed if not name.startswith("__")]
+    own = [name for name, value in vars(found).items() if getattr(value, "__module__", None) == module]
+    return sorted(name for name in own if not name.startswith("_"))
+
+
+def api() -> str:
+    return _page(
+        "Public names",
+        "Every name that programs may import, its signature and what it is. Errors are imported from `redrive.errors` "
+        "and have [a page](errors.md), the meaning of options is in [settings](settings.md). All other modules are "
+        "private and may change without notice.",
+        *(_section_of_names(module, about) for module, about in PUBLIC.items()),
+    )
+
+
+def _section_of_names(module: str, about: str) -> str:
+    found = importlib.import_module(module)
+    parts = [f"## {module}\n", f"{about}\n"]
+    for name in public_names(module):
+        value = getattr(found, name)
+        parts.append(f"### {name}\n\n```text\nfrom {module} import {name}\n{signature_of(name, value)}\n```\n")
+        parts.append(f"{sentence_of(value)}\n")
+        if rows := [(f"`{each}`", _code(signature_of(each, one)), sentence_of(one)) for each, one in methods_of(value)]:
+            parts.append(_table(("method", "signature", "what it does"), rows))
+    return "\n".join(parts)
+
+
+def methods_of(value: object) -> list[tuple[str, object]]:
+    """Return the public methods and properties that a class of ours defines itself or inherits from one of ours."""
+    if not isinstance(value, type) or issubclass(value, Enum | BaseException):
+        return []
+    found: dict[str, object] = {}
+    for base in reversed(value.__mro__):
+        if base.__module__.startswith("redrive"):
+            found |= {name: one for name, one in vars(base).items() if not name.startswith("_")}
+    kinds = FunctionType | property | cached_property | classmethod | staticmethod
+    return sorted((name, one) for name, one in found.items() if isinstance(one, kinds))
+
+
+def signature_of(name: str, value: object) -> str:
+    match value:
+        case property() | cached_property():
+            return name
+        case classmethod() | staticmethod():
+            value = value.__func__
+        case type() if issubclass(value, Enum):
+            return f"{name}: {', '.join(str(one.value) for one in value)}"
+    if not callable(value):
+        return f"{name} = {value!r}" if isinstance(value, str | int) else name
+    if is_typeddict(value):
+        return f"{name}: {', '.join(value.__annotations__)}"
+    try:
+        signature = inspect.signature(value)
+    except ValueError:
+        return name
+    parameters = [_plain(one) for one in signature.parameters.values() if one.name not in ("self", "cls")]
+    returned = _Annotation(signature.return_annotation)
+    plain = signature.replace(parameters=parameters, return_annotation=returned)
+    return f"{name}{plain}".replace("datetime.timedelta", "timedelta").removesuffix(" -> None")
+
+
+class _Annotation:
+    """An annotation as it is written in the source, without the quotes of a text."""
+
+    def __new__(cls, written: Any) -> Any:
+        return written if written is inspect.Signature.empty else super().__new__(cls)
+
+    def __init__(self, written: Any) -> None:
+        self._written = getattr(written, "__forward_arg__", written)
+
+    def __repr__(self) -> str:
+        return self._written if isinstance(self._written, str) else inspect.formatannotation(self._written)
+
+
+class _Default:
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter without quotes, and without the address of a default that has no repr of its own."""
+    shown = parameter.replace(annotation=_Annotation(parameter.annotation))
+    if shown.default is not shown.empty and repr(shown.default).startswith("<"):
+        shown = shown.replace(default=str(shown.default) if isinstance(shown.default, Enum) else _Default())
+    return shown
+
+
+def sentence_of(value: object) -> str:
+    """Return the first sentence of a docstring of ours, or nothing."""
+    match value:
+        case cached_property():
+            value = value.func
+        case property():
+            value = value.fget
+        case type() if "__doc__" not in vars(value) or (value.__doc__ or "").startswith(f"{value.__name__}("):
+            return ""
+    if not callable(value):
+        return ""
+    paragraph = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+    return re.split(r"(?<=[.:])\s+(?=[A-Z`])", paragraph)[0]
 
 
 # Settings -------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from examples.errorfilter.sandbox import Sandbox
 from redrive.integrations.logs import LogObserver, configure_logging
 
 if TYPE_CHECKING:
-    from redrive.connected_app import ConnectedApp
+    from redrive import ConnectedApp
 
 
 @click.group(invoke_without_command=True)

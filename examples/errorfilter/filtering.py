@@ -22,11 +22,8 @@ from examples.errorfilter.exceptions import (
     UnprocessableEntityException,
     ValidationException,
 )
-from redrive import ConsumerOptions, Exponential, HeaderNames, Retry
-from redrive.recovery.classification import FailureKind, classify
-from redrive.recovery.durations import milliseconds
-from redrive.recovery.history import read_history
-from redrive.recovery.verdict import RecoveryPolicy, RetryVerdict, decide
+from redrive import ConsumerOptions, Exponential, HeaderNames, Retry, milliseconds
+from redrive.recovery import FailureKind, RecoveryPolicy, RetryVerdict, classify, decide, read_history
 
 RETRY_COUNT_HEADER = "x-retry-count"
 MAX_RETRIES = 10

@@ -8,7 +8,7 @@ import click
 import uvicorn
 
 import redrive.cli
-from redrive.cli.loading import explains_errors
+from redrive import explains_errors
 from redrive.errors import ConfigurationError
 from redrive.integrations.fastapi import lifespan
 from redrive.integrations.logs import configure_logging

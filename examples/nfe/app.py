@@ -29,11 +29,7 @@ from examples.nfe.nota import Nota
 from examples.nfe.records import NFE
 from examples.nfe.settings import load
 from examples.nfe.storage import XmlStorage
-from redrive import App, Naming, Park, Retry
-from redrive.database.application_tables import InboxNames, OutboxNames
-from redrive.outbox.mode import OutboxMode
-from redrive.outbox.outbox import OutboxPolicy
-from redrive.worker.transactions import InboxPolicy
+from redrive import App, InboxNames, InboxPolicy, Naming, OutboxMode, OutboxNames, OutboxPolicy, Park, Retry
 
 log = logging.getLogger("sagnus.nfe")
 

@@ -13,7 +13,7 @@ from examples.nfe.chave import make_chave
 from examples.nfe.events import NFE_EMITIDA, NfeEmitidaEvent
 from examples.nfe.nota import Nota
 from examples.nfe.records import NFE
-from redrive.outbox.envelope import Envelope
+from redrive import Envelope
 
 BRASILIA = timezone(timedelta(hours=-3))
 

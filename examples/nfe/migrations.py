@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import sqlalchemy as sa
 
-from redrive.database.engine import Database
+from redrive import Database
 
 FOLDER = Path(__file__).parent / "db" / "migration"
 HISTORY = "nfe_schema_history"

@@ -24,9 +24,8 @@ from typing import Any
 
 import yaml
 
-from redrive.cli.loading import explain_uncaught_errors
+from redrive import OutboxMode, explain_uncaught_errors
 from redrive.errors import ConfigurationError
-from redrive.outbox.mode import OutboxMode
 
 FILE = Path("application-local.yml")
 

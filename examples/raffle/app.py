@@ -16,8 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from examples.raffle import settings
 from examples.raffle.users import DatabaseAway, Row, dead_letter_to_row, insert, metadata, to_row
-from redrive import App, Naming, Retry
-from redrive.recovery.history import HeaderNames
+from redrive import App, HeaderNames, Naming, Retry
 
 NAMING = Naming(
     retry_exchange="raffle_retry_exchange",

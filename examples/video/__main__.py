@@ -12,8 +12,7 @@ from contextlib import AsyncExitStack, suppress
 import click
 
 from examples.video import clips
-from redrive import environment
-from redrive.broker.shared import SharedBroker
+from redrive import SharedBroker, environment
 
 FILMS = {"short": clips.film(0.5), "long": clips.film(2), "broken": b"This was a film once." * 50}
 

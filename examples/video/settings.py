@@ -4,12 +4,8 @@ import os
 from pathlib import Path
 
 from examples.variables import seconds
-from redrive import environment
-from redrive.cli.loading import explains_errors
-from redrive.client import BrokerURL
-from redrive.database.engine import Database
+from redrive import BrokerURL, Database, duration, environment, explains_errors
 from redrive.errors import ConfigurationError
-from redrive.recovery.durations import duration
 
 # Celery shows a traceback for any error in the modules that it imports. So each function ends the process by itself.
 

@@ -16,6 +16,8 @@ from redrive.text import did_you_mean
 
 if TYPE_CHECKING:
     from redrive.app import App
+    from redrive.broker.shared import SharedBroker
+    from redrive.cli.loading import explain_uncaught_errors, explains_errors
     from redrive.client.url import BrokerURL
     from redrive.connected_app import ConnectedApp
     from redrive.database.application_tables import InboxNames, OutboxNames, inbox_table, outbox_table
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from redrive.outbox.mode import OutboxMode
     from redrive.outbox.outbox import Outbox, OutboxPolicy
     from redrive.recovery.breaker import BreakerPolicy, BreakerState
+    from redrive.recovery.durations import Duration, duration, milliseconds
     from redrive.recovery.handler_signals import Discard, Park, RetryLater, Snooze
     from redrive.recovery.history import Attempt, HeaderNames, History
     from redrive.recovery.retry import Exponential, Retry, RetryRoute
@@ -67,6 +70,7 @@ _HOMES = {
     "DeliveryOutcome": "redrive.worker.events",
     "DeliverySettled": "redrive.worker.events",
     "Discard": "redrive.recovery.handler_signals",
+    "Duration": "redrive.recovery.durations",
     "Envelope": "redrive.outbox.envelope",
     "Exchange": "redrive.topology",
     "Exponential": "redrive.recovery.retry",
@@ -91,11 +95,16 @@ _HOMES = {
     "RetryLater": "redrive.recovery.handler_signals",
     "RetryRoute": "redrive.recovery.retry",
     "Router": "redrive.router",
+    "SharedBroker": "redrive.broker.shared",
     "Snooze": "redrive.recovery.handler_signals",
     "SyncPublisher": "redrive.sync",
     "Topology": "redrive.topology",
     "connect": "redrive.inspection",
+    "duration": "redrive.recovery.durations",
+    "explain_uncaught_errors": "redrive.cli.loading",
+    "explains_errors": "redrive.cli.loading",
     "inbox_table": "redrive.database.application_tables",
+    "milliseconds": "redrive.recovery.durations",
     "notify_statements": "redrive.database.schema",
     "outbox_table": "redrive.database.application_tables",
 }
@@ -121,6 +130,7 @@ __all__ = [
     "DeliveryOutcome",
     "DeliverySettled",
     "Discard",
+    "Duration",
     "Envelope",
     "Exchange",
     "Exponential",
@@ -145,12 +155,17 @@ __all__ = [
     "RetryLater",
     "RetryRoute",
     "Router",
+    "SharedBroker",
     "Snooze",
     "SyncPublisher",
     "Topology",
     "__version__",
     "connect",
+    "duration",
+    "explain_uncaught_errors",
+    "explains_errors",
     "inbox_table",
+    "milliseconds",
     "notify_statements",
     "outbox_table",
 ]

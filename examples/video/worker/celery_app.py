@@ -17,7 +17,7 @@ from celery.signals import worker_init
 
 from examples.video import settings
 from examples.video.topology import topology
-from redrive.cli.loading import explains_errors
+from redrive import explains_errors
 from redrive.integrations.celery import equip
 
 app = Celery("video", broker=settings.broker(), backend=settings.results(), include=["examples.video.worker.tasks"])
