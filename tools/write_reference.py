@@ -24,7 +24,7 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NamedTuple, is_typeddict
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, is_typeddict
 
 import click
 
@@ -109,6 +109,7 @@ PUBLIC = {
     "redrive.integrations.logs": "Logs as text or JSON.",
     "redrive.integrations.prometheus": "Metrics.",
     "redrive.integrations.health_server": "`/healthz`, `/readyz` and `/metrics` in a program of your own.",
+    "redrive.integrations.monitoring": "A health server for an application, with its checks and metrics.",
     "redrive.integrations.tracing": "Spans of OpenTelemetry.",
     "redrive.topology": "Topologies as values: expand and compare them.",
     "redrive.recovery": "The decisions of a worker, for programs that make them themselves.",
@@ -169,6 +170,8 @@ def signature_of(name: str, value: object) -> str:
             return f"{name}: {', '.join(str(one.value) for one in value)}"
     if not callable(value):
         return f"{name} = {value!r}" if isinstance(value, str | int) else name
+    if get_origin(value) is Annotated:
+        return f"{name}: {inspect.formatannotation(get_args(value)[0], 'redrive')}"
     if is_typeddict(value):
         return f"{name}: {', '.join(value.__annotations__)}"
     try:
@@ -214,10 +217,15 @@ def sentence_of(value: object) -> str:
             value = value.func
         case property():
             value = value.fget
+        case classmethod() | staticmethod():
+            value = value.__func__
         case type() if "__doc__" not in vars(value) or (value.__doc__ or "").startswith(f"{value.__name__}("):
             return ""
-    if not callable(value):
-        return ""
+        case _ if get_origin(value) is Annotated:
+            about = get_args(value)[1]
+            return about if isinstance(about, str) else sentence_of(about.dependency)
+        case str() | int():
+            return ""
     paragraph = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
     return re.split(r"(?<=[.:])\s+(?=[A-Z`])", paragraph)[0]
 

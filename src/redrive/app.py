@@ -135,6 +135,7 @@ class App(Router):
 
     @property
     def topology(self) -> Topology:
+        """Return what the application wants of its broker."""
         return Topology(
             self.exchanges,
             self.queues,

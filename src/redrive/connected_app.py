@@ -58,6 +58,7 @@ class ConnectedApp:
         return {"consuming": self.consuming, "publishing": self.publishing, "settling": self.settling}
 
     def worker(self, specs: Iterable[ConsumerSpec]) -> Worker:
+        """Return a worker for consumers of the application."""
         around = WorkerContext(
             topology=self.app.topology,
             server=self.server,

@@ -27,6 +27,8 @@ ADMIN_TRUST_PROXY = "REDRIVE_ADMIN_TRUST_PROXY"
 
 
 class Variable(NamedTuple):
+    """An environment variable: what it means, its default, and the setting it stands for."""
+
     meaning: str
     default: str | None = None
     setting: str | None = None  # what it stands in for, where the program does not say that
@@ -79,8 +81,10 @@ admin_trust_proxy = partial(_list, ADMIN_TRUST_PROXY)
 
 
 def data() -> Path:
+    """Return the folder of the embedded broker and database."""
     return Path(_text(DATA) or ".redrive")
 
 
 def admin_jwt_algorithms() -> tuple[str, ...] | None:
+    """Return the algorithms of tokens that are accepted."""
     return _list(ADMIN_JWT_ALGORITHMS) or None

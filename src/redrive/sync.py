@@ -64,6 +64,8 @@ class _Engine:
 
 
 class SyncPublisher:
+    """Publishes from code without an event loop; any number of threads may share it."""
+
     def __init__(
         self, url: str | BrokerURL, *, name: str = "redrive", patience: timedelta = timedelta(seconds=30)
     ) -> None:

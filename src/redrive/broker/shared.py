@@ -37,6 +37,8 @@ _ADDRESS_WITHIN = 10.0  # seconds from taking the lock to listening; then whoeve
 
 
 class SharedBroker:
+    """The embedded broker of a data folder, shared by all processes that use the folder."""
+
     def __init__(self, directory: Path, *, dialect: Dialect = LATEST) -> None:
         self.directory = directory
         self._dialect = dialect
@@ -49,10 +51,12 @@ class SharedBroker:
 
     @property
     def hosting(self) -> bool:
+        """Return whether this process hosts the broker."""
         return self._server is not None
 
     @property
     def url(self) -> str:
+        """Return the broker's URL."""
         return f"amqp://{_USER}:{self._password}@127.0.0.1:{self._port}/"
 
     async def __aenter__(self) -> Self:

@@ -61,6 +61,8 @@ class TLS:
 
 @dataclass(frozen=True, slots=True)
 class BrokerURL:
+    """Where a broker is and how to connect to it: hosts, credentials, virtual host, TLS."""
+
     hosts: tuple[Host, ...]
     credentials: Credentials
     virtual_host: str = "/"
@@ -70,6 +72,7 @@ class BrokerURL:
 
     @classmethod
     def parse(cls, url: str) -> BrokerURL:
+        """Read `amqp://user:password@host:port/vhost?option=value`, or `amqps://` for TLS."""
         return _parse(url)
 
     def __str__(self) -> str:

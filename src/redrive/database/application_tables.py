@@ -44,6 +44,7 @@ class OutboxNames:
         _check_columns("outbox", self.columns, OUTBOX_COLUMNS)
 
     def column(self, name: str) -> str:
+        """Return what a column is called in the application's table."""
         return self.columns.get(name, name)
 
 
@@ -64,6 +65,7 @@ class InboxNames:
         return cls(names) if isinstance(names, str) else names
 
     def column(self, name: str) -> str:
+        """Return what a column is called in the application's table."""
         return self.columns.get(name, name)
 
 

@@ -63,6 +63,7 @@ class Database:
 
     @classmethod
     def embedded(cls, folder: Path) -> Database:
+        """Return the SQLite database in a data folder."""
         path = folder / "redrive.db"
         with suppress(OSError):  # it does not exist, or belongs to another user
             path.chmod(0o600)
@@ -70,6 +71,7 @@ class Database:
 
     @property
     def is_postgresql(self) -> bool:
+        """Return whether the database is PostgreSQL; otherwise it is SQLite."""
         return self.kind == "postgresql"
 
     @property
@@ -91,6 +93,7 @@ class Database:
 
     @property
     def async_engine(self) -> AsyncEngine:
+        """Return SQLAlchemy's engine for coroutines."""
         if self._async_engine is None:
             options = self._options(_ASYNC_DRIVERS)
             self._async_engine = create_async_engine(options.pop("url"), **options)
@@ -170,12 +173,15 @@ class Database:
     # Sessions -----------------------------------------------------------------------------------------
 
     def sessions(self) -> sessionmaker[Session]:
+        """Return a factory of sessions for plain functions."""
         return sessionmaker(self.engine, expire_on_commit=False)
 
     def async_sessions(self) -> async_sessionmaker[AsyncSession]:
+        """Return a factory of sessions for coroutines."""
         return async_sessionmaker(self.async_engine, expire_on_commit=False)
 
     async def close(self) -> None:
+        """Close every connection."""
         if self._engine is not None:
             self._engine.dispose()
         if self._async_engine is not None:

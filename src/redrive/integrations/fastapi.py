@@ -50,6 +50,8 @@ from redrive.outbox.mode import OutboxMode
 from redrive.recovery.durations import Duration, duration
 from redrive.worker.publisher import Publisher
 
+__all__ = ["Application", "Lifespan", "Publishing", "Transaction", "explain_errors", "lifespan", "monitor"]
+
 try:
     from fastapi import Depends, FastAPI, Request
     from starlette.requests import HTTPConnection
@@ -59,7 +61,10 @@ except ModuleNotFoundError as missing:
         f"there is no module {missing.name}: redrive.integrations.fastapi wants it. pip install 'redrive[fastapi]'"
     ) from None
 
-Lifespan: TypeAlias = "Callable[[FastAPI], AbstractAsyncContextManager[Any]]"
+Lifespan: TypeAlias = Annotated[
+    Callable[[FastAPI], AbstractAsyncContextManager[Any]],
+    "The lifespan of a FastAPI application: `FastAPI(lifespan=...)`.",
+]
 
 log = logging.getLogger("redrive.integrations")
 
@@ -172,6 +177,7 @@ def _answer(page: HealthPage) -> Response:
 
 
 def application(request: HTTPConnection) -> App:
+    """Return the application of a request."""
     app = getattr(request.app.state, "redrive", None)
     if not isinstance(app, App):
         raise ConfigurationError("the API has no Redrive application: FastAPI(lifespan=lifespan(app))")
@@ -179,6 +185,7 @@ def application(request: HTTPConnection) -> App:
 
 
 def publisher(app: Annotated[App, Depends(application)]) -> Publisher:
+    """Return the publisher of the application."""
     return app.publisher
 
 

@@ -25,6 +25,8 @@ from typing import Self, TypeAlias, TypeVar
 
 from redrive.text import loggable
 
+__all__ = ["HealthPage", "HealthServer", "all_is_well", "health"]
+
 log = logging.getLogger("redrive.integrations")
 
 T = TypeVar("T")
@@ -48,6 +50,8 @@ _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/(\d)\.
 
 @dataclass(frozen=True, slots=True)
 class HealthPage:
+    """A page: its status, content type and body."""
+
     status: HTTPStatus
     body: bytes = b""
     type: str = PLAIN
@@ -103,6 +107,7 @@ def response(page: HealthPage, *, with_body: bool = True) -> bytes:
 
 
 def all_is_well() -> Iterable[str]:
+    """Return no problems: the check of a server that has none of its own."""
     return ()
 
 
@@ -130,9 +135,11 @@ class HealthServer:
 
     @property
     def url(self) -> str:
+        """The server's URL."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     async def start(self) -> Self:
+        """Listen."""
         self._server = await asyncio.start_server(self._welcome, self.host, self.port, limit=LARGEST_HEAD)
         self.port = self._server.sockets[0].getsockname()[1]
         return self

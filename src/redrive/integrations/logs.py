@@ -39,6 +39,8 @@ from redrive.worker.events import (
     Observer,
 )
 
+__all__ = ["JsonFormatter", "LogFormat", "LogObserver", "TextFormatter", "configure_logging"]
+
 _MOST_STACK = 16_000  # characters
 
 LOGGER = "redrive"
@@ -104,9 +106,11 @@ class LogObserver(Observer):
         self._log(_LEVELS[event.outcome], event)
 
     def breaker(self, event: BreakerChanged) -> None:
+        """Log that a breaker changed its state."""
         self._log(logging.WARNING if event.state is BreakerState.OPEN else logging.INFO, event)
 
     def connection(self, event: ConnectionChanged) -> None:
+        """Log that a connection was made or lost."""
         self._log(logging.INFO if event.reason is None else logging.WARNING, event)
 
     def _log(self, level: int, event: Event) -> None:

@@ -20,6 +20,8 @@ from redrive.connected_app import ConnectedApp
 from redrive.errors import RedriveError
 from redrive.integrations.prometheus import PrometheusObserver, Samples, exposition
 
+__all__ = ["Monitoring"]
+
 log = logging.getLogger("redrive.integrations")
 
 _PATIENCE = 5.0  # seconds for a broker that is asked; whoever scrapes does not wait longer

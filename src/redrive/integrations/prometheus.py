@@ -37,6 +37,8 @@ from redrive.worker.events import (
     Observer,
 )
 
+__all__ = ["MetricNames", "PrometheusObserver", "exposition"]
+
 log = logging.getLogger("redrive.integrations")
 
 OTHER = "other"
@@ -169,6 +171,7 @@ class MetricNames:
         self._known: set[str] = set()
 
     def name(self, value: str) -> str:
+        """Return what a metric is called."""
         if value in self._known:
             return value
         if len(self._known) >= self._most or not self._pattern.fullmatch(value):
@@ -257,10 +260,12 @@ class PrometheusObserver(Observer, Collector):
             work.batch_seconds.add(seconds)
 
     def breaker(self, event: BreakerChanged) -> None:
+        """Count that a breaker changed its state."""
         with self._lock:
             self._breakers[event.name, event.queue] = event.state
 
     def connection(self, event: ConnectionChanged) -> None:
+        """Count that a connection was made or lost."""
         with self._lock:
             known = self._connections.setdefault(event.name, Reconnects())
             known.heard(event.reconnects)

@@ -32,6 +32,8 @@ from opentelemetry.util.types import AttributeValue
 from redrive.worker.message import Message
 from redrive.worker.publisher import PublishHook
 
+__all__ = ["Tracing", "instrument"]
+
 Headers = Mapping[str, Any]
 Attributes = dict[str, AttributeValue]
 
@@ -85,6 +87,7 @@ class Tracing:
 
     @property
     def is_on(self) -> bool:
+        """Return whether spans are recorded."""
         return self._tracer is not None
 
     def publishing(

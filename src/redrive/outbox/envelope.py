@@ -24,6 +24,7 @@ class Envelope:
     def wrap(
         self, payload: Any, *, event_id: str, type: str | None, correlation_id: str, occurred_at: datetime
     ) -> dict[str, Any]:
+        """Return the event that holds a payload."""
         said = {
             "eventId": event_id,
             "eventType": type,
@@ -39,6 +40,8 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class CloudEvent(Envelope):
+    """`CloudEvent(source="/shop")`: the body becomes the `data` of a CloudEvent 1.0 in structured mode."""
+
     source: str = "redrive"
 
     content_type = "application/cloudevents+json"
@@ -46,6 +49,7 @@ class CloudEvent(Envelope):
     def wrap(
         self, payload: Any, *, event_id: str, type: str | None, correlation_id: str, occurred_at: datetime
     ) -> dict[str, Any]:
+        """Return the event that holds a payload."""
         said = {
             "specversion": "1.0",
             "id": event_id,

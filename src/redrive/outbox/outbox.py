@@ -80,6 +80,8 @@ class RowOptions(TypedDict, total=False):
 
 
 class Outbox:
+    """Writes messages into the outbox table, as part of the caller's transaction."""
+
     def __init__(
         self,
         names: OutboxNames = OutboxNames(),  # noqa: B008 - frozen

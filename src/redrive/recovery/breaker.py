@@ -113,14 +113,17 @@ class BreakerPolicy:
             raise ConfigurationError(f"breaker.factor {self.factor!r}: want at least 1")
 
     def blames(self, error: BaseException) -> bool:
+        """Return whether an error counts as a failure of the dependency."""
         return self.only == () or is_one_of(error, self.only)
 
     def outcomes(self) -> FailureWindow:
+        """Return an empty window of outcomes."""
         if isinstance(self.window, int):
             return CountWindow(self.window)
         return TimeWindow(duration(self.window).total_seconds())
 
     def pauses(self) -> Backoff:
+        """Return the lengths of the pauses, one relapse after another."""
         return Backoff(duration(self.pause), self.factor, duration(self.ceiling), jitter=0)
 
 

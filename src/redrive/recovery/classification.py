@@ -31,6 +31,8 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Classified:
+    """An error with what it means: transient or permanent, and the wait it asks for."""
+
     kind: FailureKind
     after: timedelta | None = None  # not sooner than this
 

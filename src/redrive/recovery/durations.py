@@ -63,4 +63,5 @@ def format_roughly(length: timedelta) -> str:
 
 
 def milliseconds(length: timedelta) -> int:
+    """Return a length of time in whole milliseconds."""
     return length // _MILLISECOND

@@ -164,6 +164,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class History:
+    """What a message tells about its earlier failures."""
+
     failed: int = 0  # attempts
     snoozes: int = 0
     crashes: int = 0  # of the worker, while it handled this message alone
@@ -177,9 +179,11 @@ class History:
     unreadable: bool = False  # the properties cannot be decoded, so nothing is known
 
     def with_another_snooze(self) -> History:
+        """Return the history with one more snooze."""
         return replace(self, snoozes=min(self.snoozes + 1, MOST))
 
     def with_crashes(self, crashes: int) -> History:
+        """Return the history with this number of crashes."""
         return replace(self, crashes=min(crashes, MOST))
 
 

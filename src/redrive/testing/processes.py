@@ -130,14 +130,17 @@ class PrivateServer(Throwaway):
 
     @property
     def running(self) -> bool:
+        """Return whether the server's process is alive."""
         return self._process is not None and self._process.running
 
     @property
     def pid(self) -> int | None:
+        """The process id of the server."""
         return self._process.pid if self._process is not None and self._process.running else None
 
     @property
     def state(self) -> str:
+        """Return whether the server runs, was stopped, or was killed."""
         return f"RUNNING pid={self.pid}" if self.running else "DOWN"
 
     def stop(self) -> None:
@@ -153,6 +156,7 @@ class PrivateServer(Throwaway):
             self._process = None
 
     def restart(self) -> None:
+        """Stop the server and start it again, with its data."""
         self.stop()
         self.start()
 

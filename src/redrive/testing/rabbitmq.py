@@ -56,9 +56,11 @@ class Endpoint:
 
     @property
     def url(self) -> str:
+        """The AMQP URL of the default virtual host."""
         return self.url_for("/")
 
     def url_for(self, vhost: str) -> str:
+        """Return the AMQP URL of a virtual host."""
         return f"amqp://guest:guest@{LOOPBACK}:{self.port}/{quote(vhost, safe='')}"
 
     def api(self, path: str, method: str = "GET", body: object = None) -> Any:
@@ -83,6 +85,7 @@ class Endpoint:
         self.api(f"/vhosts/{quote(vhost, safe='')}", "PUT", {})
 
     def delete_vhost(self, vhost: str) -> None:
+        """Delete a virtual host with everything in it."""
         self.api(f"/vhosts/{quote(vhost, safe='')}", "DELETE")
 
     def __repr__(self) -> str:
@@ -139,6 +142,7 @@ class RabbitMQ(PrivateServer, Endpoint):
         self._process = ServerProcess(command, environment=self.environment(), log=self._console_log)
 
     def wait_until_ready(self, *, timeout: float = 120) -> None:
+        """Wait until the node accepts connections."""
         if self._process is None:
             raise RuntimeError(f"{self!r} was not started")
         try:
@@ -162,6 +166,7 @@ class RabbitMQ(PrivateServer, Endpoint):
 
     @property
     def log(self) -> Path:
+        """Return what the node has logged."""
         return self.directory / "log" / "broker.log"
 
     def ctl(self, *arguments: str, tool: str = "rabbitmqctl", timeout: float = 120) -> str:
@@ -190,6 +195,7 @@ class RabbitMQ(PrivateServer, Endpoint):
         self.ctl("set_permissions", "--vhost", vhost, "guest", ".*", ".*", ".*")
 
     def delete_vhost(self, vhost: str) -> None:
+        """Delete a virtual host with everything in it."""
         if self.management_port is not None:
             super().delete_vhost(vhost)
         else:

@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDefinition:
+    """An exchange as a broker holds it."""
+
     name: str
     type: str = "direct"
     durable: bool = True
@@ -67,6 +69,8 @@ class ExchangeDefinition:
 
 @dataclass(frozen=True, slots=True)
 class QueueDefinition:
+    """A queue as a broker holds it."""
+
     name: str
     durable: bool = True
     auto_delete: bool = False
@@ -87,6 +91,7 @@ class QueueDefinition:
 
     @property
     def dead_letter_exchange(self) -> str | None:
+        """The exchange to which its dead letters go, if it has one."""
         return _if_is(str, self.arguments.get("x-dead-letter-exchange"))
 
     @property
@@ -97,6 +102,8 @@ class QueueDefinition:
 
 @dataclass(frozen=True, slots=True)
 class BindingDefinition:
+    """A binding as a broker holds it."""
+
     source: str
     destination: str
     routing_key: str = ""
@@ -158,15 +165,19 @@ class Definitions:
         )
 
     def exchange(self, name: str) -> ExchangeDefinition | None:
+        """Return the exchange of this name, if there is one."""
         return next((exchange for exchange in self.exchanges if exchange.name == name), None)
 
     def queue(self, name: str) -> QueueDefinition | None:
+        """Return the queue of this name, if there is one."""
         return next((queue for queue in self.queues if queue.name == name), None)
 
     def bindings_to(self, destination: str, kind: str = "queue") -> tuple[BindingDefinition, ...]:
+        """Return the bindings whose destination has this name and kind."""
         return tuple(b for b in self.bindings if b.destination == destination and b.destination_type == kind)
 
     def bindings_from(self, source: str) -> tuple[BindingDefinition, ...]:
+        """Return the bindings whose source is this exchange."""
         return tuple(binding for binding in self.bindings if binding.source == source)
 
     def __repr__(self) -> str:

@@ -43,6 +43,8 @@ class Bind:
 @checked("exchange {name}")
 @dataclass(frozen=True, slots=True)
 class Exchange:
+    """An exchange of an application, declared by `app.exchange(name, type)`."""
+
     name: str  # as it is called in the broker
     type: str = "direct"  # direct, topic, fanout, headers, or a plugin's
     durable: bool = True  # it survives a restart of the broker
@@ -56,6 +58,7 @@ class Exchange:
 
     @property
     def definition(self) -> ExchangeDefinition:
+        """Return the exchange as a broker holds it."""
         return ExchangeDefinition(
             self.name, self.type, self.durable, self.auto_delete, self.internal, dict(self.arguments)
         )
@@ -156,6 +159,7 @@ class Queue:
         return Destination() if self.redrive_to is None else Destination.parse(self.redrive_to)
 
     def has_dlq(self, default: QueueType) -> bool:
+        """Return whether it has a dead-letter queue; `default` is the type of queues that name none."""
         if self.dlq is not None:
             return bool(self.dlq)
         return not self.auto_delete and (self.type or default) is not QueueType.STREAM
@@ -206,9 +210,11 @@ class Topology:
         return replace(naming, dlq_queue=queue.dlq) if isinstance(queue.dlq, str) else naming
 
     def type_of(self, queue: Queue) -> QueueType:
+        """Return the type of a queue: its own, or that of the topology."""
         return queue.type or self.queue_type
 
     def queue(self, name: str) -> Queue | None:
+        """Return the queue of this name, if there is one."""
         return next((queue for queue in self.queues if queue.name == name), None)
 
 

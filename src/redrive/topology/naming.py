@@ -34,6 +34,8 @@ class RungNames:
 @checked("naming")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
+    """The names of the retry and dead-letter queues, exchanges and keys; `{queue}` and `{delay}` are filled in."""
+
     retry_exchange: str = "retry.{queue}"  # to which retries are published
     retry_queue: str = "{queue}.retry"  # where they wait, if there is one wait
     retry_key: str = "retry"  # by which they get there

@@ -20,6 +20,8 @@ from redrive.topology.definitions import Definitions
 
 @dataclass(frozen=True, slots=True)
 class Server:
+    """A broker's product and version, and what it can do."""
+
     version: tuple[int, ...] = (4, 3)
     delayed_exchanges: bool = False  # has it `x-delayed-message`?
     embedded: bool = False
@@ -40,6 +42,7 @@ class Server:
 
     @property
     def native_delayed_retry(self) -> bool:
+        """Return whether its quorum queues can delay retries themselves (RabbitMQ 4.3)."""
         return self.version >= (4, 3)
 
     def dead_letters_keep_failures(self, *, quorum: bool) -> bool:

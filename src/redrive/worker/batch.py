@@ -44,6 +44,7 @@ class Batch(Generic[T]):
 
     @cached_property
     def items(self) -> tuple[BatchItem[T], ...]:
+        """Return the messages with their bodies."""
         return tuple(
             BatchItem(body, self._message_of(delivery), delivery)
             for body, delivery in zip(self._bodies, self.deliveries, strict=True)
@@ -51,6 +52,7 @@ class Batch(Generic[T]):
 
     @property
     def messages(self) -> list[Message]:
+        """Return the messages, without their bodies."""
         return [item.message for item in self.items]
 
     def fail(self, item: BatchItem[T] | Message | int, error: BaseException | str) -> None:

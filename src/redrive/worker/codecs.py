@@ -27,9 +27,11 @@ class Malformed(Exception):
 class Codec(Protocol):
     """Makes values of bytes, and bytes of values, for one content type."""
 
-    def decoder(self, wanted: Any) -> Decode: ...
+    def decoder(self, wanted: Any) -> Decode:
+        """Return a function that makes a value of the wanted type from bytes."""
 
-    def encode(self, value: Any) -> bytes: ...
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a value."""
 
 
 class JsonCodec:

@@ -62,6 +62,8 @@ class DeliverySettled(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class BreakerChanged:
+    """A breaker opened, closed, or lets a few messages pass."""
+
     name: str
     queue: str
     state: BreakerState
@@ -70,6 +72,8 @@ class BreakerChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionChanged:
+    """A connection to the broker was made or lost."""
+
     name: str  # "consuming", "publishing", "settling"; "database": that of the consumers' transactions
     state: str  # "open", or another; of the database "open" or "unavailable"
     reason: str | None
@@ -94,9 +98,11 @@ class Observer:
     def published(self, exchange: str, seconds: float) -> None:
         """A message was published and confirmed."""
 
-    def breaker(self, event: BreakerChanged) -> None: ...
+    def breaker(self, event: BreakerChanged) -> None:
+        """A breaker changed its state."""
 
-    def connection(self, event: ConnectionChanged) -> None: ...
+    def connection(self, event: ConnectionChanged) -> None:
+        """A connection was made or lost."""
 
 
 _HOOKS = ("started", "done", "settled", "batch", "published", "breaker", "connection")

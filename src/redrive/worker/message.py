@@ -30,42 +30,52 @@ class Message:
 
     @property
     def body(self) -> bytes:
+        """The body as it was received."""
         return self._delivery.body
 
     @property
     def headers(self) -> Mapping[str, Any]:
+        """The headers."""
         return self._delivery.properties.headers or {}
 
     @property
     def message_id(self) -> str | None:
+        """The id that its publisher gave it. It stays the same through retries and re-drives."""
         return self._delivery.properties.message_id
 
     @property
     def correlation_id(self) -> str | None:
+        """The id of what it belongs to."""
         return self._delivery.properties.correlation_id
 
     @property
     def type(self) -> str | None:
+        """What kind of message it is."""
         return self._delivery.properties.type
 
     @property
     def content_type(self) -> str | None:
+        """How the body is encoded."""
         return self._delivery.properties.content_type
 
     @property
     def timestamp(self) -> datetime | int | None:
+        """When it was published, as its publisher says."""
         return self._delivery.properties.timestamp
 
     @property
     def priority(self) -> int | None:
+        """The priority, if it has one."""
         return self._delivery.properties.priority
 
     @property
     def reply_to(self) -> str | None:
+        """Where an answer is expected."""
         return self._delivery.properties.reply_to
 
     @property
     def app_id(self) -> str | None:
+        """The application that published it."""
         return self._delivery.properties.app_id
 
     @property
@@ -75,12 +85,14 @@ class Message:
 
     @property
     def history(self) -> History:
+        """The earlier attempts, as far as the message tells."""
         if self._history is None:
             self._history = self._read_history(self._delivery)
         return self._history
 
     @property
     def attempt(self) -> int:
+        """The number of this attempt, from 1."""
         return self.history.failed + 1
 
     @property
@@ -91,6 +103,7 @@ class Message:
 
     @property
     def routing_key(self) -> str:
+        """The routing key it was first published with."""
         known = self.history.routing_key
         return self._delivery.routing_key if known is None else known
 
