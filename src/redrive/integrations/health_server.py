@@ -102,7 +102,7 @@ def response(page: HealthPage, *, with_body: bool = True) -> bytes:
 # The server ---------------------------------------------------------------------------------------
 
 
-def all_is_well() -> Iterable[str]:
+def no_problems() -> Iterable[str]:
     return ()
 
 
@@ -113,8 +113,8 @@ class HealthServer:
         self,
         *,
         metrics: Callable[[], Maybe[bytes]] | None = None,
-        alive: Check = all_is_well,
-        ready: Check = all_is_well,
+        alive: Check = no_problems,
+        ready: Check = no_problems,
         host: str = "127.0.0.1",
         port: int = 0,
         patience: timedelta = PATIENCE,

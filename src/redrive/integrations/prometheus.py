@@ -153,7 +153,7 @@ class Reconnects:
     last: int = 0
     is_open: bool = False
 
-    def heard(self, count: int) -> None:
+    def update(self, count: int) -> None:
         self.total += count - self.last if count >= self.last else count
         self.last = count
 
@@ -263,7 +263,7 @@ class PrometheusObserver(Observer, Collector):
     def connection(self, event: ConnectionChanged) -> None:
         with self._lock:
             known = self._connections.setdefault(event.name, Reconnects())
-            known.heard(event.reconnects)
+            known.update(event.reconnects)
             known.is_open = event.state.lower() == "open"
 
     # The scrape

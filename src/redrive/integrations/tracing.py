@@ -87,7 +87,7 @@ class Tracing:
     def is_on(self) -> bool:
         return self._tracer is not None
 
-    def publishing(
+    def publish_span(
         self,
         exchange: str,
         routing_key: str,
@@ -101,13 +101,13 @@ class Tracing:
             return _NOTHING
         attributes = _common("publish", "send", destination(exchange, routing_key), routing_key)
         attributes |= _identity(message_id, correlation_id)
-        return _published(self._tracer, f"publish {exchange or routing_key}", headers, attributes)
+        return _publish_span(self._tracer, f"publish {exchange or routing_key}", headers, attributes)
 
-    def processing(self, message: Message) -> AbstractContextManager[Span]:
+    def process_span(self, message: Message) -> AbstractContextManager[Span]:
         """Around the handler."""
         if self._tracer is None:
             return _NOTHING
-        attributes, context = _about("process", "process", message), extract(_headers(message))
+        attributes, context = _message_attributes("process", "process", message), extract(_headers(message))
         return _span(self._tracer, f"process {message.queue}", SpanKind.CONSUMER, attributes, context=context)
 
     def __repr__(self) -> str:
@@ -133,7 +133,9 @@ def _span(
 
 
 @contextmanager
-def _published(tracer: Tracer, name: str, headers: MutableMapping[str, Any], attributes: Attributes) -> Iterator[Span]:
+def _publish_span(
+    tracer: Tracer, name: str, headers: MutableMapping[str, Any], attributes: Attributes
+) -> Iterator[Span]:
     created = _link(extract(headers))
     kind = SpanKind.CLIENT if created else SpanKind.PRODUCER
     with _span(tracer, name, kind, attributes, links=created) as span:
@@ -151,7 +153,7 @@ def destination(exchange: str, routing_key: str, queue: str = "") -> str:
     return ":".join(part for part in parts if part) or "amq.default"
 
 
-def _about(name: str, kind: str, message: Message) -> Attributes:
+def _message_attributes(name: str, kind: str, message: Message) -> Attributes:
     try:
         where = destination(message.exchange, message.routing_key, message.queue)
         attributes = _common(name, kind, where, message.routing_key)
@@ -203,9 +205,9 @@ def instrument(app: Instrumented, tracing: Tracing) -> None:
         return
 
     @asynccontextmanager
-    async def traced(message: Message) -> AsyncIterator[Span]:
-        with tracing.processing(message) as span:
+    async def trace(message: Message) -> AsyncIterator[Span]:
+        with tracing.process_span(message) as span:
             yield span
 
-    app.middleware.insert(0, traced)
-    app.publish_hook = tracing.publishing
+    app.middleware.insert(0, trace)
+    app.publish_hook = tracing.publish_span

@@ -290,7 +290,7 @@ async def test_a_bug_is_reported_and_harms_neither_the_connection_nor_the_others
 async def test_a_copy_that_cannot_be_made_is_reported_and_its_original_goes_back(
     broker: Broker, redelivered: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("redrive.worker.settlement.retrying", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("redrive.worker.settlement.properties_for_retry", lambda *_, **__: 1 / 0)
     monkeypatch.setattr("redrive.worker.transfers._PAUSES", Backoff(first=timedelta(milliseconds=1)))
 
     await settle(pipeline_of(broker), broker.delivers(redelivered=redelivered))

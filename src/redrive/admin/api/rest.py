@@ -138,7 +138,7 @@ async def messages(
     q: Words = "",
     fresh: Fresh = False,
 ) -> m.LettersOut:
-    return _letters(await at.messages(queue, q, limit=limit, start=_start(cursor), fresh=fresh))
+    return _letters_out(await at.messages(queue, q, limit=limit, start=_start(cursor), fresh=fresh))
 
 
 @router.post(
@@ -151,14 +151,16 @@ async def messages(
 async def peek_messages(at: CurrentService, queue: Named, asked: r.PeekIn) -> m.LettersOut:
     await at.need(Permission.SPEND, queue)
     start = _start(asked.cursor)
-    return _letters(await at.messages(queue, asked.q, limit=asked.limit, start=start, fresh=True, risk=asked.risk()))
+    return _letters_out(
+        await at.messages(queue, asked.q, limit=asked.limit, start=start, fresh=True, risk=asked.risk())
+    )
 
 
 def _start(cursor: str | None) -> int:
     return int(read_cursor("messages", cursor)) if cursor is not None else 1
 
 
-def _letters(seen: Cached[MessagePage]) -> m.LettersOut:
+def _letters_out(seen: Cached[MessagePage]) -> m.LettersOut:
     page = seen.value
     return m.LettersOut(
         items=[m.LetterOut.mirror(letter) for letter in page.letters],
@@ -227,13 +229,13 @@ async def peek_groups(at: CurrentService, queue: Named, asked: r.PeekGroupsIn) -
     responses={200: {"content": {"application/x-ndjson": {}}, "description": "A line for each message."}},
 )
 async def export(at: CurrentService, queue: Named, q: Words = "", reveal: Reveal = False) -> StreamingResponse:
-    file = await _spooled(at.export(queue, q, reveal=reveal))
+    file = await _spool(at.export(queue, q, reveal=reveal))
     name = quote(f"{queue}.ndjson", safe="")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     return StreamingResponse(_parts(file), media_type="application/x-ndjson", headers=headers)
 
 
-async def _spooled(lines: AsyncGenerator[bytes, None]) -> IO[bytes]:
+async def _spool(lines: AsyncGenerator[bytes, None]) -> IO[bytes]:
     """All of it, before any is sent: who reads slowly would keep the queue's messages from everybody else, and what
     goes wrong half-way is a problem, not half a file.
     """
@@ -333,7 +335,7 @@ async def redrive(
     if asked.dry_run:
         return _json(m.PlanOut.of(await at.plan(asked.order(queue, at.redrive_to(queue)))))
     if asked.plan_token is None:
-        return await _accepted(at, request, await at.redrive(asked.order(queue, at.redrive_to(queue))), prefer)
+        return await _accepted_response(at, request, await at.redrive(asked.order(queue, at.redrive_to(queue))), prefer)
 
     def changed(order: OperationRequest) -> OperationRequest:
         said = asked.model_fields_set
@@ -347,7 +349,7 @@ async def redrive(
             reason=asked.reason if "reason" in said else order.reason,
         )
 
-    return await _accepted(at, request, await at.carry_out(queue, asked.plan_token, changes=changed), prefer)
+    return await _accepted_response(at, request, await at.carry_out(queue, asked.plan_token, changes=changed), prefer)
 
 
 @router.post(
@@ -363,7 +365,7 @@ async def redrive(
 async def move(at: CurrentService, request: Request, queue: Named, asked: r.MoveIn, prefer: Prefer = None) -> Response:
     if asked.dry_run:
         return _json(m.PlanOut.of_plan((await at.plan(asked.order(queue))).plan))
-    return await _accepted(at, request, await at.move(asked.order(queue)), prefer)
+    return await _accepted_response(at, request, await at.move(asked.order(queue)), prefer)
 
 
 @router.post(
@@ -383,7 +385,7 @@ async def discard(
     asked: r.DiscardIn,
     prefer: Prefer = None,
 ) -> Response:
-    return await _accepted(at, request, await at.discard(queue, asked.order(queue), asked.confirm), prefer)
+    return await _accepted_response(at, request, await at.discard(queue, asked.order(queue), asked.confirm), prefer)
 
 
 @router.post(
@@ -417,7 +419,7 @@ async def edit(
     if asked.dry_run:
         seen = await at.preview(order, transform, force=asked.force)
         return _json(m.PreviewOut(items=[m.DifferenceOut(id=one.id, difference=one.text) for one in seen]))
-    return await _accepted(at, request, await at.edit(order, transform, force=asked.force), prefer)
+    return await _accepted_response(at, request, await at.edit(order, transform, force=asked.force), prefer)
 
 
 def _transform(asked: r.EditIn) -> Transform:
@@ -433,15 +435,17 @@ def _transform(asked: r.EditIn) -> Transform:
     return ByHand(change)
 
 
-async def _accepted(at: AuthorizedService, request: Request, operation: Operation, prefer: str | None) -> Response:
+async def _accepted_response(
+    at: AuthorizedService, request: Request, operation: Operation, prefer: str | None
+) -> Response:
     """Where it can be watched; or how it ended, for who prefers to wait."""
     wait = _wait_of(prefer)
     if wait:
-        operation = await _until_over(at, operation, wait)
+        operation = await _wait_until_over(at, operation, wait)
     # Not by `url_for`: in an application that this one is mounted in, it looks among that one's routes.
     location = f"{quote(request.scope.get('root_path', ''))}{router.prefix}/operations/{operation.id}"
     status = 200 if wait and operation.state.is_over else 202
-    response = _json(_told(at, operation), status, {"Location": location})
+    response = _json(_operation_out(at, operation), status, {"Location": location})
     if wait:
         response.headers["Preference-Applied"] = f"wait={wait:g}"
     return response
@@ -455,7 +459,7 @@ def _wait_of(prefer: str | None) -> float:
     return 0.0
 
 
-async def _until_over(at: AuthorizedService, operation: Operation, wait: float) -> Operation:
+async def _wait_until_over(at: AuthorizedService, operation: Operation, wait: float) -> Operation:
     """Or as it was last seen: it is under way, also if it cannot be looked at. Who hears less asks for it once more."""
     try:
         async with asyncio.timeout(wait):
@@ -469,7 +473,7 @@ async def _until_over(at: AuthorizedService, operation: Operation, wait: float) 
     return operation
 
 
-def _told(at: AuthorizedService, operation: Operation) -> m.OperationOut:
+def _operation_out(at: AuthorizedService, operation: Operation) -> m.OperationOut:
     return m.OperationOut.of(operation, interrupted=at.service.is_interrupted(operation))
 
 
@@ -496,14 +500,14 @@ async def operations(
     before = read_cursor("operations", cursor) if cursor is not None else None
     found = await at.operations(queue, state, limit=limit, before=before)
     return m.OperationsOut(
-        items=[_told(at, one) for one in found.items],
+        items=[_operation_out(at, one) for one in found.items],
         next_cursor=write_cursor("operations", found.next) if found.next is not None else None,
     )
 
 
 @router.get("/operations/{id}", summary="One operation", operation_id="operation", tags=["operations"])
 async def operation(at: CurrentService, id: Named) -> m.OperationOut:
-    return _told(at, await at.operation(id))
+    return _operation_out(at, await at.operation(id))
 
 
 @router.get("/operations/{id}/items", summary="What became of its messages", operation_id="items", tags=["operations"])
@@ -537,7 +541,7 @@ async def events(at: CurrentService, request: Request, id: Named) -> StreamingRe
 async def _events(at: AuthorizedService, request: Request, operation: Operation) -> AsyncIterator[str]:
     last, checked = "", asyncio.get_running_loop().time()
     while True:
-        told = _told(at, operation).model_dump_json()
+        told = _operation_out(at, operation).model_dump_json()
         if told != last:
             yield f"event: operation\ndata: {told}\n\n"
             last = told
@@ -551,21 +555,21 @@ async def _events(at: AuthorizedService, request: Request, operation: Operation)
             if not await is_valid_still(request, at.who, operation.order.queue):
                 return
             checked = now
-        operation = await at.watched(operation.id)
+        operation = await at.cached_operation(operation.id)
 
 
 @router.post(
     "/operations/{id}/pause", dependencies=_ONCE, summary="Pause it", operation_id="pause", tags=["operations"]
 )
 async def pause(at: CurrentService, id: Named) -> m.OperationOut:
-    return _told(at, await at.steer(id, ControlRequest(OperationState.PAUSED)))
+    return _operation_out(at, await at.steer(id, ControlRequest(OperationState.PAUSED)))
 
 
 @router.post(
     "/operations/{id}/resume", dependencies=_ONCE, summary="Go on with it", operation_id="resume", tags=["operations"]
 )
 async def resume(at: CurrentService, id: Named) -> m.OperationOut:
-    return _told(at, await at.steer(id, ControlRequest(OperationState.RUNNING)))
+    return _operation_out(at, await at.steer(id, ControlRequest(OperationState.RUNNING)))
 
 
 @router.post(
@@ -576,12 +580,12 @@ async def resume(at: CurrentService, id: Named) -> m.OperationOut:
     tags=["operations"],
 )
 async def cancel(at: CurrentService, id: Named) -> m.OperationOut:
-    return _told(at, await at.steer(id, ControlRequest(OperationState.CANCELLING)))
+    return _operation_out(at, await at.steer(id, ControlRequest(OperationState.CANCELLING)))
 
 
 @router.patch("/operations/{id}", summary="Faster, or slower", operation_id="steer", tags=["operations"])
 async def steer(at: CurrentService, id: Named, asked: r.SteerIn) -> m.OperationOut:
-    return _told(at, await at.steer(id, ControlRequest(rate=asked.rate)))
+    return _operation_out(at, await at.steer(id, ControlRequest(rate=asked.rate)))
 
 
 # All else -----------------------------------------------------------------------------------------------
