@@ -888,7 +888,7 @@ async def test_an_import_is_decoded_in_threads(
         threads.append(threading.current_thread())
         return decode_dead_letter(line, number)
 
-    monkeypatch.setattr("redrive.admin.api.rest.decode_dead_letter", decode)
+    monkeypatch.setattr("redrive.admin.api.export.decode_dead_letter", decode)
     done = await client.post("/admin/dlq/queues/copy/import", content=exported * 200)
 
     assert done.json() == {"lines": 600}
@@ -901,7 +901,7 @@ async def test_a_line_of_an_import_has_a_longest_length(
     client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await connection.declare_queue("copy")
-    monkeypatch.setattr("redrive.admin.api.rest._LONGEST_LINE", 1000)
+    monkeypatch.setattr("redrive.admin.api.export._LONGEST_LINE", 1000)
 
     answer = await client.post("/admin/dlq/queues/copy/import", content=b"\n" + b"x" * 5000 + b"\n")
 

@@ -400,8 +400,8 @@ async def test_a_principal_of_the_host_application_is_not_believed(context: Admi
 async def test_events_end_with_the_key_that_opened_them(
     client: httpx.AsyncClient, connection: Connection, context: AdminContext, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("redrive.admin.api.rest._BEAT", 0.01)
-    monkeypatch.setattr("redrive.admin.api.rest._RECHECKED", 0.0)
+    monkeypatch.setattr("redrive.admin.api.operations._BEAT", 0.01)
+    monkeypatch.setattr("redrive.admin.api.operations._RECHECKED", 0.0)
     await prepare(connection, 30)
     running = (await client.post(f"{QUEUE}/re-drive", json={"rate": 0.1})).json()
     cookie = await signed_in(client, context, Role.VIEWER)

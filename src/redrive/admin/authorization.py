@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, NoReturn, assert_never
+from typing import NoReturn, assert_never
 
 from redrive.admin.access.roles import Permission, Principal
 from redrive.admin.context import AdminContext
@@ -12,6 +12,7 @@ from redrive.errors import AuditUnavailable, NoOutbox, NotAllowed, QueueNotAccep
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.operation import Destination, DestinationKind, OperationKind, OperationRequest
 from redrive.operations.peek_allowance import Risk
+from redrive.outbox.repository import OutboxRepository
 
 
 class Authorization:
@@ -113,7 +114,7 @@ class Authorization:
             case other:
                 assert_never(other)
 
-    def _claims(self) -> Any:
+    def _outbox(self) -> OutboxRepository:
         if self.context.outbox is None:
             raise NoOutbox
         return self.context.outbox

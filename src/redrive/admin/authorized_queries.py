@@ -269,9 +269,9 @@ class AuthorizedQueries(Authorization):
 
     async def outbox(self, limit: int = 50) -> OutboxView:
         await self._need_all(Permission.LOOK)
-        claims = self._claims()
-        status = await asyncio.to_thread(claims.status)
-        rows = await asyncio.to_thread(claims.listed, RowState.PARKED, limit)
+        outbox = self._outbox()
+        status = await asyncio.to_thread(outbox.status)
+        rows = await asyncio.to_thread(outbox.list_rows, RowState.PARKED, limit)
         return OutboxView(status["pending"], status["oldest"], status["parked"], tuple(rows))
 
     async def topology(self) -> TopologyView:

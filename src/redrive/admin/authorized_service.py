@@ -222,15 +222,15 @@ class AuthorizedService(AuthorizedQueries):
     async def retry_outbox(self, id: int | None) -> int:
         """Let a parked row be published again; all of them with None."""
         await self.need(Permission.RETRY_OUTBOX)
-        claims = self._claims()
+        outbox = self._outbox()
         await self.service.record("outbox retry", "", filter="all" if id is None else f"row {id}")
-        return await asyncio.to_thread(claims.retry, None if id is None else [id])
+        return await asyncio.to_thread(outbox.retry, None if id is None else [id])
 
     async def discard_outbox(self, id: int) -> int:
         await self.need(Permission.DISCARD_OUTBOX)
-        claims = self._claims()
+        outbox = self._outbox()
         await self.service.record("outbox discard", "", filter=f"row {id}")
-        return await asyncio.to_thread(claims.discard, [id])
+        return await asyncio.to_thread(outbox.discard, [id])
 
 
 def _request_digest(order: OperationRequest, *more: object) -> str:

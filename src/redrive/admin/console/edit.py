@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Named
+from redrive.admin.api.parameters import Named
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.console.forms import Mistakes, Typed, form_of, text_of
 from redrive.admin.console.redrive import why_not

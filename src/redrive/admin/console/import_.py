@@ -16,7 +16,8 @@ from starlette.responses import Response
 
 from redrive.admin.access.roles import Permission
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Named, check_lines, decoded
+from redrive.admin.api.export import check_lines, decode_lines
+from redrive.admin.api.parameters import Named
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.console.forms import Mistakes
 from redrive.admin.console.rendering import page, see_other
@@ -62,7 +63,7 @@ async def import_(request: Request, at: CurrentService, queue: Named) -> Respons
             await check_lines(file.file)
             async with _once(at, sent.get("once")) as is_first:
                 if is_first:
-                    await at.restore(queue, decoded(file.file), file.filename)
+                    await at.restore(queue, decode_lines(file.file), file.filename)
     except ConfigurationError as error:
         mistakes = Mistakes()
         mistakes.fields["file"] = str(error)

@@ -13,7 +13,7 @@ from redrive.admin.access.roles import Permission
 from redrive.admin.api import request_schemas as r
 from redrive.admin.api.cursors import read_cursor, write_cursor
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Cursor, Named
+from redrive.admin.api.parameters import Cursor, Named
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.console.forms import Mistakes, form_of, text_of
 from redrive.admin.console.rendering import page, see_other

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import RowId
+from redrive.admin.api.parameters import RowId
 from redrive.admin.console.rendering import page, see_other
 from redrive.admin.console.urls import links_of
 

@@ -16,7 +16,7 @@ from redrive.admin.api import request_schemas as r
 from redrive.admin.api import schemas as m
 from redrive.admin.api.cursors import read_cursor, write_cursor
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Cursor, Fresh, Named, Reveal, Words
+from redrive.admin.api.parameters import Cursor, Fresh, Named, Reveal, Words
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.cache import Cached
 from redrive.admin.console.forms import Mistakes, Typed, form_of, text_of

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from redrive.admin.access.roles import Permission
 from redrive.admin.api import request_schemas as r
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Named
+from redrive.admin.api.parameters import Named
 from redrive.admin.authorized_service import AuthorizedService, Planned
 from redrive.admin.console.forms import Mistakes, Typed, form_of, or_none, text_of
 from redrive.admin.console.rendering import NOTICES, page, see_other

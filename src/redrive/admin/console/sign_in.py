@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from redrive.admin.access.csrf import is_cross_site
 from redrive.admin.api.dependencies import COOKIE, address_of, context_of, forget, is_secure, remember
-from redrive.admin.api.rest import Named
+from redrive.admin.api.parameters import Named
 from redrive.admin.console.forms import MOST_OF_STRANGERS, form_of, text_of
 from redrive.admin.console.rendering import THEME, THEMES, page, see_other
 from redrive.admin.console.urls import is_ours, links_of
