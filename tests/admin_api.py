@@ -1,4 +1,4 @@
-"""The admin API for tests: an office on a real broker, asked as programs ask it."""
+"""The admin API for tests: an admin server on a real broker, asked as programs ask it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ def bearing(role: str | None = "admin", name: str = "ada", **claims: Any) -> dic
     return {"Authorization": f"Bearer {token(role, name, **claims)}"}
 
 
-def an_office(url: str | None, folder: Path, *, editing: bool = False, **options: Any) -> AdminContext:
+def admin_context(url: str | None, folder: Path, *, editing: bool = False, **options: Any) -> AdminContext:
     database = options.pop("database", None) or Database.embedded(folder)
     Schema().upgrade(database)
     known = {name: options.pop(name) for name in ("management", "topology") if name in options}
@@ -45,10 +45,10 @@ def an_office(url: str | None, folder: Path, *, editing: bool = False, **options
 
 @asynccontextmanager
 async def asking(
-    office: AdminContext, role: str | None = "admin", name: str = "ada", **claims: Any
+    context: AdminContext, role: str | None = "admin", name: str = "ada", **claims: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client who is known; with None for its role, one without a role."""
-    admin = Admin(office)
+    admin = Admin(context)
     async with (
         admin.lifespan(),
         httpx.AsyncClient(

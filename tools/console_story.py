@@ -88,7 +88,7 @@ class ShopAtNight:
     async def _open(self) -> None:
         self.app = make_app(self._broker.url, self.folder)
         Schema().upgrade(self.app.database)
-        self.office = AdminContext.of(self.app, access=AccessSettings(editing=True), apart=False)
+        self.context = AdminContext.of(self.app, access=AccessSettings(editing=True), apart=False)
         self._connection = await Connection(self._broker.url, name="orders").open()
         await self.app._apply_topology(self._connection)
         await self._connection.consume("q.orders", self._handle, prefetch=10)
@@ -98,7 +98,7 @@ class ShopAtNight:
             await self._connection.publish_many(self._letters())
             self._write_outbox()
         for role in Role:
-            _, self.keys[role.value] = self.office.gate.keys.create(_NAMES[role], role, by="screenshots")
+            _, self.keys[role.value] = self.context.gate.keys.create(_NAMES[role], role, by="screenshots")
         await self._serve()
         if self._seeded:
             self._remember_depths()
@@ -109,7 +109,7 @@ class ShopAtNight:
         await self._connection.close()
 
     async def _serve(self) -> None:
-        admin = Admin(self.office)
+        admin = Admin(self.context)
         app: Any = admin
         if self.root:
             app = Starlette(routes=[Mount(self.root, admin)], lifespan=admin.lifespan)
@@ -260,7 +260,7 @@ class ShopAtNight:
 
     def _remember_depths(self) -> None:
         """Two hours of them, as if the server had been there."""
-        trends, count = self.office.trends, 120
+        trends, count = self.context.trends, 120
         shapes = {
             "q.orders.dlq": lambda part: 300 + 1020 * part**1.5 + 20 * self._chance.random(),
             "q.emails.dlq": lambda part: 0 if part < 0.45 else 412 * (part - 0.45) / 0.55,
@@ -270,7 +270,7 @@ class ShopAtNight:
         trends.times.clear()
         trends.depths.clear()
         for number in range(count):
-            at = self._began - (count - number) * self.office.sampled_every
+            at = self._began - (count - number) * self.context.sampled_every
             trends.add(at, {queue: round(shape(number / count)) for queue, shape in shapes.items()})
 
     def redrive_slowly(self) -> str:
@@ -293,7 +293,7 @@ class ShopAtNight:
         from redrive.admin.authorized_service import AuthorizedService
 
         async def begin() -> str:
-            desk = AuthorizedService(self.office, Principal("grace", Role.OPERATOR))
+            desk = AuthorizedService(self.context, Principal("grace", Role.OPERATOR))
             return (await desk.redrive(order)).id
 
         return str(self.run(begin))

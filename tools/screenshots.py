@@ -58,7 +58,7 @@ def main() -> None:
             _take(_opened(door, shop, "/sign-in"), folder / f"sign-in-{theme}.png")
         _sign_in(door, shop)
         canary = shop.redrive_as_canary()
-        while shop.run(lambda: shop.office.service.operation(canary)).ended_at is None:
+        while shop.run(lambda: shop.context.service.operation(canary)).ended_at is None:
             time.sleep(0.1)
         shown = screens(canary, shop.redrive_slowly())
         signed_in = door.storage_state()

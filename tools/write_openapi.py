@@ -17,8 +17,10 @@ TARGET = Path(__file__).parent.parent / "docs" / "openapi.json"
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        office = AdminContext(BrokerTarget(data=Path(folder)), Database.embedded(Path(folder)), access=AccessSettings())
-        document = make_api(office).openapi()
+        context = AdminContext(
+            BrokerTarget(data=Path(folder)), Database.embedded(Path(folder)), access=AccessSettings()
+        )
+        document = make_api(context).openapi()
     document["info"]["version"] = "0"  # of Redrive: it changes more often than the API
     TARGET.write_text(json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
     print(f"{TARGET}: {len(document['paths'])} paths")

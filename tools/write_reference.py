@@ -34,7 +34,13 @@ from redrive.admin.api.problem_types import KINDS
 from redrive.app import App
 from redrive.cli import TOUR, main
 from redrive.cli.exit_codes import EXITS
-from redrive.cli.explain import Explanation, kinds_of_errors, of_error, of_finding, of_problem
+from redrive.cli.explain import (
+    Explanation,
+    error_explanation,
+    finding_explanation,
+    kinds_of_errors,
+    problem_explanation,
+)
 from redrive.client.url import PARAMETERS
 from redrive.database.application_tables import InboxNames, OutboxNames
 from redrive.errors import RedriveError
@@ -452,7 +458,7 @@ def rest(document: Mapping[str, Any]) -> str:
         "these names, `detail` is for people, and `error`, if it is there, names the [error](errors.md) behind it.\n"
     )
     for kind in KINDS.values():
-        parts += _explained(of_problem(kind))
+        parts += _explained(problem_explanation(kind))
     return _page(
         "REST API",
         "The admin API of `redrive serve`, for programs ([admin.md](../admin.md) says who may come in). Roles build on "
@@ -641,7 +647,7 @@ def errors() -> str:
     kinds = kinds_of_errors()
     parts = ["## The tree\n\n```text", *_tree(RedriveError, kinds), "```\n", "## Each of them\n"]
     for kind in kinds:
-        parts += _explained(of_error(kind))
+        parts += _explained(error_explanation(kind))
     return _page(
         "Errors",
         "Everything that Redrive raises on purpose is a `RedriveError`, and says whose fault it is and what to do. "
@@ -663,7 +669,7 @@ def _tree(
 def findings() -> str:
     parts = []
     for rule in RULES:
-        parts += _explained(of_finding(rule), level=2)
+        parts += _explained(finding_explanation(rule), level=2)
     return _page(
         "Findings of the doctor",
         "What [`redrive doctor`](../doctor.md) can find, the worst first. An **error** loses messages, or cannot work, "

@@ -51,7 +51,7 @@ class ConnectedApp:
             delayed_exchange=app.naming.delayed_exchange if server.delayed_exchanges else None,
         )
         for name, connection in self._connections.items():
-            connection.on_change(self._teller(name))
+            connection.on_change(self._state_observer(name))
 
     @property
     def _connections(self) -> dict[str, Connection]:
@@ -83,7 +83,7 @@ class ConnectedApp:
         """How many messages this process has taken from each queue and not settled yet."""
         return {queue: count for worker in self._workers for queue, count in worker.unsettled.items()}
 
-    def _teller(self, name: str) -> Callable[[Connection], None]:
+    def _state_observer(self, name: str) -> Callable[[Connection], None]:
         known = LinkState.OPEN
 
         def tell(connection: Connection) -> None:

@@ -89,7 +89,7 @@ class SyncPublisher:
         timeout: timedelta | None = None,
     ) -> None:
         """Publish a message and wait for the broker's confirm, at most for `timeout` (then: `PublishUnknown`)."""
-        engine = self._running()
+        engine = self._require_engine()
         work = engine.connection().publish(exchange, routing_key, body, properties, mandatory=mandatory)
         confirmed = engine.submit(work)
         try:
@@ -101,10 +101,10 @@ class SyncPublisher:
 
     def publish_many(self, messages: Iterable[Publish]) -> int:
         """Publish messages, pipelined, and wait for all confirms. They are iterated over in another thread."""
-        engine = self._running()
+        engine = self._require_engine()
         return engine.submit(engine.connection().publish_many(messages)).result()
 
-    def _running(self) -> _Engine:
+    def _require_engine(self) -> _Engine:
         with self._lock:
             if self._closed:
                 raise Closed(f"{self!r} is closed")
@@ -122,7 +122,7 @@ class SyncPublisher:
         if engine is not None:
             engine.end(within)
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         """This is a child process: the thread did not come along, and the connection is the parent's."""
         self._lock = threading.Lock()
         self._inherited, self._engine = self._engine, None  # kept, so that nothing of it is closed from here
@@ -143,7 +143,7 @@ _living: weakref.WeakSet[SyncPublisher] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for publisher in list(_living):
-        publisher._forked()
+        publisher._reset_after_fork()
 
 
 @atexit.register

@@ -182,9 +182,9 @@ def test_the_use_of_a_key_is_written_once_a_minute(keys: Keys, clock: HandClock)
 
     def used() -> Any:
         keys.verify(text)
-        return keys.listed()[0].used_at
+        return keys.list_keys()[0].used_at
 
-    assert keys.listed()[0].used_at is None
+    assert keys.list_keys()[0].used_at is None
     assert used() == NOON
     clock.advance(MINUTE - SECOND)
     assert used() == NOON
@@ -198,7 +198,7 @@ def test_a_database_that_cannot_be_written_lets_keys_in(keys: Keys, database: Da
         assert keys.verify(text).name == "ci"
         with pytest.raises(SQLAlchemyError):
             keys.create("another", Role.VIEWER)
-    assert [key.used_at for key in keys.listed()] == [None]
+    assert [key.used_at for key in keys.list_keys()] == [None]
 
 
 def test_a_database_without_tables_is_no_refusal(fresh_database: Database, clock: HandClock) -> None:
@@ -213,7 +213,7 @@ def test_keys_are_listed_the_newest_first_with_what_became_of_them(keys: Keys, c
     clock.advance(SECOND)
     new, _ = keys.create("new", Role.ADMIN)
     revoked = keys.revoke("old")
-    listed = keys.listed()
+    listed = keys.list_keys()
     assert listed == [new, brief, revoked]
     assert [key.state(clock.now()) for key in listed] == [KeyState.LIVE, KeyState.EXPIRED, KeyState.REVOKED]
     assert revoked == Key(old.id, "old", Role.VIEWER, ("*",), NOON, "ada", revoked_at=NOON + 2 * SECOND)
@@ -238,7 +238,7 @@ def test_a_name_that_could_break_a_line_or_hide_is_refused(keys: Keys, name: str
     assert str(caught.value).isprintable()
     with pytest.raises(ConfigurationError, match="is no pattern for queues"):
         keys.create("ci", Role.VIEWER, ("orders.*", name))
-    assert keys.listed() == []
+    assert keys.list_keys() == []
 
 
 def test_a_key_for_no_queue_or_for_the_letters_of_a_word_is_a_mistake(keys: Keys) -> None:
@@ -273,7 +273,7 @@ def test_of_several_who_make_a_key_of_one_name_one_succeeds(keys: Keys) -> None:
             return ""
 
     assert len([text for text in at_once([make] * 6) if text]) == 1
-    assert len(keys.listed()) == 1
+    assert len(keys.list_keys()) == 1
 
 
 def test_revoking_by_id_or_by_name_ends_it_once_and_for_all(keys: Keys, clock: HandClock) -> None:
@@ -313,7 +313,7 @@ def test_what_cannot_be_recorded_is_not_done(keys: Keys, database: Database) -> 
         keys.create("another", Role.ADMIN)
     with pytest.raises(SQLAlchemyError):
         keys.revoke("ci")
-    assert [key.name for key in keys.listed()] == ["ci"]
+    assert [key.name for key in keys.list_keys()] == ["ci"]
     assert keys.verify(text)
 
 

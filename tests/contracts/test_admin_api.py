@@ -15,7 +15,7 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy.exc import OperationalError
 
-from admin_api import an_office, asking, bearing
+from admin_api import admin_context, asking, bearing
 from dead_lettering import DLQ, SOURCE, bodies, dead_letter, orders, prepare, until_depth
 from redrive.admin.access.roles import Role
 from redrive.admin.api.rest import ACTS, router
@@ -33,8 +33,8 @@ WAIT = {"Prefer": "wait=20"}
 
 
 @pytest.fixture
-def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> AdminContext:
-    return an_office(amqp_url, tmp_path, management=management_url)
+def context(amqp_url: str, management_url: str | None, tmp_path: Path) -> AdminContext:
+    return admin_context(amqp_url, tmp_path, management=management_url)
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +45,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def client(office: AdminContext, cleanliness: None) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
-    async with asking(office) as client:
+async def client(context: AdminContext, cleanliness: None) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
+    async with asking(context) as client:
         yield client
 
 
@@ -80,7 +80,7 @@ async def test_a_re_drive_without_a_destination_goes_where_the_topology_says(
 ) -> None:
     await prepare(connection, 3)
     await declare_retry(connection)
-    async with asking(an_office(amqp_url, tmp_path, topology=shop(redrive_to))) as client:
+    async with asking(admin_context(amqp_url, tmp_path, topology=shop(redrive_to))) as client:
         listed = {one["name"]: one["redrive_to"] for one in (await client.get("/admin/dlq/queues")).json()["items"]}
         plan = (await client.post(f"{QUEUE}/re-drive/plan", json={"limit": 2})).json()
         by_plan = await client.post(f"{QUEUE}/re-drive", json={"plan_token": plan["plan_token"]}, headers=WAIT)
@@ -101,7 +101,7 @@ async def test_an_edited_message_goes_where_the_topology_says(
 ) -> None:
     await prepare(connection, 1)
     await declare_retry(connection)
-    async with asking(an_office(amqp_url, tmp_path, editing=True, topology=shop("retry"))) as client:
+    async with asking(admin_context(amqp_url, tmp_path, editing=True, topology=shop("retry"))) as client:
         path = f"{QUEUE}/messages/m-0/edit-and-re-drive"
         answer = await client.post(path, json={"body": '{"order": 7}'}, headers=WAIT)
 
@@ -119,8 +119,8 @@ async def test_a_restricted_operator_gets_own_where_the_default_leads_out_of_its
     await prepare(connection, 1)
     await declare_retry(connection)
     await connection.declare_queue("elsewhere")
-    office = an_office(amqp_url, tmp_path, topology=shop(redrive_to))
-    async with asking(office, "operator", queues=["orders*"]) as client:
+    context = admin_context(amqp_url, tmp_path, topology=shop(redrive_to))
+    async with asking(context, "operator", queues=["orders*"]) as client:
         listed = {one["name"]: one["redrive_to"] for one in (await client.get("/admin/dlq/queues")).json()["items"]}
         answer = await client.post(f"{QUEUE}/re-drive", json={"limit": 10}, headers=WAIT)
 
@@ -166,9 +166,9 @@ async def test_a_server_can_accept_only_the_dead_letter_queues_of_its_applicatio
     await prepare(connection, 1)
     await declare_retry(connection)
     await connection.declare_queue("theirs.dlq")
-    office = an_office(amqp_url, tmp_path, editing=True, topology=_OWN, name="shop", own_queues_only=True)
+    context = admin_context(amqp_url, tmp_path, editing=True, topology=_OWN, name="shop", own_queues_only=True)
     accepted = "this server accepts only the dead-letter queues of shop: bills.dlq, orders.dlq, orders.invalid"
-    async with asking(office) as client:
+    async with asking(context) as client:
         for method, path, asked in _REQUESTS:
             body = {"json": asked} if asked is not None else {}
             told = problem(await client.request(method, f"/admin/dlq/queues/{queue}{path}", **body), 404, "not-found")
@@ -180,17 +180,17 @@ async def test_a_server_that_accepts_only_its_own_queues_lists_and_serves_them(
 ) -> None:
     await prepare(connection, 2)
     await connection.declare_queue("theirs.dlq")
-    async with asking(an_office(amqp_url, tmp_path, topology=_OWN)) as client:
+    async with asking(admin_context(amqp_url, tmp_path, topology=_OWN)) as client:
         everything = (await client.get("/admin/dlq/queues")).json()["items"]
         theirs = await client.get("/admin/dlq/queues/theirs.dlq/messages")
         operation = (await client.post(f"{QUEUE}/re-drive", json={"limit": 1}, headers=WAIT)).json()["id"]
-    only = an_office(amqp_url, tmp_path, topology=_OWN, own_queues_only=True)
+    only = admin_context(amqp_url, tmp_path, topology=_OWN, own_queues_only=True)
     async with asking(only) as client:
         listed = (await client.get("/admin/dlq/queues")).json()["items"]
         page = await client.get(f"{QUEUE}/messages")
         redriven = await client.post(f"{QUEUE}/re-drive", json={"to": "theirs.dlq"}, headers=WAIT)
         operations = (await client.get("/admin/operations")).json()["items"]
-    bills = an_office(amqp_url, tmp_path, topology=Topology(queues=[Queue("bills")]), own_queues_only=True)
+    bills = admin_context(amqp_url, tmp_path, topology=Topology(queues=[Queue("bills")]), own_queues_only=True)
     async with asking(bills) as client:
         none = (await client.get("/admin/operations")).json()["items"]
         hidden = await client.get(f"/admin/operations/{operation}")
@@ -210,8 +210,8 @@ async def test_who_may_not_ask_is_not_told_which_queues_are_accepted(
     tmp_path: Path,
     cleanliness: None,  # noqa: ARG001
 ) -> None:
-    office = an_office(amqp_url, tmp_path, topology=_OWN, name="shop", own_queues_only=True)
-    async with asking(office, "operator", queues=["orders*"]) as client:
+    context = admin_context(amqp_url, tmp_path, topology=_OWN, name="shop", own_queues_only=True)
+    async with asking(context, "operator", queues=["orders*"]) as client:
         problem(await client.get("/admin/dlq/queues/theirs.dlq/messages"), 403, "not-allowed")
         told = problem(await client.get("/admin/dlq/queues/orders/messages"), 404, "not-found")
         viewer = bearing("viewer")
@@ -222,7 +222,7 @@ async def test_who_may_not_ask_is_not_told_which_queues_are_accepted(
 
 def test_only_the_own_queues_of_nothing_is_an_error(amqp_url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="own_queues_only needs an application or a topology file"):
-        an_office(amqp_url, tmp_path, own_queues_only=True)
+        admin_context(amqp_url, tmp_path, own_queues_only=True)
 
 
 # The three that the first system had ----------------------------------------------------------------
@@ -261,7 +261,7 @@ async def until_over(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
     [("GET", "/admin/dlq/queues"), ("GET", f"{QUEUE}/messages?limit=20"), ("POST", f"{QUEUE}/re-drive")],
 )
 async def test_nobody_comes_in_without_a_token_or_without_a_role(
-    client: httpx.AsyncClient, office: AdminContext, method: str, path: str
+    client: httpx.AsyncClient, context: AdminContext, method: str, path: str
 ) -> None:
     asked = {"json": {"limit": 10}} if method == "POST" else {}
     nobody = await client.request(method, path, headers={"Authorization": ""}, **asked)
@@ -272,13 +272,13 @@ async def test_nobody_comes_in_without_a_token_or_without_a_role(
     problem(forged, 401, "unauthenticated")
     problem(roleless, 403, "not-allowed")
     assert nobody.headers["www-authenticate"].startswith("Bearer")
-    [(_, entry)] = office.service.audit.list_entries()
+    [(_, entry)] = context.service.audit.list_entries()
     assert (entry.by, entry.allowed) == ("ada", False)
     assert entry.action.startswith(f"{method} /admin/dlq/queues")
 
 
 async def test_a_viewer_looks_and_may_not_act(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext
 ) -> None:
     await prepare(connection, 3)
     viewer = bearing("viewer", "bob")
@@ -292,7 +292,7 @@ async def test_a_viewer_looks_and_may_not_act(
         problem(await client.post(path, json=asked, headers=viewer), 403, "not-allowed")
     problem(await client.get("/admin/audit", headers=viewer), 403, "not-allowed")
 
-    recorded = [entry for _, entry in office.service.audit.list_entries(by="bob")]
+    recorded = [entry for _, entry in context.service.audit.list_entries(by="bob")]
     assert [(entry.allowed, entry.action) for entry in recorded] == [
         (False, "read audit"),
         (False, "discard"),
@@ -312,8 +312,8 @@ async def test_a_server_can_require_a_role_of_everybody(
 ) -> None:
     await prepare(connection, 3)
     asked = {"json": {"limit": 10}} if method == "POST" else {}
-    office = an_office(amqp_url, tmp_path, least_role="admin")
-    async with asking(office) as client:
+    context = admin_context(amqp_url, tmp_path, least_role="admin")
+    async with asking(context) as client:
         viewer = await client.request(method, path, headers=bearing("viewer", "bob"), **asked)
         operator = await client.request(method, path, headers=bearing("operator", "eve"), **asked)
         admin = await client.request(method, path, **asked)
@@ -323,13 +323,13 @@ async def test_a_server_can_require_a_role_of_everybody(
     )
     problem(operator, 403, "not-allowed")
     assert admin.status_code in (200, 202)
-    refused = [(entry.by, entry.allowed) for _, entry in office.service.audit.list_entries() if not entry.allowed]
+    refused = [(entry.by, entry.allowed) for _, entry in context.service.audit.list_entries() if not entry.allowed]
     assert refused == [("eve", False), ("bob", False)]
 
 
 def test_a_role_that_does_not_exist_is_an_error(amqp_url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="least_role 'adm': want one of viewer, operator, admin"):
-        an_office(amqp_url, tmp_path, least_role="adm")
+        admin_context(amqp_url, tmp_path, least_role="adm")
 
 
 async def test_every_operation_needs_the_role_that_its_document_says(
@@ -337,7 +337,7 @@ async def test_every_operation_needs_the_role_that_its_document_says(
 ) -> None:
     """Who has the role below it is refused, whatever else there is to say."""
     await prepare(connection, 2)
-    async with asking(an_office(amqp_url, tmp_path / "editing", editing=True)) as client:
+    async with asking(admin_context(amqp_url, tmp_path / "editing", editing=True)) as client:
         begun = await client.post(f"{QUEUE}/re-drive", json={"limit": 1}, headers=WAIT)
         for name, method, path in operations(begun.json()["id"]):
             below = {Role.OPERATOR: Role.VIEWER, Role.ADMIN: Role.OPERATOR}[ACTS[name].needs]
@@ -390,7 +390,7 @@ async def test_who_has_one_queue_sends_into_no_other(
 ) -> None:
     """And is not told whether it is there."""
     await one_of_mine_and_one_of_others(connection)
-    async with asking(an_office(amqp_url, tmp_path, editing=True), "admin", "eve", queues=["payments.*"]) as eve:
+    async with asking(admin_context(amqp_url, tmp_path, editing=True), "admin", "eve", queues=["payments.*"]) as eve:
         for path, asked in (
             ("re-drive/plan", {}),
             ("re-drive", {}),
@@ -464,7 +464,7 @@ async def test_pages_go_on_where_the_last_one_ended(client: httpx.AsyncClient, c
 
 
 async def test_a_message_with_its_story_and_without_its_secrets(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext
 ) -> None:
     await prepare(connection, 0)
     letter = dead_letter(1, **{"api-token": "t0ps3cret", "weird": "a\x1b[31m\u202eb"})
@@ -485,7 +485,7 @@ async def test_a_message_with_its_story_and_without_its_secrets(
     assert "hunter2" in shown.json()["body"]["text"]
     assert shown.json()["headers"]["api-token"] == "t0ps3cret"
     problem(refused, 403, "not-allowed")
-    assert [(entry.by, entry.allowed) for _, entry in office.service.audit.list_entries(action="reveal")] == [
+    assert [(entry.by, entry.allowed) for _, entry in context.service.audit.list_entries(action="reveal")] == [
         ("bob", False),
         ("ada", True),
     ]
@@ -518,17 +518,17 @@ async def test_what_an_error_says_is_without_secrets_as_well(client: httpx.Async
 
 
 async def test_two_hundred_who_look_at_the_same_are_one_look(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 5)
     looks = []
-    peek = office.service.peek
+    peek = context.service.peek
 
     async def counted(*args: Any, **options: Any) -> Any:
         looks.append(args)
         return await peek(*args, **options)
 
-    monkeypatch.setattr(type(office.service), "peek", lambda _, *args, **options: counted(*args, **options))
+    monkeypatch.setattr(type(context.service), "peek", lambda _, *args, **options: counted(*args, **options))
 
     answers = await asyncio.gather(*(client.get(f"{QUEUE}/messages") for _ in range(200)))
     again = await client.get(f"{QUEUE}/messages", params={"fresh": True})
@@ -673,12 +673,12 @@ async def test_at_the_same_time_it_is_done_once_as_well(client: httpx.AsyncClien
 
 
 async def test_a_request_that_takes_long_keeps_its_key(
-    office: AdminContext, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    context: AdminContext, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 30)
     kept: list[str] = []
     monkeypatch.setattr("redrive.admin.api.idempotency.KEEP_EVERY", timedelta(milliseconds=1))
-    monkeypatch.setattr(office.requests, "keep", lambda who, key, _: kept.append(f"{who}: {key}"))
+    monkeypatch.setattr(context.requests, "keep", lambda who, key, _: kept.append(f"{who}: {key}"))
 
     order = client.post(f"{QUEUE}/re-drive", json={"rate": 100}, headers={"Idempotency-Key": "k-3", **WAIT})
     assert (await order).status_code == 200
@@ -692,11 +692,11 @@ async def test_a_request_that_takes_long_keeps_its_key(
 
 
 async def test_what_was_begun_is_answered_though_it_cannot_be_looked_at(
-    office: AdminContext, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    context: AdminContext, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 40)
 
-    find, looks = office.service.store.find, 0
+    find, looks = context.service.store.find, 0
 
     def find_or_not(id: str) -> list[Operation]:
         nonlocal looks
@@ -705,7 +705,7 @@ async def test_what_was_begun_is_answered_though_it_cannot_be_looked_at(
             raise OperationalError("SELECT", None, Exception("the database is away"))
         return find(id)
 
-    monkeypatch.setattr(office.service.store, "find", find_or_not)
+    monkeypatch.setattr(context.service.store, "find", find_or_not)
     asked: dict[str, Any] = {"json": {"limit": 10, "rate": 100}, "headers": {"Idempotency-Key": "k-5", **WAIT}}
     first = await client.post(f"{QUEUE}/re-drive", **asked)
     again = await client.post(f"{QUEUE}/re-drive", **asked)
@@ -719,14 +719,14 @@ async def test_what_was_begun_is_answered_though_it_cannot_be_looked_at(
 
 
 async def test_what_was_done_is_answered_though_it_cannot_be_remembered(
-    office: AdminContext, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    context: AdminContext, client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 4)
 
     def refuse(*_: object) -> None:
         raise OperationalError("UPDATE", None, Exception("the database is away"))
 
-    monkeypatch.setattr(office.requests, "finish", refuse)
+    monkeypatch.setattr(context.requests, "finish", refuse)
     key = {"Idempotency-Key": "k-4", **WAIT}
     first = await client.post(f"{QUEUE}/re-drive", json={"limit": 2}, headers=key)
     again = await client.post(f"{QUEUE}/re-drive", json={"limit": 2}, headers=key)
@@ -888,7 +888,7 @@ async def test_an_import_is_decoded_in_threads(
         threads.append(threading.current_thread())
         return decode_dead_letter(line, number)
 
-    monkeypatch.setattr("redrive.admin.api.rest.decode_dead_letter", decode)
+    monkeypatch.setattr("redrive.admin.api.export.decode_dead_letter", decode)
     done = await client.post("/admin/dlq/queues/copy/import", content=exported * 200)
 
     assert done.json() == {"lines": 600}
@@ -901,7 +901,7 @@ async def test_a_line_of_an_import_has_a_longest_length(
     client: httpx.AsyncClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await connection.declare_queue("copy")
-    monkeypatch.setattr("redrive.admin.api.rest._LONGEST_LINE", 1000)
+    monkeypatch.setattr("redrive.admin.api.export._LONGEST_LINE", 1000)
 
     answer = await client.post("/admin/dlq/queues/copy/import", content=b"\n" + b"x" * 5000 + b"\n")
 
@@ -916,7 +916,7 @@ async def test_messages_are_changed_only_where_that_is_allowed(
     path = f"{QUEUE}/messages/m-1/edit-and-re-drive"
     problem(await client.post(path, json=change), 403, "not-editable")
 
-    async with asking(an_office(amqp_url, tmp_path / "editing", editing=True)) as editor:
+    async with asking(admin_context(amqp_url, tmp_path / "editing", editing=True)) as editor:
         nothing = await editor.post(path, json={})
         seen = await editor.post(path, json=change | {"dry_run": True})
         over = await editor.post(path, json=change, headers=WAIT)
@@ -946,14 +946,14 @@ async def test_the_audit_tells_who_did_what(client: httpx.AsyncClient, connectio
 
 
 async def test_what_cannot_be_recorded_is_not_done(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(connection, 1)
 
     def refuse(*_: Any) -> None:
         raise AuditUnavailable("the disk is full")
 
-    monkeypatch.setattr(office.service.audit, "write", refuse)
+    monkeypatch.setattr(context.service.audit, "write", refuse)
     problem(await client.post(f"{QUEUE}/re-drive", json={}), 503, "audit-unavailable")
     assert (await connection.queue_info(DLQ)).messages == 1
 

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from admin_api import HOST, an_office, asking, bearing
+from admin_api import HOST, admin_context, asking, bearing
 from dead_lettering import DLQ, SOURCE, an_operation, bodies, dead_letter, operating, orders, prepare, until_depth
 from redrive import App
 from redrive.admin.access.roles import Principal, Role
@@ -108,27 +108,27 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def office(amqp_url: str, tmp_path: Path) -> AdminContext:
-    return an_office(amqp_url, tmp_path)
+def context(amqp_url: str, tmp_path: Path) -> AdminContext:
+    return admin_context(amqp_url, tmp_path)
 
 
 @pytest.fixture
-async def client(office: AdminContext, connection: Connection) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001 - left first
-    async with asking(office) as client:
+async def client(context: AdminContext, connection: Connection) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001 - left first
+    async with asking(context) as client:
         yield client
 
 
 @pytest.fixture
-async def browser(office: AdminContext, connection: Connection) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001 - left first
+async def browser(context: AdminContext, connection: Connection) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001 - left first
     """Nobody yet."""
-    admin = Admin(office)
+    admin = Admin(context)
     transport = httpx.ASGITransport(app=admin)
     async with admin.lifespan(), httpx.AsyncClient(transport=transport, base_url=HOST, headers=ORIGIN) as client:
         yield client
 
 
-def a_key(office: AdminContext, role: Role = Role.ADMIN, **options: Any) -> str:
-    return office.gate.keys.create(f"ada-{role}", role, **options)[1]
+def a_key(context: AdminContext, role: Role = Role.ADMIN, **options: Any) -> str:
+    return context.gate.keys.create(f"ada-{role}", role, **options)[1]
 
 
 async def is_over(client: httpx.AsyncClient, address: str) -> dict[str, Any]:
@@ -264,7 +264,7 @@ async def test_a_queue_may_be_called_anything(client: httpx.AsyncClient, connect
 
 async def test_looking_that_would_count_is_refused_with_the_fix(tmp_path: Path) -> None:
     with ThreadedBroker(dialect=DIALECTS["4.0"]) as broker:
-        async with Connection(broker.url) as connection, asking(an_office(broker.url, tmp_path)) as client:
+        async with Connection(broker.url) as connection, asking(admin_context(broker.url, tmp_path)) as client:
             await prepare(connection, 2, "quorum")
             assert "not looked into: that would count" in seen(await client.get("/")).text
             page = seen(await client.get(QUEUE))
@@ -288,7 +288,7 @@ async def test_looking_that_would_count_is_refused_with_the_fix(tmp_path: Path) 
 @pytest.mark.parametrize("page", ["discard", "move?form=1&to=odd.dlq", "re-drive"])
 async def test_a_plan_that_would_count_offers_to_spend_a_delivery(tmp_path: Path, page: str) -> None:
     with ThreadedBroker(dialect=DIALECTS["4.0"]) as broker:
-        async with Connection(broker.url) as connection, asking(an_office(broker.url, tmp_path)) as client:
+        async with Connection(broker.url) as connection, asking(admin_context(broker.url, tmp_path)) as client:
             await prepare(connection, 2, "quorum")
             await connection.declare_queue("odd.dlq")
             told = seen(await client.get(f"{QUEUE}/{page}"), 422).text
@@ -438,17 +438,17 @@ async def test_a_discard_takes_nothing_urgent_that_was_not_shown(
 
 
 async def test_who_has_less_than_the_least_role_does_not_sign_in(amqp_url: str, tmp_path: Path) -> None:
-    office = an_office(amqp_url, tmp_path, least_role="admin")
-    admin = Admin(office)
+    context = admin_context(amqp_url, tmp_path, least_role="admin")
+    admin = Admin(context)
     transport = httpx.ASGITransport(app=admin)
     async with admin.lifespan(), httpx.AsyncClient(transport=transport, base_url=HOST, headers=ORIGIN) as browser:
-        refused = await browser.post("/sign-in", data={"key": a_key(office, Role.OPERATOR)})
-        let_in = await browser.post("/sign-in", data={"key": a_key(office)})
+        refused = await browser.post("/sign-in", data={"key": a_key(context, Role.OPERATOR)})
+        let_in = await browser.post("/sign-in", data={"key": a_key(context)})
 
     assert "ada-operator has the role operator, and this server needs the role admin" in seen(refused, 403).text
     assert "set-cookie" not in refused.headers
     assert sent_to(let_in) == "/"
-    entries = [(entry.by, entry.allowed) for _, entry in office.service.audit.list_entries(action="sign in")]
+    entries = [(entry.by, entry.allowed) for _, entry in context.service.audit.list_entries(action="sign in")]
     assert entries == [("ada-admin", True), ("ada-operator", False)]
 
 
@@ -460,7 +460,7 @@ async def test_the_form_of_a_re_drive_has_the_default_destination_of_its_queue(
     await connection.declare_queue("orders.retry")
     await connection.bind_queue("orders.retry", "retry.orders", "retry")
     topology = Topology(queues=[Queue(SOURCE, retry=Retry(), redrive_to="retry")])
-    async with asking(an_office(amqp_url, tmp_path, editing=True, topology=topology)) as client:
+    async with asking(admin_context(amqp_url, tmp_path, editing=True, topology=topology)) as client:
         plan = seen(await client.get(f"{QUEUE}/re-drive", params={"form": "1"}))
         edit = seen(await client.get(f"{QUEUE}/messages/m-0/edit"))
         changed = {**edit.fields, "body": ['{"order": 9}']}
@@ -556,7 +556,7 @@ async def test_a_message_is_changed_only_where_that_is_switched_on(
     assert not [link for link in seen(await client.get(f"{QUEUE}/messages/m-0")).links if link.endswith("/edit")]
     assert "switched off" in seen(await client.get(edit), 403).text
 
-    async with asking(an_office(amqp_url, tmp_path, editing=True)) as editor:
+    async with asking(admin_context(amqp_url, tmp_path, editing=True)) as editor:
         assert [link for link in seen(await editor.get(f"{QUEUE}/messages/m-0")).links if link.endswith("/edit")]
         assert "Edit and re-drive" in seen(await editor.get(edit)).text
         same = await editor.post(edit, data={"body": '{"order": 0}'})
@@ -575,7 +575,7 @@ async def test_a_message_is_changed_only_where_that_is_switched_on(
 
 
 async def test_an_operation_shows_how_many_of_its_messages_are_possibly_duplicated(
-    client: httpx.AsyncClient, office: AdminContext
+    client: httpx.AsyncClient, context: AdminContext
 ) -> None:
     counts = Counts(planned=5, moved=5, possibly_duplicated=2)
     over = replace(an_operation(id="op_1"), state=OperationState.SUCCEEDED, counts=counts)
@@ -583,8 +583,8 @@ async def test_an_operation_shows_how_many_of_its_messages_are_possibly_duplicat
         OperationItem(f"m-{number}", ItemOutcome.POSSIBLY_DUPLICATED, over.created_at, why="reset")
         for number in range(2)
     ]
-    office.service.store.add(over)
-    office.service.store.add_items("op_1", doubtful)
+    context.service.store.add(over)
+    context.service.store.add_items("op_1", doubtful)
 
     assert (await client.get("/admin/operations/op_1")).json()["counts"] == counts.as_dict()
     page = seen(await client.get("/operations/op_1", params={"outcome": "possibly_duplicated"}))
@@ -616,11 +616,11 @@ async def test_an_operation_is_steered(client: httpx.AsyncClient, connection: Co
 
 
 async def test_nobody_is_sent_to_the_door_and_on_to_where_they_were_going(
-    browser: httpx.AsyncClient, office: AdminContext
+    browser: httpx.AsyncClient, context: AdminContext
 ) -> None:
     door = sent_to(await browser.get(f"{QUEUE}/messages", params={"q": "error:Timeout"}))
     assert parse_qs(urlsplit(door).query) == {"next": [f"{QUEUE}/messages?q=error%3ATimeout"]}
-    fields = {**seen(await browser.get(door)).fields, "key": [a_key(office)]}
+    fields = {**seen(await browser.get(door)).fields, "key": [a_key(context)]}
     response = await browser.post("/sign-in", data=fields)
     assert sent_to(response) == f"{QUEUE}/messages?q=error%3ATimeout"
     cookie = response.headers["set-cookie"]
@@ -638,8 +638,8 @@ async def test_nobody_is_sent_to_the_door_and_on_to_where_they_were_going(
         *("javascript:alert(1)", "/%0a/evil", "evil", "/../../evil//x", "/a\r\nSet-Cookie: a=b", "///evil.example"),
     ],
 )
-async def test_nobody_is_sent_elsewhere(browser: httpx.AsyncClient, office: AdminContext, next: str) -> None:
-    response = await browser.post("/sign-in", data={"key": a_key(office), "next": next})
+async def test_nobody_is_sent_elsewhere(browser: httpx.AsyncClient, context: AdminContext, next: str) -> None:
+    response = await browser.post("/sign-in", data={"key": a_key(context), "next": next})
     place = urlsplit(sent_to(response))
     assert (place.scheme, place.netloc) == ("", "")
     assert sent_to(response) in ("/", "/%0a/evil")
@@ -653,39 +653,41 @@ async def test_a_wrong_key_is_told_and_after_some_of_them_one_waits(browser: htt
     assert seen(await browser.post("/sign-in", data={"key": "rdk_nobody_nothing"}), 429)
 
 
-async def test_who_signs_in_and_who_could_not_is_in_the_audit(browser: httpx.AsyncClient, office: AdminContext) -> None:
+async def test_who_signs_in_and_who_could_not_is_in_the_audit(
+    browser: httpx.AsyncClient, context: AdminContext
+) -> None:
     await browser.post("/sign-in", data={"key": "rdk_nobody_nothing"})
-    await browser.post("/sign-in", data={"key": a_key(office)})
-    await browser.post(f"/sign-in/link/{office.gate.sessions.invite(Principal('grace', Role.VIEWER))}")
-    told = [(entry.by, entry.allowed) for _, entry in office.service.audit.list_entries(action="sign in")]
+    await browser.post("/sign-in", data={"key": a_key(context)})
+    await browser.post(f"/sign-in/link/{context.gate.sessions.invite(Principal('grace', Role.VIEWER))}")
+    told = [(entry.by, entry.allowed) for _, entry in context.service.audit.list_entries(action="sign in")]
     assert told == [("grace", True), ("ada-admin", True), ("somebody at 127.0.0.1", False)]
 
 
 async def test_who_cannot_be_recorded_does_not_come_in(
-    browser: httpx.AsyncClient, office: AdminContext, monkeypatch: pytest.MonkeyPatch
+    browser: httpx.AsyncClient, context: AdminContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise AuditUnavailable("the disk is full")
 
-    key = a_key(office)
-    monkeypatch.setattr(office.service.audit, "write", refuse)
+    key = a_key(context)
+    monkeypatch.setattr(context.service.audit, "write", refuse)
     response = await browser.post("/sign-in", data={"key": key})
     assert "The audit cannot be written" in seen(response, 503).text
     assert "set-cookie" not in response.headers
 
 
 async def test_where_nobody_can_sign_in_the_door_says_how_keys_are_made(amqp_url: str, tmp_path: Path) -> None:
-    office = an_office(amqp_url, tmp_path)
-    office.gate.tokens = None
-    admin = Admin(office)
+    context = admin_context(amqp_url, tmp_path)
+    context.gate.tokens = None
+    admin = Admin(context)
     async with admin.lifespan(), httpx.AsyncClient(transport=httpx.ASGITransport(app=admin), base_url=HOST) as client:
         assert "redrive admin keys create" in seen(await client.get("/sign-in")).text
 
 
 async def test_a_link_signs_in_once_and_not_by_being_looked_at(
-    browser: httpx.AsyncClient, office: AdminContext
+    browser: httpx.AsyncClient, context: AdminContext
 ) -> None:
-    token = office.gate.sessions.invite(Principal("ada", Role.OPERATOR))
+    token = context.gate.sessions.invite(Principal("ada", Role.OPERATOR))
     address = f"/sign-in/link/{token}"
     for _ in range(3):
         assert "This link signs you in, once." in seen(await browser.get(address)).text
@@ -695,10 +697,10 @@ async def test_a_link_signs_in_once_and_not_by_being_looked_at(
 
 
 async def test_another_site_can_make_nobody_do_anything(
-    browser: httpx.AsyncClient, office: AdminContext, connection: Connection
+    browser: httpx.AsyncClient, context: AdminContext, connection: Connection
 ) -> None:
     await prepare(connection, 1)
-    await browser.post("/sign-in", data={"key": a_key(office)})
+    await browser.post("/sign-in", data={"key": a_key(context)})
     plan = seen(await browser.get(f"{QUEUE}/re-drive", params={"form": "1"}))
     for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
         for path, data in ((f"{QUEUE}/re-drive", plan.fields), ("/sign-in", {"key": "x"}), ("/sign-out", {})):
@@ -712,9 +714,11 @@ async def test_a_session_that_is_over_says_so_when_a_form_is_sent(browser: httpx
     assert "Sign in first" in seen(await browser.post("/operations/op_1/cancel"), 401).text
 
 
-async def test_a_viewer_is_offered_nothing_and_refused_everything(office: AdminContext, connection: Connection) -> None:
+async def test_a_viewer_is_offered_nothing_and_refused_everything(
+    context: AdminContext, connection: Connection
+) -> None:
     await prepare(connection, 2)
-    async with asking(office, "viewer") as viewer:
+    async with asking(context, "viewer") as viewer:
         for path in ("/", QUEUE, f"{QUEUE}/messages", f"{QUEUE}/messages/m-0"):
             page = seen(await viewer.get(path))
             assert not [link for link in page.links if re.search("re-drive|discard|edit|reveal|export|audit", link)]
@@ -725,9 +729,9 @@ async def test_a_viewer_is_offered_nothing_and_refused_everything(office: AdminC
     assert (await connection.queue_info(DLQ)).messages == 2
 
 
-async def test_who_sees_some_queues_sees_nothing_of_the_others(office: AdminContext, connection: Connection) -> None:
+async def test_who_sees_some_queues_sees_nothing_of_the_others(context: AdminContext, connection: Connection) -> None:
     await prepare(connection, 2)
-    async with asking(office, "operator", queues=["payments.*"]) as client:
+    async with asking(context, "operator", queues=["payments.*"]) as client:
         page = seen(await client.get("/"))
         assert DLQ not in page.text
         assert not {"/outbox", "/topology", "/doctor"} & set(page.links)
@@ -798,7 +802,7 @@ async def test_the_doctor_and_the_audit_are_read(client: httpx.AsyncClient, conn
 
 async def test_a_broker_that_is_away_is_told_and_the_page_comes_back_by_itself(tmp_path: Path) -> None:
     broker = ThreadedBroker().start()
-    async with asking(an_office(broker.url, tmp_path)) as client:
+    async with asking(admin_context(broker.url, tmp_path)) as client:
         assert seen(await client.get("/"))
         await asyncio.to_thread(broker.stop)
         response = await client.get(QUEUE)
@@ -812,12 +816,12 @@ async def test_a_broker_that_is_away_is_told_and_the_page_comes_back_by_itself(t
 
 
 async def test_a_database_that_is_away_is_told_without_its_statements(
-    client: httpx.AsyncClient, office: AdminContext, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, context: AdminContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(**_: object) -> None:
         raise sa.exc.OperationalError("SELECT secret", {}, Exception("connection refused"))
 
-    monkeypatch.setattr(office.gate, "admit", away)
+    monkeypatch.setattr(context.gate, "authenticate", away)
     response = await client.get("/")
     page = seen(response, 503)
     assert "The database is away" in page.text
@@ -863,10 +867,10 @@ async def test_an_import_that_is_sent_twice_is_done_once(client: httpx.AsyncClie
 
 
 async def test_mounted_in_another_application_pages_and_api_lead_to_each_other(
-    office: AdminContext, connection: Connection
+    context: AdminContext, connection: Connection
 ) -> None:
     await prepare(connection, 2)
-    admin = Admin(office)
+    admin = Admin(context)
     outer = Starlette(routes=[Mount("/ops/redrive", admin)], lifespan=admin.lifespan)
     transport = httpx.ASGITransport(app=outer)
     async with admin.lifespan(), httpx.AsyncClient(transport=transport, base_url=HOST, headers=bearing()) as client:

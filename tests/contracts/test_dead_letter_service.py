@@ -319,22 +319,22 @@ async def test_an_operation_is_steered_from_elsewhere(
     await prepare(connection, 60)
     elsewhere = a_service(amqp_url, tmp_path, by="grace")
     async with running(service) as (steering, task):
-        await elsewhere.wish(steering.operation.id, ControlRequest(OperationState.PAUSED))
+        await elsewhere.request_control(steering.operation.id, ControlRequest(OperationState.PAUSED))
         await eventually(lambda: steering.operation.state is OperationState.PAUSED)
         assert (
             await elsewhere.resume(steering.operation.id)
         ).id == steering.operation.id  # it lives: it is told to go on
         await eventually(lambda: steering.operation.state is OperationState.RUNNING)
-        await elsewhere.wish(steering.operation.id, ControlRequest(rate=20))
+        await elsewhere.request_control(steering.operation.id, ControlRequest(rate=20))
         await eventually(lambda: steering.operation.order.rate == 20)
-        await elsewhere.wish(steering.operation.id, ControlRequest(OperationState.CANCELLING))
+        await elsewhere.request_control(steering.operation.id, ControlRequest(OperationState.CANCELLING))
         over = await task
 
     assert over.state is OperationState.CANCELLED
     assert 0 < over.counts.moved < 60
     for wish in (ControlRequest(rate=5), ControlRequest(OperationState.CANCELLING)):
         with pytest.raises(OperationOver, match="has ended: CANCELLED"):
-            await elsewhere.wish(over.id, wish)
+            await elsewhere.request_control(over.id, wish)
     with pytest.raises(OperationOver, match="has ended: CANCELLED"):
         await elsewhere.resume(over.id)
     steered = [entry.detail for _, entry in service.audit.list_entries(by="grace", action="steer")]
@@ -478,7 +478,7 @@ async def test_an_interrupted_operation_can_be_closed(
     await prepare(connection, 50)
     left = await interrupted(service)
 
-    await successor.wish(left.id, ControlRequest(OperationState.CANCELLING))
+    await successor.request_control(left.id, ControlRequest(OperationState.CANCELLING))
 
     closed = await service.operation(left.id)
     assert (closed.state, closed.counts.moved) == (OperationState.CANCELLED, left.counts.moved)

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
-from admin_api import an_office, asking
+from admin_api import admin_context, asking
 from dead_lettering import a_service, operating, until_depth
 from redrive import App
 from redrive.admin.target import BrokerTarget
@@ -110,8 +110,8 @@ async def test_it_is_in_the_metrics_of_a_worker(shop: Shop) -> None:
 
 
 async def test_it_is_in_the_api_the_metrics_of_the_server_and_the_console(shop: Shop) -> None:
-    office = an_office(shop.url, shop.folder, management=shop.management, topology=shop.app.topology)
-    async with asking(office) as client:
+    context = admin_context(shop.url, shop.folder, management=shop.management, topology=shop.app.topology)
+    async with asking(context) as client:
         rows = (await client.get("/admin/dlq/queues")).json()["items"]
         metrics = (await client.get("/metrics")).text
         console = (await client.get("/")).text
@@ -123,7 +123,7 @@ async def test_it_is_in_the_api_the_metrics_of_the_server_and_the_console(shop: 
 
 async def test_the_doctor_sees_when_it_forgets_messages(shop: Shop) -> None:
     target = BrokerTarget(shop.url, shop.management, topology=shop.app.topology)
-    async with target.looking() as view:
+    async with target.connect_to_read() as view:
         seen = view.snapshot
     definitions = seen.definitions
     forgetting = (

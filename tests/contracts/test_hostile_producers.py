@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from admin_api import an_office, asking
+from admin_api import admin_context, asking
 from dead_lettering import a_service, eventually, until_depth
 from redrive import App, Message, Retry
 from redrive.admin.context import AdminContext
@@ -107,8 +107,8 @@ async def test_a_producer_writes_all_but_the_newest_death_before_rabbitmq_4(
 
 
 @pytest.fixture
-def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> AdminContext:
-    return an_office(amqp_url, tmp_path, editing=True, management=management_url)
+def context(amqp_url: str, management_url: str | None, tmp_path: Path) -> AdminContext:
+    return admin_context(amqp_url, tmp_path, editing=True, management=management_url)
 
 
 async def redriven(client: httpx.AsyncClient, queue: str = DLQ, **said: Any) -> dict[str, Any]:
@@ -126,12 +126,12 @@ async def depths(connection: Connection) -> tuple[int, int]:
 @pytest.mark.parametrize("queue_type", TYPES)
 @pytest.mark.parametrize("forged", [FORGED, FORGED | FORGED_DEATHS, {**FORGED, "x-redrive-reason": "no reason"}])
 async def test_a_forged_origin_does_not_move_a_message_that_the_broker_dead_lettered(
-    connection: Connection, office: AdminContext, queue_type: str, forged: Mapping[str, Any]
+    connection: Connection, context: AdminContext, queue_type: str, forged: Mapping[str, Any]
 ) -> None:
     await declare(connection, queue_type)
     await die(connection, forged)
 
-    async with asking(office, "operator", queues=MINE) as client:
+    async with asking(context, "operator", queues=MINE) as client:
         seen = (await client.get(f"/admin/dlq/queues/{DLQ}/messages")).json()["items"][0]
         await redriven(client)
 
@@ -142,13 +142,13 @@ async def test_a_forged_origin_does_not_move_a_message_that_the_broker_dead_lett
 @pytest.mark.parametrize("queue_type", TYPES)
 @pytest.mark.parametrize("forged", [FORGED, FORGED_DEATHS, FORGED | FORGED_DEATHS])
 async def test_a_message_that_was_published_to_the_dead_letter_queue_stays_there_and_the_reason_is_given(
-    connection: Connection, office: AdminContext, queue_type: str, forged: Mapping[str, Any]
+    connection: Connection, context: AdminContext, queue_type: str, forged: Mapping[str, Any]
 ) -> None:
     await declare(connection, queue_type)
     await connection.publish("", DLQ, b"pay me", Properties(headers=dict(forged)))
     await until_depth(connection, DLQ, 1)
 
-    async with asking(office, "operator", queues=MINE) as client:
+    async with asking(context, "operator", queues=MINE) as client:
         plan = (await client.post(f"/admin/dlq/queues/{DLQ}/re-drive/plan", json={})).json()
         operation = await redriven(client)
         items = (await client.get(f"/admin/operations/{operation['id']}/items")).json()["items"]
@@ -161,13 +161,13 @@ async def test_a_message_that_was_published_to_the_dead_letter_queue_stays_there
 
 
 async def test_an_unrestricted_operator_does_not_send_it_by_accident_and_can_by_name(
-    connection: Connection, office: AdminContext
+    connection: Connection, context: AdminContext
 ) -> None:
     await declare(connection)
     await connection.publish("", DLQ, b"pay me", Properties(headers=dict(FORGED)))
     await until_depth(connection, DLQ, 1)
 
-    async with asking(office, "operator") as client:
+    async with asking(context, "operator") as client:
         await redriven(client)
         assert await depths(connection) == (0, 0)
         await redriven(client, to=TARGET)
@@ -177,14 +177,14 @@ async def test_an_unrestricted_operator_does_not_send_it_by_accident_and_can_by_
 
 @pytest.mark.parametrize("to", ["retry", "original", TARGET, f"exchange:amq.direct:{TARGET}"])
 async def test_no_destination_leads_a_restricted_operator_out_of_its_queues(
-    connection: Connection, office: AdminContext, to: str
+    connection: Connection, context: AdminContext, to: str
 ) -> None:
     await declare(connection)
     await connection.bind_queue(TARGET, "amq.direct", TARGET)
     await connection.publish("", DLQ, b"pay me", Properties(headers={**FORGED, "x-redrive-exchange": "amq.direct"}))
     await until_depth(connection, DLQ, 1)
 
-    async with asking(office, "operator", queues=MINE) as client:
+    async with asking(context, "operator", queues=MINE) as client:
         answer = await client.post(f"/admin/dlq/queues/{DLQ}/re-drive", json={"to": to}, headers={"Prefer": "wait=10"})
 
     assert answer.status_code == (200 if to == "retry" else 403)
@@ -192,7 +192,7 @@ async def test_no_destination_leads_a_restricted_operator_out_of_its_queues(
 
 
 async def test_a_dead_letter_queue_that_two_queues_share_gives_each_its_own(
-    connection: Connection, office: AdminContext
+    connection: Connection, context: AdminContext
 ) -> None:
     """Both feed it, so only the broker's record keeps them apart; and the operator may use one of them."""
     shared = "orders.shared"
@@ -207,7 +207,7 @@ async def test_a_dead_letter_queue_that_two_queues_share_gives_each_its_own(
         delivery.reject(requeue=False)
     await until_depth(connection, shared, 3)
 
-    async with asking(office, "operator", queues=MINE) as client:
+    async with asking(context, "operator", queues=MINE) as client:
         plan = (await client.post(f"/admin/dlq/queues/{shared}/re-drive/plan", json={})).json()
         await redriven(client, shared)
         assert await depths(connection) == (plan["eligible"], 0)
@@ -217,12 +217,12 @@ async def test_a_dead_letter_queue_that_two_queues_share_gives_each_its_own(
 
 
 async def test_an_edit_goes_where_the_message_belongs_and_nowhere_else(
-    connection: Connection, office: AdminContext
+    connection: Connection, context: AdminContext
 ) -> None:
     await declare(connection)
     await die(connection, FORGED)
 
-    async with asking(office, "admin", queues=MINE) as client:
+    async with asking(context, "admin", queues=MINE) as client:
         seen = (await client.get(f"/admin/dlq/queues/{DLQ}/messages")).json()["items"][0]
         answer = await client.post(
             f"/admin/dlq/queues/{DLQ}/messages/{seen['id']}/edit-and-re-drive",
@@ -239,13 +239,13 @@ async def test_an_edit_goes_where_the_message_belongs_and_nowhere_else(
 
 
 async def test_a_move_does_not_lead_a_restricted_operator_out_of_its_queues(
-    connection: Connection, office: AdminContext
+    connection: Connection, context: AdminContext
 ) -> None:
     await declare(connection)
     await connection.declare_queue("payments.dlq")
     await die(connection, FORGED)
 
-    async with asking(office, "operator", queues=MINE) as client:
+    async with asking(context, "operator", queues=MINE) as client:
         answers = [
             await client.post(f"/admin/dlq/queues/{DLQ}/move", json={"to": to, "dry_run": dry_run})
             for to in (TARGET, "payments.dlq")
@@ -258,19 +258,19 @@ async def test_a_move_does_not_lead_a_restricted_operator_out_of_its_queues(
 
 
 async def test_an_import_of_a_restricted_principal_says_where_it_is_and_not_what_the_file_says(
-    connection: Connection, office: AdminContext
+    connection: Connection, context: AdminContext
 ) -> None:
     await declare(connection)
     await connection.publish(
         "", DLQ, b"pay me", Properties(headers={**FORGED, **FORGED_DEATHS, "x-redrive-error": "TimeoutError"})
     )
     await until_depth(connection, DLQ, 1)
-    async with asking(office, "admin") as client:
+    async with asking(context, "admin") as client:
         lines = (await client.get(f"/admin/dlq/queues/{DLQ}/export?reveal=true")).content
     async with taken(connection, DLQ) as delivery:
         delivery.ack()
 
-    async with asking(office, "admin", queues=MINE) as client:
+    async with asking(context, "admin", queues=MINE) as client:
         answer = await client.post(f"/admin/dlq/queues/{DLQ}/import", content=lines)
         assert answer.json() == {"lines": 1}
         async with taken(connection, DLQ) as delivery:
@@ -288,13 +288,13 @@ async def test_an_import_of_a_restricted_principal_says_where_it_is_and_not_what
 
 
 async def test_an_import_of_an_unrestricted_principal_keeps_every_header(
-    connection: Connection, office: AdminContext
+    connection: Connection, context: AdminContext
 ) -> None:
     await declare(connection)
     await connection.publish("", DLQ, b"pay me", Properties(headers=dict(FORGED)))
     await until_depth(connection, DLQ, 1)
 
-    async with asking(office, "admin") as client:
+    async with asking(context, "admin") as client:
         lines = (await client.get(f"/admin/dlq/queues/{DLQ}/export?reveal=true")).content
         await client.post(f"/admin/dlq/queues/{DLQ}/import", content=lines)
 
@@ -333,7 +333,7 @@ async def test_an_operation_that_another_server_resumes_keeps_to_the_queues_of_i
 @pytest.mark.parametrize(("to", "may"), [(TARGET, False), ("own", False), ("original", False), (WORK, True)])
 async def test_a_restricted_operator_does_not_resume_what_leads_out_of_its_queues(
     connection: Connection,
-    office: AdminContext,
+    context: AdminContext,
     amqp_url: str,
     management_url: str | None,
     tmp_path: Path,
@@ -347,7 +347,7 @@ async def test_a_restricted_operator_does_not_resume_what_leads_out_of_its_queue
     begun = await service.begin(OperationRequest(OperationKind.REDRIVE, DLQ, to=Destination.parse(to), by="grace"))
     await service.leave(begun)
 
-    async with asking(office, "operator", queues=MINE) as client:
+    async with asking(context, "operator", queues=MINE) as client:
         answer = await client.post(f"/admin/operations/{begun.id}/resume", headers={"Prefer": "wait=10"})
         cancelled = await client.post(f"/admin/operations/{begun.id}/cancel")
 
@@ -398,13 +398,13 @@ OURS = (
 
 @pytest.mark.parametrize("queue_type", TYPES)
 async def test_whatever_a_producer_writes_into_our_headers_the_message_goes_back_or_stays(
-    connection: Connection, office: AdminContext, queue_type: str
+    connection: Connection, context: AdminContext, queue_type: str
 ) -> None:
     await declare(connection, queue_type)
     for value in JUNK:
         await die(connection, dict.fromkeys(OURS, value))
 
-    async with asking(office, "operator", queues=MINE) as client:
+    async with asking(context, "operator", queues=MINE) as client:
         operation = await redriven(client)
 
     assert operation["state"] == "SUCCEEDED"
@@ -463,9 +463,9 @@ async def test_over_plain_amqp_the_broker_is_believed_with_a_warning_unless_the_
     only_on_rabbitmq(request)
     await declare(connection)
     await die(connection, FORGED)
-    office = an_office(amqp_url, tmp_path)
+    context = admin_context(amqp_url, tmp_path)
 
-    async with asking(office, "operator", queues=MINE) as client:
+    async with asking(context, "operator", queues=MINE) as client:
         await redriven(client)
         assert await depths(connection) == (0, 0)
         await redriven(client, to=WORK)
@@ -481,7 +481,7 @@ async def test_over_plain_amqp_the_broker_is_believed_with_a_warning_unless_the_
 
 
 async def test_a_queue_that_dead_letters_by_a_policy_is_known(
-    request: pytest.FixtureRequest, connection: Connection, office: AdminContext, amqp_url: str
+    request: pytest.FixtureRequest, connection: Connection, context: AdminContext, amqp_url: str
 ) -> None:
     node = only_on_rabbitmq(request)
     for name in (WORK, DLQ, TARGET):
@@ -493,7 +493,7 @@ async def test_a_queue_that_dead_letters_by_a_policy_is_known(
     await eventually(lambda: "dying" in str(node.api(f"/queues/{vhost}/{WORK}")))
     await die(connection, FORGED)
 
-    async with asking(office, "operator", queues=MINE) as client:
+    async with asking(context, "operator", queues=MINE) as client:
         await redriven(client)
 
     assert await depths(connection) == (1, 0)

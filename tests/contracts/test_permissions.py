@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from admin_api import an_office, asking, bearing
+from admin_api import admin_context, asking, bearing
 from dead_lettering import DLQ, prepare
 from redrive.admin.access.roles import Permission, Principal, Role
 from redrive.admin.api.application import make_api
@@ -107,21 +107,21 @@ def broker() -> Iterator[ThreadedBroker]:
 
 
 @pytest.fixture
-def office(broker: ThreadedBroker, tmp_path: Path) -> AdminContext:
-    return an_office(broker.url, tmp_path, editing=True)
+def context(broker: ThreadedBroker, tmp_path: Path) -> AdminContext:
+    return admin_context(broker.url, tmp_path, editing=True)
 
 
 @pytest.fixture
-async def client(broker: ThreadedBroker, office: AdminContext) -> AsyncIterator[httpx.AsyncClient]:
-    async with Connection(broker.url) as connection, asking(office) as client:
+async def client(broker: ThreadedBroker, context: AdminContext) -> AsyncIterator[httpx.AsyncClient]:
+    async with Connection(broker.url) as connection, asking(context) as client:
         await connection.delete_queue(DLQ)
         await prepare(connection, 3)
         yield client
 
 
-def routes(office: AdminContext) -> list[Route]:
+def routes(context: AdminContext) -> list[Route]:
     found = []
-    for route in _each(make_api(office).routes):
+    for route in _each(make_api(context).routes):
         path = route.path.replace("{queue:path}", "{queue}")
         for method in route.methods:
             name = f"{method} {path}"
@@ -183,22 +183,22 @@ def expected(who: Principal, need: Need) -> set[str]:
 
 
 async def test_every_route_is_for_those_who_have_its_role_and_see_its_queue(
-    client: httpx.AsyncClient, office: AdminContext
+    client: httpx.AsyncClient, context: AdminContext
 ) -> None:
     begun = await client.post(f"/admin/dlq/queues/{DLQ}/re-drive", json={"limit": 1}, headers={"Prefer": "wait=20"})
     wrong = []
     for role, queues in PRINCIPALS:
         who, headers = Principal("bob", role, queues), bearing(role, "bob", queues=list(queues))
-        for route in routes(office):
+        for route in routes(context):
             answered = outcome(await ask(client, route, begun.json()["id"], headers))
             if answered not in expected(who, route.need):
                 wrong.append((route.name, str(role), queues, answered))
     assert wrong == [], wrong
 
 
-async def test_without_a_credential_only_open_routes_answer(client: httpx.AsyncClient, office: AdminContext) -> None:
+async def test_without_a_credential_only_open_routes_answer(client: httpx.AsyncClient, context: AdminContext) -> None:
     wrong = []
-    for route in routes(office):
+    for route in routes(context):
         status = await ask(client, route, "op_1", {"Authorization": ""})
         is_page = not route.path.startswith(("/admin", "/metrics"))
         closed = 303 if is_page and route.method == "GET" else 401
@@ -207,5 +207,5 @@ async def test_without_a_credential_only_open_routes_answer(client: httpx.AsyncC
     assert wrong == ["POST /sign-in", "POST /sign-in/link/{token}"]  # with a key and a link that are not valid
 
 
-def test_the_table_has_no_line_too_many(office: AdminContext) -> None:
-    assert OTHERS.keys() - {route.name for route in routes(office)} == set()
+def test_the_table_has_no_line_too_many(context: AdminContext) -> None:
+    assert OTHERS.keys() - {route.name for route in routes(context)} == set()

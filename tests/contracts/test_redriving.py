@@ -265,7 +265,7 @@ async def test_what_is_more_urgent_and_arrives_meanwhile_is_not_touched(
             monkeypatch.undo()
             return await hold(queue, at_most)
 
-        monkeypatch.setattr(broker, "hold", hold_later)
+        monkeypatch.setattr(broker, "browse", hold_later)
         over = await a_mover(broker, keeps_order=False, prefers_urgent=True).run()
 
     assert (over.state, over.counts.moved) == (OperationState.SUCCEEDED, 20)
@@ -466,7 +466,7 @@ async def test_who_goes_on_with_a_canary_looks_first_what_came_back(connection: 
     assert (await connection.queue_info(SOURCE)).messages == 0
 
 
-@pytest.mark.parametrize("while_it", ["depth", "hold"])
+@pytest.mark.parametrize("while_it", ["depth", "browse"])
 async def test_a_canary_survives_a_connection_that_is_lost_while_it_waits_or_counts(
     connection: Connection, other: Connection, amqp_url: str, monkeypatch: pytest.MonkeyPatch, while_it: str
 ) -> None:

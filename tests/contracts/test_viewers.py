@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from admin_api import HOST, an_office, asking, bearing
+from admin_api import HOST, admin_context, asking, bearing
 from contracts.test_admin_api import DLQ, QUEUE, WAIT, problem
 from dead_lettering import SOURCE, dead_letter, prepare, until_depth
 from redrive.admin.access.roles import Role
@@ -28,8 +28,8 @@ PASSWORD, CARD = "hunter2", "4111111111111111"
 
 
 @pytest.fixture
-def office(amqp_url: str, management_url: str | None, tmp_path: Path) -> AdminContext:
-    return an_office(amqp_url, tmp_path, management=management_url, editing=True)
+def context(amqp_url: str, management_url: str | None, tmp_path: Path) -> AdminContext:
+    return admin_context(amqp_url, tmp_path, management=management_url, editing=True)
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,13 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def client(office: AdminContext, cleanliness: None) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
-    async with asking(office) as client:
+async def client(context: AdminContext, cleanliness: None) -> AsyncIterator[httpx.AsyncClient]:  # noqa: ARG001
+    async with asking(context) as client:
         yield client
 
 
-def entries(office: AdminContext, action: str) -> list[AuditEntry]:
-    return [entry for _, entry in reversed(office.service.audit.list_entries(action=action))]
+def entries(context: AdminContext, action: str) -> list[AuditEntry]:
+    return [entry for _, entry in reversed(context.service.audit.list_entries(action=action))]
 
 
 # Deliveries that a look costs ---------------------------------------------------------------------------
@@ -71,12 +71,12 @@ async def test_a_get_spends_no_delivery(client: httpx.AsyncClient, connection: C
 
 
 async def test_a_page_that_another_site_opens_spends_no_delivery(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext
 ) -> None:
     await prepare(connection, 1, "quorum", **{"x-delivery-limit": 5})
     if not costs(connection):
         return
-    cookie = await signed_in(client, office, Role.ADMIN)
+    cookie = await signed_in(client, context, Role.ADMIN)
 
     for path in ("", "/messages", "/messages/m-0", "/re-drive", "/move", "/discard"):
         params = {"spend": "1", "spend_deliveries": "1", "form": "1", "to": "other.dlq"}
@@ -89,7 +89,7 @@ async def test_a_page_that_another_site_opens_spends_no_delivery(
 
 
 async def test_an_operator_spends_deliveries_by_a_post_and_never_the_last_one(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext
 ) -> None:
     await prepare(connection, 2, "quorum", **{"x-delivery-limit": 3})
     spend = {"spend_deliveries": True, "reason": "INC-7"}
@@ -103,7 +103,7 @@ async def test_an_operator_spends_deliveries_by_a_post_and_never_the_last_one(
     assert shown.status_code == 200  # what was seen, without another look
     if costs(connection):
         assert "limit" in problem(third, 409, "peek-unsafe")["why"]
-        spent = [(entry.by, entry.counts["deliveries"]) for entry in entries(office, "deliveries spent")]
+        spent = [(entry.by, entry.counts["deliveries"]) for entry in entries(context, "deliveries spent")]
         assert spent == [("eve", 1), ("eve", 1), ("eve", 2), ("eve", 2)]
         assert await delivery_count(connection) == 2
     await until_depth(connection, DLQ, 2)
@@ -145,10 +145,10 @@ async def delivery_count(connection: Connection) -> int:
 
 
 async def signed_in(
-    client: httpx.AsyncClient, office: AdminContext, role: Role, queues: tuple[str, ...] = ("*",)
+    client: httpx.AsyncClient, context: AdminContext, role: Role, queues: tuple[str, ...] = ("*",)
 ) -> Any:
     """The headers of a browser."""
-    _, key = await asyncio.to_thread(office.gate.keys.create, f"browser-{role}", role, queues)
+    _, key = await asyncio.to_thread(context.gate.keys.create, f"browser-{role}", role, queues)
     answer = await client.post("/sign-in", data={"key": key}, headers=BROWSER | {"Origin": HOST})
     assert answer.status_code == 303
     client.cookies.clear()
@@ -198,7 +198,7 @@ async def test_nothing_of_a_queue_for_work_is_planned_or_discarded(
 
 
 async def test_an_operator_who_says_so_peeks_at_any_queue(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext
 ) -> None:
     await prepare(connection, 0)
     await connection.publish("", SOURCE, b"{}", Properties(message_id="w-1"))
@@ -209,7 +209,7 @@ async def test_an_operator_who_says_so_peeks_at_any_queue(
 
     assert [one["message_id"] for one in seen.json()["items"]] == ["w-1"]
     problem(await client.get(f"{WORK}/messages", headers=VIEWER), 409, "not-a-dead-letter-queue")
-    [entry] = [entry for entry in entries(office, "peek") if entry.by == "eve"]
+    [entry] = [entry for entry in entries(context, "peek") if entry.by == "eve"]
     assert (entry.queue, entry.reason, entry.allowed) == (SOURCE, "INC-8", True)
 
 
@@ -287,7 +287,7 @@ async def test_a_search_without_secrets_finds_what_is_shown(client: httpx.AsyncC
 
 
 async def test_a_patch_that_does_not_fit_quotes_nothing(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext
 ) -> None:
     await park_a_secret(connection)
     path = f"{QUEUE}/messages/m-1/edit-and-re-drive"
@@ -302,7 +302,7 @@ async def test_a_patch_that_does_not_fit_quotes_nothing(
     assert over.json()["counts"]["failed"] == 1
     for answer in (tried, over, items, await client.get(f"/operations/{id}", headers=VIEWER)):
         assert PASSWORD not in answer.text
-    assert PASSWORD not in str(office.service.audit.list_entries())
+    assert PASSWORD not in str(context.service.audit.list_entries())
 
 
 # What is not one's own ----------------------------------------------------------------------------------
@@ -342,10 +342,10 @@ async def test_metrics_count_only_operations_of_queues_that_are_seen(
 
 
 async def test_a_key_and_a_token_of_one_name_share_nothing(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext
 ) -> None:
     await prepare(connection, 4)
-    _, key = await asyncio.to_thread(office.gate.keys.create, "ada", Role.ADMIN)
+    _, key = await asyncio.to_thread(context.gate.keys.create, "ada", Role.ADMIN)
     by_key = {"Authorization": f"Bearer {key}"}
     planned = await client.post(f"{QUEUE}/re-drive/plan", json={})
     once = {"Idempotency-Key": "k-1"} | WAIT
@@ -360,10 +360,10 @@ async def test_a_key_and_a_token_of_one_name_share_nothing(
 
 
 async def test_a_session_and_the_key_that_opened_it_share_their_plans(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext
 ) -> None:
     await prepare(connection, 1)
-    cookie = await signed_in(client, office, Role.ADMIN)
+    cookie = await signed_in(client, context, Role.ADMIN)
     planned = await client.post(f"{QUEUE}/re-drive/plan", json={}, headers=cookie | {"Origin": HOST})
     again = await client.post(
         f"{QUEUE}/re-drive",
@@ -373,8 +373,8 @@ async def test_a_session_and_the_key_that_opened_it_share_their_plans(
     assert again.json()["counts"]["moved"] == 1
 
 
-async def test_a_principal_of_the_host_application_is_not_believed(office: AdminContext, cleanliness: None) -> None:  # noqa: ARG001
-    admin = Admin(office)
+async def test_a_principal_of_the_host_application_is_not_believed(context: AdminContext, cleanliness: None) -> None:  # noqa: ARG001
+    admin = Admin(context)
     host = FastAPI()
 
     @host.middleware("http")
@@ -398,21 +398,21 @@ async def test_a_principal_of_the_host_application_is_not_believed(office: Admin
 
 @pytest.mark.parametrize("how", ["key", "session"])
 async def test_events_end_with_the_key_that_opened_them(
-    client: httpx.AsyncClient, connection: Connection, office: AdminContext, monkeypatch: pytest.MonkeyPatch, how: str
+    client: httpx.AsyncClient, connection: Connection, context: AdminContext, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("redrive.admin.api.rest._BEAT", 0.01)
-    monkeypatch.setattr("redrive.admin.api.rest._RECHECKED", 0.0)
+    monkeypatch.setattr("redrive.admin.api.operations._BEAT", 0.01)
+    monkeypatch.setattr("redrive.admin.api.operations._RECHECKED", 0.0)
     await prepare(connection, 30)
     running = (await client.post(f"{QUEUE}/re-drive", json={"rate": 0.1})).json()
-    cookie = await signed_in(client, office, Role.VIEWER)
-    made, key = await asyncio.to_thread(office.gate.keys.create, "ada", Role.VIEWER)
+    cookie = await signed_in(client, context, Role.VIEWER)
+    made, key = await asyncio.to_thread(context.gate.keys.create, "ada", Role.VIEWER)
     shown = cookie["Cookie"] if how == "session" else f"Bearer {key}"
     header = (b"cookie" if how == "session" else b"authorization", shown.encode())
     stream = Stream(f"/admin/operations/{running['id']}/events", header)
 
-    watching = asyncio.create_task(stream.read(Admin(office).api))
+    watching = asyncio.create_task(stream.read(Admin(context).api))
     await stream.until(3)
-    await asyncio.to_thread(office.gate.keys.revoke, f"browser-{Role.VIEWER}" if how == "session" else made.id)
+    await asyncio.to_thread(context.gate.keys.revoke, f"browser-{Role.VIEWER}" if how == "session" else made.id)
     async with asyncio.timeout(20):
         await watching
 
@@ -457,13 +457,13 @@ class Stream:
 # The audit ----------------------------------------------------------------------------------------------
 
 
-async def test_peeks_are_in_the_audit(client: httpx.AsyncClient, connection: Connection, office: AdminContext) -> None:
+async def test_peeks_are_in_the_audit(client: httpx.AsyncClient, connection: Connection, context: AdminContext) -> None:
     await prepare(connection, 2)
     for path in ("messages", "messages/m-0", "groups"):
         assert (await client.get(f"{QUEUE}/{path}", params={"q": "source:orders"}, headers=VIEWER)).status_code == 200
     await client.get(f"{QUEUE}/messages", params={"q": "source:orders"}, headers=OPERATOR)  # from the same snapshot
 
-    told = [(entry.by, entry.queue, entry.filter, entry.allowed) for entry in entries(office, "peek")]
+    told = [(entry.by, entry.queue, entry.filter, entry.allowed) for entry in entries(context, "peek")]
     assert told == [
         ("bob", DLQ, "source:orders", True),
         ("bob", DLQ, "id:m-0", True),

@@ -32,7 +32,7 @@ def told(notifier: Notifier, service: Service) -> list[tuple[Kind, str, int, int
     """Deliver what is due, and return it in short."""
     notices: list[Notice] = notifier.due(service.clock.now())
     for notice in notices:
-        notifier.delivered(notice, service.clock.now())
+        notifier.record_delivery(notice, service.clock.now())
     return [(notice.kind, notice.queue, notice.new, notice.depth) for notice in notices]
 
 

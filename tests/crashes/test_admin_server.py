@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from admin_api import an_office, asking
+from admin_api import admin_context, asking
 from dead_lettering import DLQ, prepare
 from redrive.client import Connection
 from redrive.database.engine import Database
@@ -34,7 +34,7 @@ async def client(own_rabbitmq: RabbitMQ, own_postgres: Postgres, tmp_path: Path)
     database = Database(own_postgres.url.replace("postgresql://", "postgresql+psycopg://"))
     async with Connection(own_rabbitmq.url) as connection:
         await prepare(connection, 5)
-    async with asking(an_office(own_rabbitmq.url, tmp_path, database=database)) as client:
+    async with asking(admin_context(own_rabbitmq.url, tmp_path, database=database)) as client:
         yield client
     await database.close()
 
@@ -88,7 +88,7 @@ async def test_without_its_database(client: httpx.AsyncClient, own_postgres: Pos
 
 async def test_a_broker_that_is_away_from_the_start(tmp_path: Path, own_rabbitmq: RabbitMQ) -> None:
     await asyncio.to_thread(own_rabbitmq.kill)
-    async with asking(an_office(own_rabbitmq.url, tmp_path)) as client:
+    async with asking(admin_context(own_rabbitmq.url, tmp_path)) as client:
         answers = await asyncio.gather(*(asked(client, "/admin/dlq/queues") for _ in range(20)))
         assert set(answers) == {(503, "broker-unavailable")}
         await asyncio.to_thread(own_rabbitmq.start)

@@ -232,14 +232,14 @@ def test_a_page_that_is_left_open_looks_at_no_message(shop: ShopAtNight, visitor
     visitor = visitors(shop)
     page = visitor.sign_in("viewer")
     looked: list[str] = []
-    look = shop.office.service.groups
-    shop.office.service.groups = lambda *a, **k: (looked.append(a[0]), look(*a, **k))[1]  # type: ignore[method-assign]
+    look = shop.context.service.groups
+    shop.context.service.groups = lambda *a, **k: (looked.append(a[0]), look(*a, **k))[1]  # type: ignore[method-assign]
     try:
-        shop.office.snapshots.outdate("q.orders.dlq")
+        shop.context.snapshots.invalidate("q.orders.dlq")
         with page.expect_response(re.compile(r"calm=1")):
             page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     finally:
-        del shop.office.service.groups
+        del shop.context.service.groups
     assert looked == []
 
 

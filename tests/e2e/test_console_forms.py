@@ -130,7 +130,7 @@ def depth(shop: ShopAtNight, queue: str = "q.payments.dlq") -> int:
 
 def operations(shop: ShopAtNight, queue: str = "q.payments.dlq") -> list[Operation]:
     """The newest first."""
-    return shop.office.service.store.list_operations(queue, None, 50, None)
+    return shop.context.service.store.list_operations(queue, None, 50, None)
 
 
 def ended(page: Page) -> None:
@@ -368,7 +368,7 @@ def test_an_expired_plan_does_nothing_and_is_made_again(busy_shop: ShopAtNight, 
     visitor.sign_in("admin")
     page = visitor.page
     form.open(page, busy_shop)
-    plans = busy_shop.office.plans
+    plans = busy_shop.context.plans
     with plans.database.engine.begin() as connection:
         connection.execute(sa.update(plans.table).values(expires_at=datetime.now(UTC) - timedelta(minutes=1)))
     form.button(page).click()

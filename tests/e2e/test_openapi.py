@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from admin_api import an_office, bearing
+from admin_api import admin_context, bearing
 from dead_lettering import prepare
 from e2e.serving import ROOT, Server, serving
 from redrive.admin.api.application import make_api
@@ -24,7 +24,7 @@ DOCUMENT = ROOT / "docs" / "openapi.json"
 
 
 def described(folder: Path) -> dict[str, Any]:
-    document: dict[str, Any] = make_api(an_office(None, folder)).openapi()
+    document: dict[str, Any] = make_api(admin_context(None, folder)).openapi()
     document["info"]["version"] = "0"  # of Redrive: it changes more often than the API
     return document
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from admin_api import an_office, asking, bearing
+from admin_api import admin_context, asking, bearing
 from dead_lettering import DLQ, dead_letter
 from e2e.test_dlq_command import Shell
 from redrive.database.engine import Database
@@ -131,7 +131,7 @@ async def web(shell: Shell) -> dict[str, str]:
     """What the API answers, and what the pages show, to everybody who does not ask for secrets."""
     queue, operations = f"/admin/dlq/queues/{DLQ}", "/admin/operations"
     told = {}
-    async with asking(an_office(shell.broker, shell.folder / ".redrive", editing=True), "admin", "root") as client:
+    async with asking(admin_context(shell.broker, shell.folder / ".redrive", editing=True), "admin", "root") as client:
         patch = {"patch": json.loads(PATCH), "reason": "password=s3cret-body"}
         edited = await client.post(f"{queue}/messages/m-1/edit-and-re-drive", json=patch, headers={"Prefer": "wait=20"})
         id = edited.json()["id"]
@@ -178,8 +178,8 @@ def reveals(shell: Shell) -> dict[str, str]:
     }
 
     async def ask() -> None:
-        office = an_office(shell.broker, shell.folder / ".redrive")
-        async with asking(office, "admin", "root") as client:
+        context = admin_context(shell.broker, shell.folder / ".redrive")
+        async with asking(context, "admin", "root") as client:
             for path in (f"/admin/dlq/queues/{DLQ}/messages/m-1", f"/queues/{DLQ}/messages/m-1"):
                 told[path] = (await client.get(path, params={"reveal": True})).text
             export: httpx.Response = await client.get(f"/admin/dlq/queues/{DLQ}/export", params={"reveal": True})

@@ -127,7 +127,7 @@ def test_a_conversation_that_speaks_after_its_end_is_a_finding(monkeypatch: pyte
 
 
 def test_a_conversation_that_says_what_nobody_can_read_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AmqpConnection, "take", lambda _: b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    monkeypatch.setattr(AmqpConnection, "data_to_send", lambda _: b"\x01\x00\x00\x00\x00\x00\x00\x00")
 
     assert "said no frame" in found(attempt(SERVER, DECLARE))
 

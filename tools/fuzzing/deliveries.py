@@ -34,7 +34,7 @@ import httpx
 import msgspec
 from click.testing import CliRunner
 
-from admin_api import an_office, asking, bearing
+from admin_api import admin_context, asking, bearing
 from dead_lettering import a_service
 from fuzzing import hostile
 from fuzzing.mutation import Mutator
@@ -216,8 +216,8 @@ class DeliveryTarget(Target):
         _, self._watcher = await stack.enter_async_context(working(self._app, within=2))
         self._connection = await stack.enter_async_context(Connection(self._url, name="looks"))
         self._queues = [spec.queue.name for spec in self._app.consumers]
-        office = an_office(self._url, self._folder, topology=self._app.topology, editing=True)
-        self._client = await stack.enter_async_context(asking(office))
+        context = admin_context(self._url, self._folder, topology=self._app.topology, editing=True)
+        self._client = await stack.enter_async_context(asking(context))
         names = self._app.header_names
         self._service = a_service(self._url, self._folder, topology=self._app.topology, header_names=names)
 

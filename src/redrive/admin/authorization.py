@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, NoReturn, assert_never
+from typing import NoReturn, assert_never
 
 from redrive.admin.access.roles import Permission, Principal
 from redrive.admin.context import AdminContext
@@ -12,13 +12,14 @@ from redrive.errors import AuditUnavailable, NoOutbox, NotAllowed, QueueNotAccep
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.operation import Destination, DestinationKind, OperationKind, OperationRequest
 from redrive.operations.peek_allowance import Risk
+from redrive.outbox.repository import OutboxRepository
 
 
 class Authorization:
-    def __init__(self, office: AdminContext, who: Principal) -> None:
-        self.office = office
+    def __init__(self, context: AdminContext, who: Principal) -> None:
+        self.context = context
         self.who = who
-        self.service = office.service.acting(who.name, reveals=who.role >= Permission.REVEAL.needs)
+        self.service = context.service.for_principal(who.name, reveals=who.role >= Permission.REVEAL.needs)
 
     def may(self, act: Permission, queue: str | None = None) -> bool:
         return self.who.may(act, queue)
@@ -27,15 +28,15 @@ class Authorization:
         """Raise what is against it: a permission that is missing, or a queue that this server does not accept."""
         await self._need_permission(act, queue)
         if queue is not None and not self._accepts(queue):
-            accepted = sorted(filter(self.sees, self.office.accepted or ()))
-            raise QueueNotAccepted(queue, self.office.target.describe_queue(queue), self.office.name, accepted)
+            accepted = sorted(filter(self.sees, self.context.accepted or ()))
+            raise QueueNotAccepted(queue, self.context.target.describe_queue(queue), self.context.name, accepted)
 
     async def _need_permission(self, act: Permission, queue: str | None) -> None:
         if not self.may(act, queue):
             await self._refuse(self.who.not_allowed(act, queue), queue or "")
 
     def _accepts(self, queue: str) -> bool:
-        return self.office.accepted is None or queue in self.office.accepted
+        return self.context.accepted is None or queue in self.context.accepted
 
     def sees(self, queue: str) -> bool:
         """Return whether what concerns this dead-letter queue is shown."""
@@ -43,7 +44,7 @@ class Authorization:
 
     async def _refuse(self, refused: NotAllowed, queue: str) -> NoReturn:
         entry = AuditEntry(
-            self.office.clock.now(), self.who.name, str(refused.act), queue, allowed=False, detail=str(refused)
+            self.context.clock.now(), self.who.name, str(refused.act), queue, allowed=False, detail=str(refused)
         )
         try:
             await asyncio.to_thread(self.service.audit.write, entry)
@@ -57,7 +58,7 @@ class Authorization:
         if not self.who.is_unrestricted:
             raise self.who.not_allowed(act, "*")
 
-    async def _restricted(self, act: Permission, order: OperationRequest) -> OperationRequest:
+    async def _restrict(self, act: Permission, order: OperationRequest) -> OperationRequest:
         """Return the order with the queues that this principal may send to: where each message goes is decided later,
         perhaps by another server. A destination that is named is checked now, before the broker is asked, which would
         tell what is there. What goes to an exchange gets wherever that is bound to: only an unrestricted principal may.
@@ -99,7 +100,7 @@ class Authorization:
         """Return where a re-drive of a dead-letter queue goes by default: as its topology says, or `own` if this
         principal may not send there.
         """
-        to = self.office.target.redrive_to(queue)
+        to = self.context.target.redrive_to(queue)
         return to if self._may_send_to(to) else Destination()
 
     def _may_send_to(self, to: Destination) -> bool:
@@ -113,7 +114,7 @@ class Authorization:
             case other:
                 assert_never(other)
 
-    def _claims(self) -> Any:
-        if self.office.outbox is None:
+    def _outbox(self) -> OutboxRepository:
+        if self.context.outbox is None:
             raise NoOutbox
-        return self.office.outbox
+        return self.context.outbox

@@ -66,28 +66,28 @@ class AuthorizedQueries(Authorization):
         nothing is looked at for it.
         """
         await self.need(Permission.LOOK)
-        service, snapshots = self.office.service, self.office.snapshots
+        service, snapshots = self.context.service, self.context.snapshots
         views = (await snapshots.get(_ALL, "depths", lambda: service.queues(oldest=False), kept=_DEPTHS)).value
-        mine = [self._named(view) for view in views if self.sees(view.name)]
+        mine = [self._without_hidden_names(view) for view in views if self.sees(view.name)]
         if calm:
             return [self._with_known_age(view) for view in mine]
         return list(await asyncio.gather(*map(self._with_age, mine)))
 
-    def _named(self, view: QueueView) -> QueueView:
+    def _without_hidden_names(self, view: QueueView) -> QueueView:
         """Leave out the names of queues that this principal does not see."""
         source = view.source if view.source is not None and self.who.sees(view.source) else None
         return replace(view, source=source, redrive_to=str(self.redrive_to(view.name)))
 
     def _with_known_age(self, view: QueueView) -> QueueView:
-        seen = self.office.snapshots.known(view.name, "oldest") if view.depth else None
+        seen = self.context.snapshots.last_seen(view.name, "oldest") if view.depth else None
         return replace(view, oldest=seen.value[0].oldest) if seen is not None else view
 
     async def _with_age(self, view: QueueView) -> QueueView:
         if not view.depth or view.operation is not None:
             return view
         try:
-            seen = await self.office.snapshots.get(
-                view.name, "oldest", lambda: self.office.service.queues([view.name], oldest=True)
+            seen = await self.context.snapshots.get(
+                view.name, "oldest", lambda: self.context.service.queues([view.name], oldest=True)
             )
         except RedriveError:  # then it is not known
             return view
@@ -95,13 +95,13 @@ class AuthorizedQueries(Authorization):
 
     async def queue(self, name: str) -> QueueView:
         await self.need(Permission.LOOK, name)
-        service = self.office.service
-        seen = await self.office.snapshots.get(
+        service = self.context.service
+        seen = await self.context.snapshots.get(
             name, "queue", lambda: service.queues([name], oldest=False), kept=_DEPTHS
         )
-        return await self._with_age(self._named(seen.value[0]))
+        return await self._with_age(self._without_hidden_names(seen.value[0]))
 
-    async def _looked(
+    async def _query_cached(
         self,
         queue: str,
         what: Hashable,
@@ -127,41 +127,45 @@ class AuthorizedQueries(Authorization):
             await self.service.record_look("peek", queue, risk, filter=filter, detail=str(risk))
 
         fresh = fresh or risk.spend or risk.any_queue
-        await self.office.peeks.get(queue, (self.who.identity, what), record, fresh=fresh)
+        await self.context.peeks.get(queue, (self.who.identity, what), record, fresh=fresh)
         key = at_any if risk.any_queue else what
         try:
-            return await self.office.snapshots.get(queue, key, unless_busy, fresh=fresh)
+            return await self.context.snapshots.get(queue, key, unless_busy, fresh=fresh)
         except (PeekUnsafe, NotDeadLetterQueue) as error:
-            known = self._seen_at_a_risk(queue, what if isinstance(error, PeekUnsafe) else at_any)
+            known = self._seen_at_risk(queue, what if isinstance(error, PeekUnsafe) else at_any)
             if known is None or risk.spend or risk.any_queue:
                 raise
             return Cached(known.value, known.at, str(error))
 
-    def _seen_at_a_risk(self, queue: str, what: Hashable) -> Cached[Any] | None:
+    def _seen_at_risk(self, queue: str, what: Hashable) -> Cached[Any] | None:
         is_any = isinstance(what, tuple) and what[-1] is Permission.ANY_QUEUE
-        return self.office.snapshots.known(queue, what) if not is_any or self.may(Permission.ANY_QUEUE, queue) else None
+        return (
+            self.context.snapshots.last_seen(queue, what)
+            if not is_any or self.may(Permission.ANY_QUEUE, queue)
+            else None
+        )
 
     async def _check_busy(self, queue: str) -> None:
         """Not while an operation has the queue: that is known without waiting for it."""
         try:
-            running = await self._running()
+            running = await self._running_operations()
         except SQLAlchemyError:  # the broker's own lock says it, too, only later
             running = {}
         if (operation := running.get(queue)) is not None:
             raise OperationConflict(queue, f"operation {operation.id}")
 
-    def _searching(self, query: str) -> str:
+    def _searcher(self, query: str) -> str:
         """Return who finds the same by a query: those who may reveal find more."""
         return "everything" if query and self.service.reveals else ""
 
-    async def _running(self) -> dict[str, Operation]:
+    async def _running_operations(self) -> dict[str, Operation]:
         """Return the running operations that have a live process, by queue."""
 
         async def ask() -> dict[str, Operation]:
             found = await asyncio.to_thread(self.service.store.running_operations)
             return {one.order.queue: one for one in found if not self.service.is_interrupted(one)}
 
-        return (await self.office.snapshots.get(_ALL, "running", ask, kept=_WATCHED)).value
+        return (await self.context.snapshots.get(_ALL, "running", ask, kept=_WATCHED)).value
 
     async def groups(
         self,
@@ -174,11 +178,11 @@ class AuthorizedQueries(Authorization):
     ) -> Cached[Grouping]:
         await self.need(Permission.LOOK, queue)
         look = partial(self.service.groups, queue, by, query, risk=risk, recorded=True)
-        what = "groups", by, query, self._searching(query)
-        return await self._looked(queue, what, look, filter=query, fresh=fresh, risk=risk)
+        what = "groups", by, query, self._searcher(query)
+        return await self._query_cached(queue, what, look, filter=query, fresh=fresh, risk=risk)
 
     def groups_seen_before(self, queue: str) -> Cached[Grouping] | None:
-        return self.office.snapshots.known(queue, ("groups", GroupBy.FINGERPRINT, "", ""))
+        return self.context.snapshots.last_seen(queue, ("groups", GroupBy.FINGERPRINT, "", ""))
 
     async def messages(
         self,
@@ -192,8 +196,8 @@ class AuthorizedQueries(Authorization):
     ) -> Cached[MessagePage]:
         await self.need(Permission.LOOK, queue)
         look = partial(self.service.peek, queue, query, limit=limit, start=start, risk=risk, recorded=True)
-        what = "messages", query, limit, start, self._searching(query)
-        return await self._looked(queue, what, look, filter=query, fresh=fresh, risk=risk)
+        what = "messages", query, limit, start, self._searcher(query)
+        return await self._query_cached(queue, what, look, filter=query, fresh=fresh, risk=risk)
 
     async def message(
         self, queue: str, id: str, *, reveal: bool = False, fresh: bool = False, risk: Risk = NO_RISK
@@ -203,9 +207,9 @@ class AuthorizedQueries(Authorization):
         if reveal:
             await self._need_risk(queue, risk)
             await self._check_busy(queue)
-            return Cached(await self.service.message(queue, id, reveal=True, risk=risk), self.office.clock.now())
+            return Cached(await self.service.message(queue, id, reveal=True, risk=risk), self.context.clock.now())
         look = partial(self.service.message, queue, id, risk=risk, recorded=True)
-        return await self._looked(queue, ("message", id), look, filter=f"id:{id}", fresh=fresh, risk=risk)
+        return await self._query_cached(queue, ("message", id), look, filter=f"id:{id}", fresh=fresh, risk=risk)
 
     async def export(self, queue: str, query: str = "", *, reveal: bool = False) -> AsyncGenerator[bytes, None]:
         """Yield lines of JSON, without secrets unless `reveal`; only lines with secrets can be imported."""
@@ -239,9 +243,9 @@ class AuthorizedQueries(Authorization):
             raise OperationNotFound(id)
         return found
 
-    async def watched(self, id: str) -> Operation:
+    async def cached_operation(self, id: str) -> Operation:
         """The same, for those who ask again and again: one question a moment for all of them."""
-        seen = await self.office.snapshots.get(
+        seen = await self.context.snapshots.get(
             _ALL, ("operation", id), lambda: self.service.operation(id), fresh=False, kept=_WATCHED
         )
         if not self.sees(seen.value.order.queue):
@@ -257,7 +261,7 @@ class AuthorizedQueries(Authorization):
         page = found[:limit]
         return Listed(tuple(item for _, item in page), str(page[-1][0]) if len(found) > limit else None)
 
-    async def wanted(self, operation: Operation) -> ControlRequest:
+    async def control_request(self, operation: Operation) -> ControlRequest:
         """Return what is requested of an operation and not applied yet."""
         return await asyncio.to_thread(self.service.store.control_request, operation.id)
 
@@ -265,23 +269,23 @@ class AuthorizedQueries(Authorization):
 
     async def outbox(self, limit: int = 50) -> OutboxView:
         await self._need_all(Permission.LOOK)
-        claims = self._claims()
-        status = await asyncio.to_thread(claims.status)
-        rows = await asyncio.to_thread(claims.listed, RowState.PARKED, limit)
+        outbox = self._outbox()
+        status = await asyncio.to_thread(outbox.status)
+        rows = await asyncio.to_thread(outbox.list_rows, RowState.PARKED, limit)
         return OutboxView(status["pending"], status["oldest"], status["parked"], tuple(rows))
 
     async def topology(self) -> TopologyView:
         await self._need_all(Permission.LOOK)
-        async with self.office.cached_target.looking() as view:
+        async with self.context.cached_target.connect_to_read() as view:
             return TopologyView(view.snapshot, view.wanted, make_plan(view.wanted, view.snapshot))
 
     async def doctor(self) -> tuple[Finding, ...]:
         await self._need_all(Permission.LOOK)
-        return (await self.office.snapshots.get(_ALL, "doctor", self._examine, kept=_EXAMINED)).value
+        return (await self.context.snapshots.get(_ALL, "doctor", self._examine, kept=_EXAMINED)).value
 
     async def _examine(self) -> tuple[Finding, ...]:
-        topology = self.office.target.topology
-        async with self.office.cached_target.looking() as view:
+        topology = self.context.target.topology
+        async with self.context.cached_target.connect_to_read() as view:
             return examine(view.snapshot, topology if topology.queues else None, vhost=view.connection.url.virtual_host)
 
     async def audit(

@@ -42,20 +42,20 @@ class AuthorizedService(AuthorizedQueries):
     async def plan(self, order: OperationRequest) -> Planned:
         act = Permission.DISCARD if order.kind is OperationKind.DISCARD else Permission.PLAN
         await self.need(act, order.queue)
-        plan = await self.service.plan(await self._restricted(act, order))
+        plan = await self.service.plan(await self._restrict(act, order))
         if plan.also_receives:
             plan = replace(plan, also_receives=tuple(filter(self.who.sees, plan.also_receives)))
-        return Planned(plan, await self._keep(plan.order, plan.eligible, _asked(order)))
+        return Planned(plan, await self._keep(plan.order, plan.eligible, _request_digest(order)))
 
     async def _keep(self, order: OperationRequest, eligible: int, digest: str) -> str:
         """Return the token by which a plan is carried out."""
-        now = self.office.clock.now()
-        return await asyncio.to_thread(self.office.plans.keep, order, eligible, self.who.identity, now, digest)
+        now = self.context.clock.now()
+        return await asyncio.to_thread(self.context.plans.keep, order, eligible, self.who.identity, now, digest)
 
     async def redrive(self, order: OperationRequest) -> Operation:
         """Without a plan of one's own. A canary gets one all the same: how long it waits depends on it."""
         await self.need(Permission.REDRIVE, order.queue)
-        order, planned = await self._restricted(Permission.REDRIVE, order), None
+        order, planned = await self._restrict(Permission.REDRIVE, order), None
         if order.ramp is not None:
             plan = await self.service.plan(order)
             order, planned = plan.order, plan.eligible
@@ -69,7 +69,7 @@ class AuthorizedService(AuthorizedQueries):
         kept = await self._take(queue, token)
         if kept is None or kept.order.kind is not OperationKind.REDRIVE:
             raise PlanExpired
-        order = await self._restricted(Permission.REDRIVE, changes(kept.order))  # its queues may have changed since
+        order = await self._restrict(Permission.REDRIVE, changes(kept.order))  # its queues may have changed since
         return await self._begin(order, kept.eligible)
 
     async def carry_out_as_shown(self, order: OperationRequest, token: str) -> Operation:
@@ -78,8 +78,8 @@ class AuthorizedService(AuthorizedQueries):
         """
         act = Permission.DISCARD if order.kind is OperationKind.DISCARD else Permission.REDRIVE
         await self.need(act, order.queue)
-        kept = await self._take_shown(order.queue, token, _asked(order))
-        restricted = await self._restricted(act, kept.order)  # its queues may have changed since
+        kept = await self._take_shown(order.queue, token, _request_digest(order))
+        restricted = await self._restrict(act, kept.order)  # its queues may have changed since
         chosen = replace(restricted, rate=order.rate, reason=order.reason)
         if order.kind is not OperationKind.DISCARD:
             return await self._begin(chosen, kept.eligible)
@@ -88,14 +88,14 @@ class AuthorizedService(AuthorizedQueries):
 
     def is_plan_of(self, order: OperationRequest, token: str) -> bool:
         """Return whether the plan of this token was made for this order. Rate and reason may differ."""
-        return is_plan_of(token, _asked(order))
+        return is_plan_of(token, _request_digest(order))
 
     async def _take_shown(self, queue: str, token: str, digest: str) -> StoredPlan:
         if not is_plan_of(token, digest):
             raise PlanDiffers
         kept = await self._take(queue, token)
         if kept is None:
-            raise PlanExpired(operation=await self.carried_out(queue, token))
+            raise PlanExpired(operation=await self.operation_of_plan(queue, token))
         newest = await asyncio.to_thread(self.service.store.list_operations, queue, None, 1, None)
         shown_at = kept.order.selection.now
         if newest and shown_at is not None and newest[0].created_at > shown_at:
@@ -103,11 +103,13 @@ class AuthorizedService(AuthorizedQueries):
         return kept
 
     async def _take(self, queue: str, token: str) -> StoredPlan | None:
-        return await asyncio.to_thread(self.office.plans.take, token, queue, self.who.identity, self.office.clock.now())
+        return await asyncio.to_thread(
+            self.context.plans.take, token, queue, self.who.identity, self.context.clock.now()
+        )
 
-    async def carried_out(self, queue: str, token: str) -> str:
+    async def operation_of_plan(self, queue: str, token: str) -> str:
         """Return the id of the operation that this plan became, or nothing."""
-        order = await asyncio.to_thread(self.office.plans.carried_out_order, token, queue, self.who.identity)
+        order = await asyncio.to_thread(self.context.plans.carried_out_order, token, queue, self.who.identity)
         if order is None:
             return ""
         found = await asyncio.to_thread(self.service.store.list_operations, queue, None, 50, None)
@@ -116,13 +118,13 @@ class AuthorizedService(AuthorizedQueries):
     async def _begin(self, order: OperationRequest, planned: int | None) -> Operation:
         await self._check_target(order)
         operation = await self.service.begin(order, planned=planned)
-        return await self.office.executor.start(operation.id)
+        return await self.context.executor.start(operation.id)
 
     async def _check_target(self, order: OperationRequest) -> None:
         """A destination that somebody names, and that is not there, is a mistake: found now, not message by message."""
         if order.to.way not in (DestinationKind.QUEUE, DestinationKind.EXCHANGE):
             return
-        async with self.office.cached_target.looking() as view:
+        async with self.context.cached_target.connect_to_read() as view:
             if order.to.way is DestinationKind.EXCHANGE:
                 there = await view.connection.exchange_exists(order.to.name)
             else:
@@ -138,17 +140,17 @@ class AuthorizedService(AuthorizedQueries):
     async def move(self, order: OperationRequest) -> Operation:
         """Move messages to another dead-letter queue, with their failure records."""
         await self.need(Permission.REDRIVE, order.queue)
-        plan = await self.service.plan(await self._restricted(Permission.REDRIVE, order))
+        plan = await self.service.plan(await self._restrict(Permission.REDRIVE, order))
         return await self._begin(plan.order, plan.eligible)
 
     async def discard(self, queue: str, order: OperationRequest, confirm: str) -> Operation:
         await self.need(Permission.DISCARD, queue)
         if confirm != queue:
             raise ConfigurationError(f"to discard messages of {queue}, say its name once more as `confirm`")
-        order = await self._restricted(Permission.DISCARD, replace(order, kind=OperationKind.DISCARD))
+        order = await self._restrict(Permission.DISCARD, replace(order, kind=OperationKind.DISCARD))
         plan = await self.service.plan(order)
-        operation = await self.service.begin_discard(plan, self.office.archives, confirm=confirm)
-        return await self.office.executor.start(operation.id)
+        operation = await self.service.begin_discard(plan, self.context.archives, confirm=confirm)
+        return await self.context.executor.start(operation.id)
 
     async def edit(
         self, order: OperationRequest, transform: Transform, *, force: bool = False, token: str | None = None
@@ -158,32 +160,32 @@ class AuthorizedService(AuthorizedQueries):
         """
         await self.need_editing(order.queue)
         if token is not None:
-            kept = await self._take_shown(order.queue, token, _asked(order, transform, force))
+            kept = await self._take_shown(order.queue, token, _request_digest(order, transform, force))
             order = replace(order, selection=kept.order.selection)
-        plan = await self.service.plan(await self._restricted(Permission.EDIT, order))
-        operation = await self.service.begin_edit(plan, transform, self.office.archives)
-        return await self.office.local.start(operation.id, Change(transform, force))
+        plan = await self.service.plan(await self._restrict(Permission.EDIT, order))
+        operation = await self.service.begin_edit(plan, transform, self.context.archives)
+        return await self.context.local.start(operation.id, Change(transform, force))
 
     async def preview(self, order: OperationRequest, transform: Transform, *, force: bool = False) -> list[EditPreview]:
         """What a change would do: ids with differences."""
         await self.need_editing(order.queue)
-        order = await self._restricted(Permission.EDIT, order)
+        order = await self._restrict(Permission.EDIT, order)
         return await self.service.samples(order, transform, force=force)
 
     async def keep_edit(self, order: OperationRequest, transform: Transform, *, force: bool = False) -> str:
         """Return the token by which a change that was shown is sent."""
-        signed = replace(order, selection=replace(order.selection, now=self.office.clock.now()))
-        return await self._keep(signed, 1, _asked(order, transform, force))
+        signed = replace(order, selection=replace(order.selection, now=self.context.clock.now()))
+        return await self._keep(signed, 1, _request_digest(order, transform, force))
 
     async def need_editing(self, queue: str) -> None:
         await self.need(Permission.EDIT, queue)
-        if not self.office.settings.editing:
+        if not self.context.settings.editing:
             raise NotEditable
 
     async def need_importing(self, queue: str) -> None:
         """Raise what is against an import before its body is read: the permission, or that the queue does not exist."""
         await self.need(Permission.IMPORT, queue)
-        async with self.office.cached_target.looking(queue) as view:
+        async with self.context.cached_target.connect_to_read(queue) as view:
             await view.definition(queue)
 
     # Out and in ---------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ class AuthorizedService(AuthorizedQueries):
         async with aclosing(progress):
             async for line in progress:
                 upto = line
-        self.office.snapshots.outdate(queue)
+        self.context.snapshots.invalidate(queue)
         return upto
 
     # Operations ---------------------------------------------------------------------------------------
@@ -209,10 +211,10 @@ class AuthorizedService(AuthorizedQueries):
             await self._need_reach(found.order)
         if wish.state is OperationState.RUNNING and self.service.is_interrupted(found):
             if wish.rate is not None:
-                await self.service.wish(found.id, ControlRequest(rate=wish.rate))
+                await self.service.request_control(found.id, ControlRequest(rate=wish.rate))
             await self.service.take_over(found, OperationState.RUNNING)
-            return await self.office.executor.start(found.id)
-        await self.service.wish(found.id, wish)
+            return await self.context.executor.start(found.id)
+        await self.service.request_control(found.id, wish)
         return await self.service.operation(found.id)
 
     # All else -----------------------------------------------------------------------------------------
@@ -220,17 +222,17 @@ class AuthorizedService(AuthorizedQueries):
     async def retry_outbox(self, id: int | None) -> int:
         """Let a parked row be published again; all of them with None."""
         await self.need(Permission.RETRY_OUTBOX)
-        claims = self._claims()
+        outbox = self._outbox()
         await self.service.record("outbox retry", "", filter="all" if id is None else f"row {id}")
-        return await asyncio.to_thread(claims.retry, None if id is None else [id])
+        return await asyncio.to_thread(outbox.retry, None if id is None else [id])
 
     async def discard_outbox(self, id: int) -> int:
         await self.need(Permission.DISCARD_OUTBOX)
-        claims = self._claims()
+        outbox = self._outbox()
         await self.service.record("outbox discard", "", filter=f"row {id}")
-        return await asyncio.to_thread(claims.discard, [id])
+        return await asyncio.to_thread(outbox.discard, [id])
 
 
-def _asked(order: OperationRequest, *more: object) -> str:
+def _request_digest(order: OperationRequest, *more: object) -> str:
     """Return a digest of all that a plan depends on. The rate and the reason may be given when it is carried out."""
     return digest_of(replace(order, rate=None, reason=""), *more)

@@ -51,33 +51,33 @@ class QueryCache:
     ) -> Cached[T]:
         """What `look` finds, or found not long ago. `kept`: for how many seconds, instead of the usual."""
         key = queue, what
-        known = self._seen.get(key)
+        last_seen = self._seen.get(key)
         if (
-            known is not None
+            last_seen is not None
             and not fresh
-            and self._clock.monotonic() - known[0] < (self._kept if kept is None else kept)
+            and self._clock.monotonic() - last_seen[0] < (self._kept if kept is None else kept)
         ):
             self._seen.move_to_end(key)
-            return known[1]
+            return last_seen[1]
         try:
-            seen: Cached[T] = await self._shared(key, look)
+            seen: Cached[T] = await self._share_query(key, look)
         except OperationConflict as error:
-            if known is None:
+            if last_seen is None:
                 raise
-            return Cached(known[1].value, known[1].at, str(error))
+            return Cached(last_seen[1].value, last_seen[1].at, str(error))
         return seen
 
-    def known(self, queue: str, what: Hashable) -> Cached[Any] | None:
+    def last_seen(self, queue: str, what: Hashable) -> Cached[Any] | None:
         """What was seen last, however long ago that is: for pages that ask again by themselves. Nobody looks."""
-        known = self._seen.get((queue, what))
-        return known[1] if known is not None else None
+        last_seen = self._seen.get((queue, what))
+        return last_seen[1] if last_seen is not None else None
 
-    async def _shared(self, key: Key, look: Callable[[], Awaitable[T]]) -> Cached[T]:
+    async def _share_query(self, key: Key, look: Callable[[], Awaitable[T]]) -> Cached[T]:
         """One look for all who ask at the same time. It goes on when the first of them leaves."""
         task = self._looks.get(key)
         if task is None:
             task = self._looks[key] = asyncio.create_task(self._look(key, look), name=f"redrive-look-{key[0]}")
-            task.add_done_callback(_heard)
+            task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(task)
 
     async def _look(self, key: Key, look: Callable[[], Awaitable[T]]) -> Cached[T]:
@@ -91,7 +91,7 @@ class QueryCache:
             self._seen.popitem(last=False)
         return seen
 
-    def outdate(self, queue: str) -> None:
+    def invalidate(self, queue: str) -> None:
         """The queue has changed: the next who asks looks again. What was seen stays, for when that is not possible."""
         for key, (_, seen) in self._seen.items():
             if key[0] == queue:
@@ -101,7 +101,7 @@ class QueryCache:
         return f"<Snapshots {len(self._seen)} kept, {len(self._looks)} looks under way>"
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
     """Retrieve the exception: no caller may be left to do it."""
     if not task.cancelled():
         task.exception()

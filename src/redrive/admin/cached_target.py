@@ -1,8 +1,8 @@
 """A broker target for a server: one connection for all looks, and a snapshot that is shared while it is fresh.
 
-A command looks once and leaves (`BrokerTarget.looking`). A server is asked again and again, by many clients at once: it
-keeps its connection, shares a snapshot for a moment, and answers within seconds when the broker is unavailable, instead
-of waiting for it. Operations have connections of their own, as everywhere.
+A command reads once and leaves (`BrokerTarget.connect_to_read`). A server is asked again and again, by many clients at
+once: it keeps its connection, shares a snapshot for a moment, and answers within seconds when the broker is
+unavailable, instead of waiting for it. Operations have connections of their own, as everywhere.
 
 The lock that keeps a peek and an operation apart belongs to the connection, so peeks that share one would not notice
 each other: they take turns here first.
@@ -53,20 +53,20 @@ class CachedTarget:
     def redrive_to(self, queue: str) -> Destination:
         return self.target.redrive_to(queue)
 
-    def moving(self) -> AbstractAsyncContextManager[ConnectedTarget]:
-        return self.target.moving()
+    def connect_to_move(self) -> AbstractAsyncContextManager[ConnectedTarget]:
+        return self.target.connect_to_move()
 
     @asynccontextmanager
-    async def looking(self, *queues: str) -> AsyncIterator[ConnectedTarget]:
+    async def connect_to_read(self, *queues: str) -> AsyncIterator[ConnectedTarget]:
         """Give the target over the shared connection, with a fresh snapshot. `queues`: those that are asked about; the
         broker is inspected again if the last snapshot lacks one of them, which may be younger.
         """
-        connection = await self._connected()
-        seen = await self._inspected(connection)
+        connection = await self._connection_for_reading()
+        seen = await self._inspect(connection)
         known = seen.snapshot.definitions
         if seen.snapshot.complete and any(known.queue(queue) is None for queue in queues):
             self._latest = None
-            seen = await self._inspected(connection)
+            seen = await self._inspect(connection)
         yield replace(seen, broker=_SharedDlqAdapter(seen.connection, self._turns))
 
     async def close(self) -> None:
@@ -79,9 +79,9 @@ class CachedTarget:
 
     # The connection -----------------------------------------------------------------------------------
 
-    async def _connected(self) -> Connection:
+    async def _connection_for_reading(self) -> Connection:
         if self._connection is None:
-            return await self._first()
+            return await self._connect_once()
         connection, state = self._connection, LinkState.CLOSED
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
@@ -90,7 +90,7 @@ class CachedTarget:
             raise ConnectionLost(f"the broker is away: {connection.last_error}; it is being looked for")
         return connection
 
-    async def _first(self) -> Connection:
+    async def _connect_once(self) -> Connection:
         """Connect, once for all who wait; right after a failure raise that, instead of trying again."""
         now = asyncio.get_running_loop().time()
         if self._failed is not None and now - self._failed[0] < _BETWEEN:
@@ -118,7 +118,7 @@ class CachedTarget:
 
     # The snapshot -------------------------------------------------------------------------------------
 
-    async def _inspected(self, connection: Connection) -> ConnectedTarget:
+    async def _inspect(self, connection: Connection) -> ConnectedTarget:
         now = asyncio.get_running_loop().time()
         if self._latest is None or now - self._latest[0] > _FRESH:
             inspection = asyncio.create_task(self.target.inspect(connection), name="redrive-inspection")

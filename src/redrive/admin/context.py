@@ -1,6 +1,6 @@
 """All that an admin server has, whoever asks: the service, what was seen, what runs, who may come in.
 
-An office opens for as long as a server runs. Everybody who comes in gets a desk (`redrive.admin.authorized_service`).
+A context opens for as long as a server runs. Each principal gets an `AuthorizedService` of it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class AdminContext:
         self.peeks = QueryCache(self.clock)  # that are in the audit: who looks twice within half a minute is in it once
         mark = server_mark(target)
         self.service.owner = owner_name(mark)
-        self.local = LocalExecutor(self.service, self._ended)
+        self.local = LocalExecutor(self.service, self._on_operation_end)
         self.executor: OperationExecutor = self._subprocess(mark) if apart else self.local
         self.recovery = OrphanRecovery(self.service, mark, self.executor, self.local)
         self.plans = PlanTokens(database)
@@ -127,13 +127,15 @@ class AdminContext:
         options = {"app": app, "archives": app.data / "archive", **options}
         return cls(BrokerTarget.of(app), app.database, **options)
 
-    def _ended(self, operation: Operation) -> None:
-        self.snapshots.outdate(operation.order.queue)
+    def _on_operation_end(self, operation: Operation) -> None:
+        self.snapshots.invalidate(operation.order.queue)
 
     def _subprocess(self, mark: str) -> OperationExecutor:
         target = replace(self.target.for_another_process(), data=self.target.data or environment.data())
         url = self.database.url.render_as_string(hide_password=False)
-        return SubprocessExecutor(self.service, WorkerConfig(target, url, mark, self.service.owner), self._ended)
+        return SubprocessExecutor(
+            self.service, WorkerConfig(target, url, mark, self.service.owner), self._on_operation_end
+        )
 
     @property
     def owns_database(self) -> bool:

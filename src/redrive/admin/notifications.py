@@ -1,8 +1,8 @@
 """Notifications about new dead letters and stalled operations, by webhook or command.
 
     notifier = Notifier(interval=timedelta(minutes=5))
-    notifier.saw_queue("q.orders.dlq", depth=17, at=now)         # at every poll
-    notifier.saw_operation(operation, at=now)
+    notifier.record_queue("q.orders.dlq", depth=17, at=now)         # at every poll
+    notifier.record_operation(operation, at=now)
     await deliver(notifier, Webhook("https://…"), clock)         # send what is due now
 
 `Notifier` decides and does no I/O: it is given what was seen, when, and the result of each delivery. For each queue and
@@ -11,8 +11,8 @@ totals.
 
     dead-letters     a queue has more messages than at the last poll. `new` is how many since the last notice that was
                      delivered, `depth` how many there are now
-    backlog          a queue had messages already when the watch began (`saw_backlog`). None of them counts as new, but
-                     some may have arrived while no watch was running, so they are reported once
+    backlog          a queue had messages already when the watch began (`record_backlog`). None of them counts as new,
+                     but some may have arrived while no watch was running, so they are reported once
     stalled          an operation is not over, and its last heartbeat is older than `STALLED_AFTER`. Reported once
     resolved         a queue that was reported is empty again; a stalled operation continues, or has ended
 
@@ -115,15 +115,15 @@ class Notice:
             "state": self.state or None,
             "new": self.new,
             "depth": self.depth,
-            "since": _written(self.since),
-            "at": _written(self.at),
+            "since": _format_time(self.since),
+            "at": _format_time(self.at),
         }
 
     def as_json(self) -> bytes:
         return json.dumps(self.as_dict()).encode()
 
 
-def _written(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -160,7 +160,7 @@ class _Queue(_Subject):
             return Notice(Kind.RESOLVED, self.queue, at, at, 0, 0)
         return None
 
-    def delivered(self, notice: Notice) -> None:
+    def record_delivery(self, notice: Notice) -> None:
         self.grown -= notice.new
         self.since = notice.at if self.grown else None  # what arrived while the notice was being sent
         self.reported = bool(notice.depth)
@@ -181,7 +181,7 @@ class _Operation(_Subject):
         kind = Kind.STALLED if self.stalled else Kind.RESOLVED
         return Notice(kind, self.queue, at, self.since or at, operation=self.id, state=self.state)
 
-    def delivered(self, notice: Notice) -> None:
+    def record_delivery(self, notice: Notice) -> None:
         self.reported = notice.kind is Kind.STALLED
 
 
@@ -195,7 +195,7 @@ class Notifier:
         self._queues: dict[str, _Queue] = {}
         self._operations: dict[str, _Operation] = {}
 
-    def saw_backlog(self, queue: str, depth: int) -> None:
+    def record_backlog(self, queue: str, depth: int) -> None:
         """Note what is in a queue when the watch begins: only what arrives later is new."""
         self._queues[queue] = _Queue(queue, depth=depth, backlog=bool(depth))
 
@@ -204,14 +204,14 @@ class Notifier:
         """Return the depths of the queues when they were last seen."""
         return {queue: known.depth for queue, known in self._queues.items()}
 
-    def saw_queue(self, queue: str, depth: int, at: datetime) -> None:
+    def record_queue(self, queue: str, depth: int, at: datetime) -> None:
         known = self._queues.setdefault(queue, _Queue(queue))
         if depth > known.depth:
             known.grown += depth - known.depth
             known.since = known.since or at
         known.depth = depth
 
-    def saw_operation(self, operation: Operation, at: datetime) -> None:
+    def record_operation(self, operation: Operation, at: datetime) -> None:
         known = self._operations.setdefault(operation.id, _Operation(operation.order.queue, id=operation.id))
         beat = operation.beat_at or operation.started_at or operation.created_at
         known.state, known.over = operation.state, operation.state.is_over
@@ -229,22 +229,22 @@ class Notifier:
                 found.append(notice)
         return found
 
-    def delivered(self, notice: Notice, at: datetime) -> None:
-        known = self._sent(notice)
+    def record_delivery(self, notice: Notice, at: datetime) -> None:
+        known = self._release(notice)
         if known is not None:
             known.failures, known.not_before = 0, at + self._interval
-            known.delivered(notice)
+            known.record_delivery(notice)
             self._forget_if_over(known)
 
-    def failed(self, notice: Notice, at: datetime, chance: float = 0.0) -> None:
+    def record_failure(self, notice: Notice, at: datetime, chance: float = 0.0) -> None:
         """Make the notice due again after a backoff; `chance`, from 0 to 1, is its jitter."""
-        known = self._sent(notice)
+        known = self._release(notice)
         if known is not None:
             known.failures += 1
             known.not_before = at + BACKOFF.delay(known.failures, chance)
             self._forget_if_over(known)
 
-    def _sent(self, notice: Notice) -> _Queue | _Operation | None:
+    def _release(self, notice: Notice) -> _Queue | _Operation | None:
         """Return whose notice it is, which is free again; None if that was forgotten or replaced in the meantime."""
         known: _Queue | _Operation | None
         known = self._operations.get(notice.operation) if notice.operation else self._queues.get(notice.queue)
@@ -281,13 +281,13 @@ async def _deliver(notice: Notice, notifier: Notifier, send: Send, clock: Clock,
     try:
         await asyncio.to_thread(send, notice)
     except BaseException as error:  # also when this task is cancelled: the result is unknown, so it is sent again
-        notifier.failed(notice, clock.now(), chance())
+        notifier.record_failure(notice, clock.now(), chance())
         if not isinstance(error, Exception):
             raise
         known = isinstance(error, NotDelivered)
         log.warning("a notice was not delivered (%s): %s", notice.text, error, exc_info=None if known else error)
         return False
-    notifier.delivered(notice, clock.now())
+    notifier.record_delivery(notice, clock.now())
     return True
 
 

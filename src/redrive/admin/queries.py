@@ -103,7 +103,7 @@ class Queries:
         self.clock = clock or SystemClock()
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
 
-    def acting(self, by: str, *, reveals: bool = True) -> Self:
+    def for_principal(self, by: str, *, reveals: bool = True) -> Self:
         """Return the same service for another principal. Without `reveals`, queries see what redaction shows."""
         another = copy(self)
         another.by = by
@@ -115,7 +115,7 @@ class Queries:
     async def queues(self, names: Sequence[str] = (), *, oldest: bool = True) -> list[QueueView]:
         """Those that are named, or all dead-letter queues that can be found."""
         running = {each.order.queue: each for each in await asyncio.to_thread(self.store.running_operations)}
-        async with self.target.looking(*names) as view:
+        async with self.target.connect_to_read(*names) as view:
             found = list(names) or view.dead_letter_queues()
             return [await self._queue(view, name, running.get(name), oldest) for name in found]
 
@@ -127,7 +127,7 @@ class Queries:
         A migration moves all messages out of a queue and back. Only a queue with fewer messages than at the last look
         (`last`), or without one, is asked for a migration: each such question leaves a line in the log of RabbitMQ.
         """
-        async with self.target.looking(*names) as view:
+        async with self.target.connect_to_read(*names) as view:
             depths: dict[str, int] = {}
             migrated = set()
             for name in names or view.dead_letter_queues():
@@ -143,14 +143,14 @@ class Queries:
         return depths, frozenset(migrated)
 
     async def _queue(self, view: ConnectedTarget, name: str, running: Operation | None, oldest: bool) -> QueueView:
-        cost = await view.peeking(name)
+        cost = await view.peek_cost(name)
         info = await view.connection.queue_info(name)
         died = None
         is_dead = view.is_dead_letter_queue(name)
         may_look = cost.is_free and not info.consumers and (self.named if is_dead is None else is_dead)
         if oldest and may_look and info.messages and running is None:
             try:
-                async with self._held(view, name):
+                async with self._lock(view, name):
                     first = await browse.peek(view.broker, name, limit=1)
                 died = first.letters[0].dead_at if first.letters else None
             except OperationConflict:
@@ -234,9 +234,9 @@ class Queries:
 
     @asynccontextmanager
     async def _look(self, queue: str, risk: Risk) -> AsyncIterator[ConnectedTarget]:
-        async with self.target.looking(queue) as view:
+        async with self.target.connect_to_read(queue) as view:
             await self._check_look(view, queue, risk)
-            async with self._held(view, queue), self._used(view, queue, risk):
+            async with self._lock(view, queue), self._take_messages(view, queue, risk):
                 yield view
 
     async def _check_look(self, view: ConnectedTarget, queue: str, risk: Risk) -> None:
@@ -246,11 +246,11 @@ class Queries:
         await view.check_peek(queue, spend=risk.spend)
 
     @asynccontextmanager
-    async def _used(self, view: ConnectedTarget, queue: str, risk: Risk) -> AsyncIterator[None]:
+    async def _take_messages(self, view: ConnectedTarget, queue: str, risk: Risk) -> AsyncIterator[None]:
         """Take messages out of a queue that is locked. Where that costs deliveries, they are counted in the audit."""
         if not risk.any_queue:
             await view.check_unused(queue)
-        cost = await view.peeking(queue)
+        cost = await view.peek_cost(queue)
         if cost.is_free:
             yield
             return
@@ -275,17 +275,17 @@ class Queries:
         await self.record(SPENT, allowance.queue, counts=counts, reason=risk.reason)
 
     @asynccontextmanager
-    async def _held(self, view: ConnectedTarget, queue: str) -> AsyncIterator[None]:
+    async def _lock(self, view: ConnectedTarget, queue: str) -> AsyncIterator[None]:
         try:
             await view.broker.lock(queue)
         except OperationConflict as error:
-            raise await self._named(error) from None
+            raise await self._with_holder(error) from None
         try:
             yield
         finally:
             await view.broker.unlock(queue)
 
-    async def _named(self, conflict: OperationConflict) -> OperationConflict:
+    async def _with_holder(self, conflict: OperationConflict) -> OperationConflict:
         """With the operation that is in the way, if it is known here."""
         running = [
             each
@@ -297,13 +297,13 @@ class Queries:
     # Planning -----------------------------------------------------------------------------------------
 
     async def plan(self, order: OperationRequest) -> RedrivePlan:
-        order = self._signed(order)
+        order = self._with_requester(order)
         risk = risk_of(order)
         await self.record_look("plan", order.queue, risk, filter=str(order.selection), detail=str(risk))
         async with self._look(order.queue, risk) as view:
             view.check_move(order)
-            order = _patient(order, view)
-            chooser = await self._chooser(view, order, "")
+            order = _with_canary_wait(order, view)
+            chooser = await self._selector(view, order, "")
             found = await plan.scan(view.broker, order, chooser)
             targets = tuple([await self._target(view, route, count) for route, count in found.routes.most_common()])
             also = plan.also_receives(found, order, view.snapshot)
@@ -349,7 +349,7 @@ class Queries:
             return PlanTarget(exchange, key, count)
         return PlanTarget(exchange, key, count, True, info.consumers)
 
-    async def _chooser(self, view: ConnectedTarget, order: OperationRequest, operation: str) -> MessageSelector:
+    async def _selector(self, view: ConnectedTarget, order: OperationRequest, operation: str) -> MessageSelector:
         return MessageSelector(
             order,
             operation=operation,
@@ -365,7 +365,7 @@ class Queries:
         source = view.source(order.queue)
         return await view.retries([source] if source is not None else [])
 
-    def _signed(self, order: OperationRequest) -> OperationRequest:
+    def _with_requester(self, order: OperationRequest) -> OperationRequest:
         """With who asks, and the moment for which its query is meant."""
         selection = order.selection
         self._query(selection.query)  # a mistake in it is found now
@@ -380,7 +380,7 @@ class Queries:
         """Return what a transform would make of some of the messages."""
         await self.record_look("plan", order.queue, risk_of(order), filter=str(order.selection), detail=str(transform))
         async with self._look(order.queue, risk_of(order)) as view:
-            chooser = await self._chooser(view, self._signed(order), "")
+            chooser = await self._selector(view, self._with_requester(order), "")
             chosen: list[EditPreview] = []
             enough = min(order.selection.limit or plan.MOST_SAMPLES, plan.MOST_SAMPLES)
 
@@ -443,7 +443,7 @@ async def _is_migrated(view: ConnectedTarget, queue: str | None) -> bool:
     return queue is not None and await _depth(view, MigrationNames(queue).journal) is not None
 
 
-def _patient(order: OperationRequest, view: ConnectedTarget) -> OperationRequest:
+def _with_canary_wait(order: OperationRequest, view: ConnectedTarget) -> OperationRequest:
     """With a canary that waits for as long as the queue tries a message."""
     if order.ramp is None or order.ramp.wait is not None:
         return order

@@ -73,7 +73,7 @@ class Service(Queries):
         self, order: OperationRequest, *, planned: int | None = None, archives: Path | None = None
     ) -> Operation:
         """Record an operation and its audit entry. `archives`: the folder of its archive, if it needs one."""
-        order = self._signed(order)
+        order = self._with_requester(order)
         now = self.clock.now()
         id = operation_id(now, os.urandom(10))
         if archives is not None:
@@ -132,15 +132,15 @@ class Service(Queries):
     ) -> Operation | None:
         """Run it to its end. Return None if it was over already."""
         order = operation.order
-        async with self.target.moving() as view:
+        async with self.target.connect_to_move() as view:
             view.check_move(order)
             await self._check_look(view, order.queue, risk_of(order))
-            async with self._held(view, order.queue):
+            async with self._lock(view, order.queue):
                 # As it is now that its queue is nobody else's: the last owner has recorded its progress.
                 operation = replace(await self.operation(operation.id), owner=self.owner)
                 if operation.state.is_over:
                     return None
-                async with self._used(view, order.queue, risk_of(order)):
+                async with self._take_messages(view, order.queue, risk_of(order)):
                     mover = OperationRunner(
                         operation,
                         view.broker,
@@ -278,11 +278,11 @@ class Service(Queries):
         if operation.state.is_over:
             raise OperationOver(operation.id, operation.state)
         if self._lives(operation):
-            await self.wish(operation.id, ControlRequest(OperationState.RUNNING))
+            await self.request_control(operation.id, ControlRequest(OperationState.RUNNING))
             return operation
         return await self.run(await self.take_over(operation, OperationState.RUNNING), changed=changed)
 
-    async def close_interrupted(self, operation: Operation) -> None:
+    async def close_orphan(self, operation: Operation) -> None:
         """End an operation that no other process can go on with, and say what to do about the rest."""
         try:
             operation = await self._claim(operation)
@@ -313,16 +313,16 @@ class Service(Queries):
         messages of the queue that dead-letters here, if that is one and may be used, and forgets their counters.
         """
         await self.record("import", queue, detail=f"from {file}")
-        async with self.target.moving() as view:
+        async with self.target.connect_to_move() as view:
             await view.definition(queue)
-            clean = properties_for_import if may_use is None else self._restamping(view.source(queue), may_use)
+            clean = properties_for_import if may_use is None else self._stamp_remover(view.source(queue), may_use)
             portions = _portions(lines)
             while (portion := await asyncio.to_thread(next, portions, None)) is not None:
                 messages = [("", queue, one.body, clean(one.raw_properties), True) for _, one in portion]
                 await view.broker.publish_many(messages)
                 yield portion[-1][0]
 
-    def _restamping(self, source: str | None, may_use: Callable[[str], bool]) -> Callable[[bytes], bytes]:
+    def _stamp_remover(self, source: str | None, may_use: Callable[[str], bool]) -> Callable[[bytes], bytes]:
         known = source if source is not None and may_use(source) else None
         names = self.target.header_names.get(known or "", NAMES)
         return lambda raw: without_stamps(raw, known, names)
@@ -339,7 +339,7 @@ class Service(Queries):
     ) -> list[tuple[int, OperationItem]]:
         return await asyncio.to_thread(self.store.items, id, outcome, limit, after)
 
-    async def wish(self, id: str, wish: ControlRequest) -> Operation:
+    async def request_control(self, id: str, wish: ControlRequest) -> Operation:
         operation = await self.operation(id)
         rate = f"rate {wish.rate:g}" if wish.rate is not None else ""
         words = ", ".join(filter(None, (wish.state, rate)))

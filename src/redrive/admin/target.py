@@ -99,13 +99,13 @@ class BrokerTarget:
     # Connecting ---------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def looking(self, *_queues: str, name: str = "redrive looks") -> AsyncIterator[ConnectedTarget]:
+    async def connect_to_read(self, *_queues: str, name: str = "redrive looks") -> AsyncIterator[ConnectedTarget]:
         """Connect and inspect the broker, over one connection, to read. `name`: of the connection."""
         async with connect(self.broker, data=self.data, name=name) as connection:
             yield await self.inspect(connection)
 
     @asynccontextmanager
-    async def moving(self) -> AsyncIterator[ConnectedTarget]:
+    async def connect_to_move(self) -> AsyncIterator[ConnectedTarget]:
         """Connect and inspect the broker, over two connections, to move messages."""
         async with (
             connect(self.broker, data=self.data, name="redrive moves") as taking,
@@ -196,7 +196,7 @@ class ConnectedTarget:
 
     # What a peek costs --------------------------------------------------------------------------------
 
-    async def peeking(self, queue: str) -> PeekCost:
+    async def peek_cost(self, queue: str) -> PeekCost:
         found = await self.definition(queue)
         state = self.snapshot.state(queue)
         sees_policies = (self.snapshot.complete and not state.policy_unknown) or queue in self.own()
@@ -204,7 +204,7 @@ class ConnectedTarget:
 
     async def check_peek(self, queue: str, *, spend: bool) -> PeekCost:
         """Raise `PeekUnsafe` if a peek would do harm, unless `spend` accepts a cost that may be spent."""
-        cost = await self.peeking(queue)
+        cost = await self.peek_cost(queue)
         if not cost.is_free and not (spend and cost.may_be_spent):
             raise PeekUnsafe(queue, cost.why, cost.fix, may_be_spent=cost.may_be_spent)
         return cost

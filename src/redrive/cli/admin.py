@@ -9,7 +9,7 @@ import click
 
 from redrive.admin.access.keys import Keys
 from redrive.admin.access.roles import ALL_QUEUES, Role
-from redrive.cli.options import CommandTarget, database_options, json_option, who
+from redrive.cli.options import CommandTarget, database_options, json_option, operator_name
 from redrive.cli.output import ago, as_json, note, table
 from redrive.recovery.durations import duration
 from redrive.text import one_line
@@ -65,7 +65,7 @@ def create(
     """
     lasts = duration(expires, "--expires") if expires is not None else None
     made = _keys(target)
-    key, text = made.create(name, Role(role), queues or ALL_QUEUES, lasts, by=who())
+    key, text = made.create(name, Role(role), queues or ALL_QUEUES, lasts, by=operator_name())
     if json:
         as_json(asdict(key) | {"key": text})
     else:
@@ -87,7 +87,7 @@ def list_(target: CommandTarget, json: bool) -> None:
     redrive admin keys ls --json
     """
     kept = _keys(target)
-    now, found = SystemClock().now(), kept.listed()
+    now, found = SystemClock().now(), kept.list_keys()
     if json:
         as_json([asdict(key) | {"state": str(key.state(now))} for key in found])
         return
@@ -124,7 +124,7 @@ def revoke(target: CommandTarget, key: str, json: bool) -> None:
     redrive admin keys revoke ci
     redrive admin keys revoke 4fK2bX81mQzA
     """
-    revoked = _keys(target).revoke(key, by=who())
+    revoked = _keys(target).revoke(key, by=operator_name())
     if json:
         as_json(asdict(revoked))
     else:

@@ -61,7 +61,7 @@ async def _examine(target: BrokerTarget, has_app: bool, vhost: str | None) -> tu
         return seen.server, examine(seen, vhost=at)
     if not has_app and target.broker is None:
         raise click.UsageError(_NOWHERE)
-    async with target.looking(name="redrive doctor") as connected:
+    async with target.connect_to_read(name="redrive doctor") as connected:
         snapshot, at = connected.snapshot, connected.connection.url.virtual_host
         if not has_app and not snapshot.complete:
             raise click.UsageError(_NOWHERE)
@@ -76,10 +76,10 @@ def _show(server: Server, findings: Sequence[Finding], json: bool) -> None:
     for severity in Severity:
         several = [finding for finding in findings if finding.severity is severity]
         if several:
-            console.print(Text(_counted(several, severity), _STYLES[severity]))
+            console.print(Text(_count_text(several, severity), _STYLES[severity]))
         for finding in several:
             console.print(_entry(finding))
-    counts = [_counted([one for one in findings if one.severity is severity], severity) for severity in Severity]
+    counts = [_count_text([one for one in findings if one.severity is severity], severity) for severity in Severity]
     note(f"{server}: {', '.join(counts) if findings else 'nothing found'}")
 
 
@@ -94,6 +94,6 @@ def _entry(finding: Finding) -> Text:
     )
 
 
-def _counted(findings: Sequence[Finding], severity: Severity) -> str:
+def _count_text(findings: Sequence[Finding], severity: Severity) -> str:
     plural = "" if len(findings) == 1 or severity is Severity.INFO else "s"
     return f"{len(findings)} {severity}{plural}"

@@ -136,7 +136,7 @@ def stop_on_signals(farewell: str) -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def signalled() -> None:
+    def on_signal() -> None:
         if stop.is_set():
             click.echo("redrive: quitting at once; what was not settled comes back", err=True)
             sys.stderr.flush()
@@ -145,5 +145,5 @@ def stop_on_signals(farewell: str) -> asyncio.Event:
         click.echo(f"redrive: {farewell}", err=True)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled)
+        loop.add_signal_handler(number, on_signal)
     return stop

@@ -50,7 +50,7 @@ def explain(name: str | None, as_json: bool) -> None:
     if name is None:
         _show_list(list(everything()), as_json)
         return
-    found = explained(name)
+    found = explanations_named(name)
     if not found:
         names = (each.name for each in everything())
         hint = did_you_mean(name.lower(), names, ": `redrive explain` lists all")
@@ -59,16 +59,16 @@ def explain(name: str | None, as_json: bool) -> None:
         print_json(found)
         return
     for explanation in found:
-        click.echo(_shown(explanation))
+        click.echo(_format(explanation))
 
 
-def _shown(explanation: Explanation) -> str:
+def _format(explanation: Explanation) -> str:
     lines = [click.style(explanation.title, bold=True) + click.style(f"   {explanation.kind}", dim=True), ""]
-    lines += [_wrapped(explanation.meaning, "  "), ""]
+    lines += [_wrap(explanation.meaning, "  "), ""]
     facts = [*explanation.facts, ("Page", explanation.page)]
     indent = max(len(label) for label, _ in facts) + 2
     for label, fact in facts:
-        first, *others = _wrapped(fact, " " * (indent + 2)).splitlines()
+        first, *others = _wrap(fact, " " * (indent + 2)).splitlines()
         lines += [f"  {click.style(label.ljust(indent), dim=True)}{first.lstrip()}", *others]
     return "\n".join([*lines, ""])
 
@@ -80,17 +80,17 @@ def _show_list(all_of_them: Sequence[Explanation], as_json: bool) -> None:
     for kind, several in groupby(all_of_them, lambda one: one.kind):
         click.echo(click.style(_plural(kind), bold=True))
         for one in several:
-            click.echo(_listed(one))
+            click.echo(_list_line(one))
         click.echo()
     click.echo("redrive explain NAME says more.", err=True)
 
 
-def _listed(one: Explanation) -> str:
-    first, *others = _wrapped(one.meaning.partition(". ")[0].removesuffix("."), " " * _NAMES).splitlines()
+def _list_line(one: Explanation) -> str:
+    first, *others = _wrap(one.meaning.partition(". ")[0].removesuffix("."), " " * _NAMES).splitlines()
     return "\n".join([f"  {one.name.ljust(_NAMES - 2)}{click.style(first.lstrip(), dim=True)}", *others])
 
 
-def _wrapped(text: str, indent: str) -> str:
+def _wrap(text: str, indent: str) -> str:
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     return click.wrap_text(text, width, indent, indent)
 
@@ -117,13 +117,13 @@ class Explanation:
 
 
 def everything() -> Iterator[Explanation]:
-    yield from map(of_error, kinds_of_errors())
-    yield from map(of_finding, RULES)
-    yield from map(of_problem, KINDS.values())
-    yield from map(of_exit, EXITS)
+    yield from map(error_explanation, kinds_of_errors())
+    yield from map(finding_explanation, RULES)
+    yield from map(problem_explanation, KINDS.values())
+    yield from map(exit_explanation, EXITS)
 
 
-def explained(name: str) -> Sequence[Explanation]:
+def explanations_named(name: str) -> Sequence[Explanation]:
     """What has this name, however it is written: topology-conflict, TopologyConflict, urn:redrive:problem:..."""
     wanted = re.sub(r"(?<=[a-z])(?=[A-Z])|_", "-", name.removeprefix(TYPE)).lower()
     return [each for each in everything() if each.name == wanted]
@@ -145,7 +145,7 @@ def _branch(kind: type[RedriveError], declared: Sequence[type[RedriveError]]) ->
             yield from _branch(below, declared)
 
 
-def of_error(kind: type[RedriveError]) -> Explanation:
+def error_explanation(kind: type[RedriveError]) -> Explanation:
     name = name_of(kind)
     said = {label: fact for label in _LABELS if (fact := _says(kind, label))}
     facts = [(_LABELS[label], _sentence(fact)) for label, fact in said.items()]
@@ -171,20 +171,20 @@ def _says(kind: type[RedriveError], label: str) -> str | None:
 # Findings, problems, exit codes ---------------------------------------------------------------------------
 
 
-def of_finding(rule: Rule) -> Explanation:
+def finding_explanation(rule: Rule) -> Explanation:
     meaning, do = _sentence(rule.title), _sentence(rule.remedy)
     facts = (("Severity", str(rule.severity)), ("What happens", rule.happens), ("What to do", do))
     return Explanation(rule.id, "a finding of the doctor", rule.id, meaning, facts, f"{FINDINGS_PAGE}#{rule.id}")
 
 
-def of_problem(kind: ProblemType) -> Explanation:
+def problem_explanation(kind: ProblemType) -> Explanation:
     status = " or ".join(map(str, kind.status))
     facts = (("HTTP status", status), ("What to do", kind.do))
     meaning = _sentence(kind.when)
     return Explanation(kind.name, "a problem of the REST API", kind.name, meaning, facts, f"{REST_PAGE}#{kind.name}")
 
 
-def of_exit(known: Exit) -> Explanation:
+def exit_explanation(known: Exit) -> Explanation:
     names = ", ".join(name_of(kind) for kind in known.errors if kind is not RedriveError)
     facts = [("What to do", known.do)]
     if known.errors:

@@ -56,12 +56,12 @@ def _ask(url: str) -> str | None:
             return None
     except urllib.error.HTTPError as error:
         with error:
-            return _told(error.code, error.read(10_000))
+            return _problem_text(error.code, error.read(10_000))
     except (OSError, http.client.HTTPException) as error:
         return str(getattr(error, "reason", None) or error or type(error).__name__)
 
 
-def _told(status: int, body: bytes) -> str:
+def _problem_text(status: int, body: bytes) -> str:
     """Workers and relays tell a list in JSON, the admin server a line for each."""
     text = body.decode(errors="replace").strip()
     try:

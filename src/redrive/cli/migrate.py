@@ -125,7 +125,7 @@ def _ask(queue: str, yes: bool) -> None:
 
 
 async def _prospect(target: BrokerTarget, queue: str) -> MigrationPlan | None:
-    async with target.looking(name="redrive topology migrate") as connected:
+    async with target.connect_to_read(name="redrive topology migrate") as connected:
         watcher, wanted = _watcher(target, connected), connected.wanted
         if wanted.queue(queue) is None:
             hint = did_you_mean(queue, [one.name for one in wanted.queues], ": declare it in the topology")
@@ -139,7 +139,7 @@ async def _prospect(target: BrokerTarget, queue: str) -> MigrationPlan | None:
 
 
 async def _migrate(target: BrokerTarget, queue: str, terms: MigrationOptions) -> MigrationResult:
-    async with target.looking(name="redrive topology migrate") as connected:
+    async with target.connect_to_read(name="redrive topology migrate") as connected:
         connection, watcher = connected.connection, _watcher(target, connected)
         credentials = connection.url.credentials
         user = credentials.username if isinstance(credentials, PlainAuth) else None
@@ -168,18 +168,18 @@ def _show_plan(queue: str, plan: MigrationPlan | None, json: bool, is_all: bool)
     elif not plan.is_needed:
         note(f"queue {queue} is as wanted: there is nothing to do")
     else:
-        for line, colour in _described(plan):
+        for line, colour in _description_lines(plan):
             click.secho(line, fg=colour, err=json)
 
 
-def _described(plan: MigrationPlan) -> Iterator[tuple[str, str | None]]:
+def _description_lines(plan: MigrationPlan) -> Iterator[tuple[str, str | None]]:
     yield f"queue {plan.names.queue}", None
     for difference in plan.differences:
         yield f"    {difference}", None
     found = (
-        _counted(plan.messages, "message"),
-        _counted(plan.consumers, "consumer"),
-        _counted(len(plan.record.bindings), "binding"),
+        _count_text(plan.messages, "message"),
+        _count_text(plan.consumers, "consumer"),
+        _count_text(len(plan.record.bindings), "binding"),
     )
     yield ", ".join(found), None
     for number, (step, words) in enumerate(plan.steps, 1):
@@ -190,7 +190,7 @@ def _described(plan: MigrationPlan) -> Iterator[tuple[str, str | None]]:
         yield f"mind: {warning}", "yellow"
 
 
-def _counted(count: int | None, what: str) -> str:
+def _count_text(count: int | None, what: str) -> str:
     return f"an unknown number of {what}s" if count is None else pluralise(count, what)
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from redrive.admin.service import Service
-from redrive.cli.dlq.redrive import finish, operation_row, watched
+from redrive.cli.dlq.redrive import finish, operation_row, run_with_progress
 from redrive.cli.loading import run
 from redrive.cli.options import CommandTarget, json_option, limit_option, target_options
 from redrive.cli.output import Progress, ago, as_json, counted, label, note, number, table
@@ -179,7 +179,7 @@ def rate(target: CommandTarget, id: str, rate: float) -> None:
 
 
 def _wish(target: CommandTarget, id: str, wish: ControlRequest, told: str) -> None:
-    operation = run(target.service().wish, id, wish)
+    operation = run(target.service().request_control, id, wish)
     click.echo(f"{operation.id} {told}")
 
 
@@ -196,7 +196,7 @@ def resume(target: CommandTarget, id: str, json: bool) -> None:
     service = target.service()
     operation = run(service.operation, id)
     if service.is_interrupted(operation):
-        over = run(watched, lambda changed: service.resume(id, changed=changed))
+        over = run(run_with_progress, lambda changed: service.resume(id, changed=changed))
         finish(over, json)
         return
     _wish(target, id, ControlRequest(OperationState.RUNNING), "will go on")

@@ -40,9 +40,9 @@ class CommandTarget:
 
     def service(self) -> Service:
         database = self.open_database()
-        return Service(self._target(), OperationRepository(database), AuditLog(database), by=who())
+        return Service(self._target(), OperationRepository(database), AuditLog(database), by=operator_name())
 
-    def office(self, **options: Any) -> AdminContext:
+    def admin_context(self, **options: Any) -> AdminContext:
         """Return what an admin server needs."""
         from redrive.admin.context import AdminContext  # other commands work without the packages of the server
 
@@ -73,7 +73,7 @@ class CommandTarget:
         return found if isinstance(found, App) else None
 
 
-def who() -> str:
+def operator_name() -> str:
     """Return the name of the operator, for the audit."""
     try:
         return environment.user() or f"{getpass.getuser()}@{socket.gethostname()}"

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from redrive import environment
 from redrive.app import App
 from redrive.cli.exit_codes import NOT_FOUND, USAGE, stop_on_signals
-from redrive.cli.health_pages import health_options, serving_health
+from redrive.cli.health_pages import health_options, serve_health
 from redrive.cli.loading import load_app
 from redrive.cli.options import json_option, limit_option, yes_option
 from redrive.cli.output import as_json, note
@@ -69,7 +69,7 @@ class _Relaying:
 
     async def run(self, host: str, port: int | None) -> Relay:
         stop = stop_on_signals("finishing the batch; once more to quit at once")
-        async with serving_health(host, port, self._metrics, self._problems):
+        async with serve_health(host, port, self._metrics, self._problems):
             return await self._app.relay(stop, ready=self._ready)
 
     def _ready(self, relay: Relay) -> None:
@@ -144,7 +144,7 @@ def retry(app: str, ids: tuple[int, ...], every: bool, json: bool) -> None:
     """
     if every == bool(ids):
         raise click.UsageError("name the rows, or say --all")
-    _changed(_claims(app).retry(None if every else ids), "will be tried again", json)
+    _print_changed(_claims(app).retry(None if every else ids), "will be tried again", json)
 
 
 @outbox.command()
@@ -160,10 +160,10 @@ def discard(app: str, ids: tuple[int, ...], yes: bool, json: bool) -> None:
     """
     if not yes and not click.confirm(f"Delete {len(ids)} rows for good?", err=True):
         sys.exit(USAGE)
-    _changed(_claims(app).discard(ids), "discarded", json)
+    _print_changed(_claims(app).discard(ids), "discarded", json)
 
 
-def _changed(count: int, what: str, json: bool) -> None:
+def _print_changed(count: int, what: str, json: bool) -> None:
     if json:
         as_json({"rows": count})
     else:

@@ -37,22 +37,22 @@ def note(text: str) -> None:
 
 
 def as_json(value: Any) -> None:
-    click.echo(printable_json(msgspec.json.encode(_by_name(value)).decode()))
+    click.echo(printable_json(msgspec.json.encode(_with_names(value)).decode()))
 
 
-def _by_name(value: Any) -> Any:
+def _with_names(value: Any) -> Any:
     """Named tuples as objects, as everything else that has names; msgspec would make lists of them."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _by_name(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _with_names(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _by_name(each) for name, each in value._asdict().items()}
+        return {name: _with_names(each) for name, each in value._asdict().items()}
     if isinstance(value, msgspec.Struct):
-        return {name: _by_name(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: _with_names(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
-        return {_by_name(name): _by_name(each) for name, each in value.items()}
+        return {_with_names(name): _with_names(each) for name, each in value.items()}
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()  # what was no text in a message is none in JSON
-    return [_by_name(each) for each in value] if isinstance(value, list | tuple) else value
+    return [_with_names(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def label(name: str) -> str:
@@ -126,11 +126,11 @@ class Progress:
         elif rate:
             parts.append(f"{number(round(rate))}/s")
             if total is not None and total > counts.moved:
-                parts.append(f"{_left((total - counts.moved) / rate)} left")
+                parts.append(f"{_time_left((total - counts.moved) / rate)} left")
         return "  ".join(parts)
 
 
-def _left(seconds: float) -> str:
+def _time_left(seconds: float) -> str:
     return f"{seconds:.0f}s" if seconds < 90 else f"{seconds / 60:.0f}min"
 
 

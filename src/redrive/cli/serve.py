@@ -101,10 +101,10 @@ def serve(
     if trust_proxy:
         access = replace(access, proxies=networks(trust_proxy))
     options = {"access": access, "least_role": least_role, "own_queues_only": own_queues_only}
-    office = replace(target, app=app_ or target.app).office(**options)
+    context = replace(target, app=app_ or target.app).admin_context(**options)
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     config = uvicorn.Config(
-        Admin(office),
+        Admin(context),
         host=host,
         port=port,
         http=protocol_behind(access.proxies),
@@ -121,14 +121,14 @@ def serve(
     listener = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     address = f"{'https' if tls_cert else 'http'}://{shown}:{listener.getsockname()[1]}"
-    _tell(office, address, host, dev=dev, tls=tls_cert is not None)
+    _print_start(context, address, host, dev=dev, tls=tls_cert is not None)
     server = uvicorn.Server(config)
-    with _ended_by_a_signal_in_order(server):
+    with _exit_cleanly_on_signal(server):
         server.run(sockets=[listener])
 
 
 @contextmanager
-def _ended_by_a_signal_in_order(server: uvicorn.Server) -> Iterator[None]:
+def _exit_cleanly_on_signal(server: uvicorn.Server) -> Iterator[None]:
     """When uvicorn has ended because of a signal it raises that again, and by default the process would be seen to die
     of it (143). Here it is the end that was asked for: 0, as of a worker.
     """
@@ -152,18 +152,18 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
 
 
-def _tell(office: AdminContext, address: str, host: str, *, dev: bool, tls: bool) -> None:
+def _print_start(context: AdminContext, address: str, host: str, *, dev: bool, tls: bool) -> None:
     note(f"redrive: the console is at {address}/ and the API at {address}/admin")
-    note(f"redrive: API keys are those of {office.database.location}")
+    note(f"redrive: API keys are those of {context.database.location}")
     if dev:
-        Schema().upgrade(office.database)
-        token = office.gate.sessions.invite(Principal("dev", Role.ADMIN))
+        Schema().upgrade(context.database)
+        token = context.gate.sessions.invite(Principal("dev", Role.ADMIN))
         note(f"redrive: sign in, once, within ten minutes: {address}/sign-in/link/{token}")
-    elif not asyncio.run(_anybody(office)):
+    elif not asyncio.run(_has_anybody(context)):
         note("redrive: nobody can sign in yet. Make a key: redrive admin keys create NAME --role admin")
     if host not in _LOOPBACK and not tls:
         note("redrive: without TLS browsers keep no session here: say --tls-cert, or have a proxy that does it")
 
 
-async def _anybody(office: AdminContext) -> bool:
-    return await office.gate.can_anybody_sign_in()
+async def _has_anybody(context: AdminContext) -> bool:
+    return await context.gate.can_anybody_sign_in()

@@ -97,7 +97,7 @@ def check(app: str, broker: str | None, management: str | None, strict: bool, js
 
 
 async def _plan(target: BrokerTarget) -> tuple[Plan, BrokerSnapshot]:
-    async with target.looking(name="redrive topology plan") as connected:
+    async with target.connect_to_read(name="redrive topology plan") as connected:
         return make_plan(connected.wanted, connected.snapshot), connected.snapshot
 
 
@@ -119,7 +119,7 @@ def apply(app: str, broker: str | None, management: str | None, json: bool) -> N
 
 
 async def _apply(target: BrokerTarget) -> tuple[Plan, BrokerSnapshot]:
-    async with target.looking(name="redrive topology apply") as connected:
+    async with target.connect_to_read(name="redrive topology apply") as connected:
         found = make_plan(connected.wanted, connected.snapshot)
         if not found.conflicts:
             await provision(found, connected.connection)
@@ -252,12 +252,12 @@ def import_(
     With --format json everything in the definitions stays, also what Redrive does not understand.
     """
     file = _definitions_file(source, management)
-    where = vhost or _one_vhost(file)
+    where = vhost or _only_vhost(file)
     definitions = file.definitions(where)
     if add_retry is not None or add_dlq:
         retry = Retry(attempts=attempts, delay=add_retry) if add_retry is not None else None
         definitions = equip(definitions, retry, Server.of(version), Naming(), patterns)
-    _write(_in_form(definitions, file, where, form), output)
+    _write(_formatted(definitions, file, where, form), output)
 
 
 def _definitions_file(source: str | None, management: str | None) -> DefinitionsFile:
@@ -271,13 +271,13 @@ def _definitions_file(source: str | None, management: str | None) -> Definitions
         raise ConfigurationError(f"cannot read {source}: {error.strerror}") from None
 
 
-def _one_vhost(file: DefinitionsFile) -> str:
+def _only_vhost(file: DefinitionsFile) -> str:
     if len(file.vhosts) > 1:
         raise ConfigurationError(f"there are the virtual hosts {', '.join(file.vhosts)}: choose one with --vhost")
     return file.vhosts[0]
 
 
-def _in_form(definitions: Definitions, file: DefinitionsFile, vhost: str, form: str) -> str:
+def _formatted(definitions: Definitions, file: DefinitionsFile, vhost: str, form: str) -> str:
     if form == "json":
         return str(file.with_definitions(definitions, vhost))
     return to_toml(as_topology(definitions))

@@ -19,7 +19,7 @@ import click
 
 from redrive.app import App
 from redrive.cli.exit_codes import PARTIAL, stop_on_signals
-from redrive.cli.health_pages import health_options, serving_health
+from redrive.cli.health_pages import health_options, serve_health
 from redrive.cli.loading import load_app
 from redrive.connected_app import ConnectedApp
 from redrive.errors import ConfigurationError
@@ -119,7 +119,7 @@ class _Work:
 
     async def run(self, host: str, port: int | None) -> bool:
         stop = stop_on_signals("draining; once more to quit at once")
-        async with serving_health(host, port, self._monitoring.metrics, self._problems):
+        async with serve_health(host, port, self._monitoring.metrics, self._problems):
             return await self._app.run_worker(
                 stop=stop, queues=self._queues, within=self._limit, relay=self._relay, ready=self._ready
             )
@@ -137,7 +137,7 @@ class _ProcessSupervisor:
     """Several worker processes, or one that is started again when the code changes."""
 
     def __init__(self, processes: int, reload: bool) -> None:
-        self._command = [sys.executable, "-m", "redrive", "worker", *_for_a_child(sys.argv[1:])]
+        self._command = [sys.executable, "-m", "redrive", "worker", *_child_arguments(sys.argv[1:])]
         self._count = processes
         self._reload = reload
         self._children: list[subprocess.Popen[bytes]] = []
@@ -147,7 +147,7 @@ class _ProcessSupervisor:
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._on_signal)
         seen = dict(_sources()) if self._reload else {}
         self._spawn_all()
         while self._is_calm_for(_WATCH):
@@ -185,15 +185,15 @@ class _ProcessSupervisor:
     def _end_children(self) -> None:
         for child in self._children:
             child.terminate()
-        while self._living() and self._is_calm_for(_TICK):
+        while self._live_children() and self._is_calm_for(_TICK):
             pass
 
-    def _living(self) -> list[subprocess.Popen[bytes]]:
+    def _live_children(self) -> list[subprocess.Popen[bytes]]:
         return [child for child in self._children if child.poll() is None]
 
     # Signals are counted where they come, and passed on here: by then every child is known, whichever moment it was.
 
-    def _signalled(self, number: int, _: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
         self._signals.append(number)
 
     def _is_calm_for(self, seconds: float) -> bool:
@@ -205,7 +205,7 @@ class _ProcessSupervisor:
 
     def _leave(self) -> int:
         told = 0
-        while living := self._living():
+        while living := self._live_children():
             for number in self._signals[told:]:
                 told += 1
                 for child in living:
@@ -223,7 +223,7 @@ def _sources() -> Iterator[tuple[Path, float]]:
                 continue
 
 
-def _for_a_child(arguments: list[str]) -> list[str]:
+def _child_arguments(arguments: list[str]) -> list[str]:
     """The same command line, for one process that is not started again by itself."""
     own = iter(arguments[arguments.index("worker") + 1 :])
     kept = []

@@ -2,7 +2,7 @@
 
 SQLite is set up to be safe and not to fail for being busy: write-ahead log, full sync, and a wait for the one writer.
 A transaction that will write begins as one (`BEGIN IMMEDIATE`), so that two of them queue rather than one failing
-half way. Whoever only looks (`looking`) begins none, and neither waits for a writer nor keeps one waiting.
+half way. A reader (`reading_connection`) begins none, and neither waits for a writer nor keeps one waiting.
 
 PostgreSQL gives up a transaction in which a statement has failed, and answers its COMMIT with ROLLBACK, which is no
 error. Who caught the statement's error would take for stored what is not: so such a commit is refused here.

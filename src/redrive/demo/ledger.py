@@ -40,13 +40,13 @@ class Ledger(Observer):
         self.owed = {debt for debt in self.owed if debt[1] != message_id}
 
     @asynccontextmanager
-    async def handling(self, message: Message) -> AsyncIterator[None]:
+    async def record_handling(self, message: Message) -> AsyncIterator[None]:
         if message.attempt == 1 and HeaderNames.REDRIVEN in message.headers:
             self.redriven[message.queue] += 1
         yield
         self.owed.discard((message.queue, message.message_id))
 
-    def lost(self, dead: Iterable[Debt]) -> set[Debt]:
+    def lost_debts(self, dead: Iterable[Debt]) -> set[Debt]:
         """Return what is still owed to a queue and is not among its dead letters. Call it when all work is done."""
         return self.owed - set(dead)
 

@@ -58,8 +58,8 @@ catalogue = Catalogue()
 
 
 @app.middleware.append
-def _kept(message: Message) -> AbstractAsyncContextManager[None]:
-    return books.handling(message)
+def _record(message: Message) -> AbstractAsyncContextManager[None]:
+    return books.record_handling(message)
 
 
 def _place(file: str, what: str) -> Path:

@@ -183,7 +183,7 @@ class Scenario:
             if depth.dead:
                 page = await _service().peek(f"{queue}.dlq", limit=depth.dead)
                 dead |= {(queue, letter.message_id) for letter in page.letters}
-        lost = len(books.lost(dead))
+        lost = len(books.lost_debts(dead))
         table = Table(show_header=False, box=None, padding=(0, 2))
         table.add_row("published", f"{books.sent:,}", "messages, to one or more of seven queues each")
         table.add_row("processed", f"{books.processed.total():,}", "")

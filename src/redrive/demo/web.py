@@ -24,7 +24,7 @@ _FRESH = 540.0  # seconds: an invitation lasts for ten minutes
 
 class Website:
     def __init__(self, app: App, port: int) -> None:
-        self._office = AdminContext.of(app, apart=False)
+        self._context = AdminContext.of(app, apart=False)
         self._listener = socket.create_server(("127.0.0.1", port))
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
         self._invited = -_FRESH
@@ -35,14 +35,14 @@ class Website:
         """Return a link that signs in once."""
         if monotonic() - self._invited >= _FRESH:
             self._invited = monotonic()
-            token = self._office.gate.sessions.invite(Principal("demo", Role.ADMIN))
+            token = self._context.gate.sessions.invite(Principal("demo", Role.ADMIN))
             self._link = f"{self.address}sign-in/link/{token}"
         return self._link
 
     @contextmanager
     def open(self) -> Iterator[None]:
         config = uvicorn.Config(
-            Admin(self._office), log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2
+            Admin(self._context), log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([self._listener],), name="redrive-demo-console")

@@ -18,13 +18,13 @@ class SearchError(ConfigurationError):
     """
 
     def __init__(self, problem: str, text: str, position: int) -> None:
-        super().__init__(f"{problem}\n{_pointing(text, position)}")
+        super().__init__(f"{problem}\n{_with_caret(text, position)}")
         self.problem = problem
         self.text = text
         self.position = position
 
 
-def _pointing(text: str, position: int) -> str:
+def _with_caret(text: str, position: int) -> str:
     """The line, or what is around the place, and a caret below it."""
     start = max(0, position - _AROUND)
     before, after = text[start:position], text[position : position + _AROUND]

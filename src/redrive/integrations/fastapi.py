@@ -98,18 +98,18 @@ def lifespan(
         )
 
     @asynccontextmanager
-    async def connected(api: FastAPI) -> AsyncIterator[Any]:
+    async def run_lifespan(api: FastAPI) -> AsyncIterator[Any]:
         if not any(isinstance(observer, LogObserver) for observer in app.observers):
             app.observers.append(LogObserver(app.name))  # as `redrive worker` does: what fails must not be silent
         async with AsyncExitStack() as stack:
-            with _one_line_in_the_log():
+            with _log_failure_in_one_line():
                 await _start(app, stack, connect=connect)
                 api.state.redrive = app
-                if (handling := _handling(app, work, relay, some, limit)) is not None:
+                if (handling := _worker(app, work, relay, some, limit)) is not None:
                     await stack.enter_async_context(handling)
             yield await stack.enter_async_context(within(api)) if within is not None else None
 
-    return connected
+    return run_lifespan
 
 
 async def _start(app: App, stack: AsyncExitStack, *, connect: bool) -> None:
@@ -122,7 +122,7 @@ async def _start(app: App, stack: AsyncExitStack, *, connect: bool) -> None:
 
 
 @contextmanager
-def _one_line_in_the_log() -> Iterator[None]:
+def _log_failure_in_one_line() -> Iterator[None]:
     """Starlette reports a failed start to the server as a traceback, and uvicorn logs that. Have it log the message of
     Redrive's error instead.
     """
@@ -140,7 +140,7 @@ def _one_line_in_the_log() -> Iterator[None]:
         raise
 
 
-def _handling(
+def _worker(
     app: App, work: bool, relay: bool, queues: tuple[str, ...], limit: timedelta
 ) -> AbstractAsyncContextManager[Any] | None:
     local = app.transport is OutboxMode.LOCAL

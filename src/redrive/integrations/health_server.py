@@ -25,7 +25,7 @@ from typing import Self, TypeAlias, TypeVar
 
 from redrive.text import loggable
 
-__all__ = ["HealthPage", "HealthServer", "all_is_well", "health"]
+__all__ = ["HealthPage", "HealthServer", "health", "no_problems"]
 
 log = logging.getLogger("redrive.integrations")
 
@@ -106,7 +106,7 @@ def response(page: HealthPage, *, with_body: bool = True) -> bytes:
 # The server ---------------------------------------------------------------------------------------
 
 
-def all_is_well() -> Iterable[str]:
+def no_problems() -> Iterable[str]:
     """Return no problems: the check of a server that has none of its own."""
     return ()
 
@@ -118,8 +118,8 @@ class HealthServer:
         self,
         *,
         metrics: Callable[[], Maybe[bytes]] | None = None,
-        alive: Check = all_is_well,
-        ready: Check = all_is_well,
+        alive: Check = no_problems,
+        ready: Check = no_problems,
         host: str = "127.0.0.1",
         port: int = 0,
         patience: timedelta = PATIENCE,

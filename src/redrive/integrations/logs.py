@@ -189,7 +189,7 @@ def sentence(event: Event, fields: Mapping[str, object]) -> str:
         case DeliverySettled():
             why = "" if event.error is None else f": {fields['error']}"
             found_by = " ".join(f"{name}={value}" for name in _FOUND_BY if (value := fields[name]) is not None)
-            return f"{event.queue}: {_happened(event, fields)}{why}" + (f" [{found_by}]" if found_by else "")
+            return f"{event.queue}: {_description(event, fields)}{why}" + (f" [{found_by}]" if found_by else "")
         case BreakerChanged():
             return f"{event.queue}: breaker {event.name} is {event.state.value}, {event.failure_rate:.0%} had failed"
         case ConnectionChanged():
@@ -199,7 +199,7 @@ def sentence(event: Event, fields: Mapping[str, object]) -> str:
             assert_never(never)
 
 
-def _happened(event: DeliverySettled, fields: Mapping[str, object]) -> str:
+def _description(event: DeliverySettled, fields: Mapping[str, object]) -> str:
     attempt = f"attempt {event.attempt} of {event.max_attempts}"
     delay = "" if event.delay is None else format_duration(event.delay)
     match event.outcome:

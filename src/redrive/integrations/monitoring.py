@@ -55,7 +55,7 @@ class Monitoring:
                 queues=[spec.queue.name for spec in self._specs],
                 sources={
                     "depths of queues": lambda: {"redrive_queue_messages": self._depths},
-                    "messages taken from queues": self._unsettled,
+                    "messages taken from queues": self._unsettled_samples,
                     "rows of the outbox": lambda: self._outbox,
                 },
             )
@@ -78,7 +78,7 @@ class Monitoring:
             log.warning("the depths of queues are not known for this scrape: %s", error)
             return {}
 
-    def _unsettled(self) -> Samples:
+    def _unsettled_samples(self) -> Samples:
         unsettled = self._app.connected.unsettled if self._app.connected is not None else {}
         return {"redrive_unsettled": {(queue,): count for queue, count in unsettled.items()}}
 

@@ -155,7 +155,7 @@ class Reconnects:
     last: int = 0
     is_open: bool = False
 
-    def heard(self, count: int) -> None:
+    def update(self, count: int) -> None:
         self.total += count - self.last if count >= self.last else count
         self.last = count
 
@@ -268,7 +268,7 @@ class PrometheusObserver(Observer, Collector):
         """Count that a connection was made or lost."""
         with self._lock:
             known = self._connections.setdefault(event.name, Reconnects())
-            known.heard(event.reconnects)
+            known.update(event.reconnects)
             known.is_open = event.state.lower() == "open"
 
     # The scrape

@@ -90,7 +90,7 @@ class Tracing:
         """Return whether spans are recorded."""
         return self._tracer is not None
 
-    def publishing(
+    def publish_span(
         self,
         exchange: str,
         routing_key: str,
@@ -104,13 +104,13 @@ class Tracing:
             return _NOTHING
         attributes = _common("publish", "send", destination(exchange, routing_key), routing_key)
         attributes |= _identity(message_id, correlation_id)
-        return _published(self._tracer, f"publish {exchange or routing_key}", headers, attributes)
+        return _publish_span(self._tracer, f"publish {exchange or routing_key}", headers, attributes)
 
-    def processing(self, message: Message) -> AbstractContextManager[Span]:
+    def process_span(self, message: Message) -> AbstractContextManager[Span]:
         """Around the handler."""
         if self._tracer is None:
             return _NOTHING
-        attributes, context = _about("process", "process", message), extract(_headers(message))
+        attributes, context = _message_attributes("process", "process", message), extract(_headers(message))
         return _span(self._tracer, f"process {message.queue}", SpanKind.CONSUMER, attributes, context=context)
 
     def __repr__(self) -> str:
@@ -136,7 +136,9 @@ def _span(
 
 
 @contextmanager
-def _published(tracer: Tracer, name: str, headers: MutableMapping[str, Any], attributes: Attributes) -> Iterator[Span]:
+def _publish_span(
+    tracer: Tracer, name: str, headers: MutableMapping[str, Any], attributes: Attributes
+) -> Iterator[Span]:
     created = _link(extract(headers))
     kind = SpanKind.CLIENT if created else SpanKind.PRODUCER
     with _span(tracer, name, kind, attributes, links=created) as span:
@@ -154,7 +156,7 @@ def destination(exchange: str, routing_key: str, queue: str = "") -> str:
     return ":".join(part for part in parts if part) or "amq.default"
 
 
-def _about(name: str, kind: str, message: Message) -> Attributes:
+def _message_attributes(name: str, kind: str, message: Message) -> Attributes:
     try:
         where = destination(message.exchange, message.routing_key, message.queue)
         attributes = _common(name, kind, where, message.routing_key)
@@ -206,9 +208,9 @@ def instrument(app: Instrumented, tracing: Tracing) -> None:
         return
 
     @asynccontextmanager
-    async def traced(message: Message) -> AsyncIterator[Span]:
-        with tracing.processing(message) as span:
+    async def trace(message: Message) -> AsyncIterator[Span]:
+        with tracing.process_span(message) as span:
             yield span
 
-    app.middleware.insert(0, traced)
-    app.publish_hook = tracing.publishing
+    app.middleware.insert(0, trace)
+    app.publish_hook = tracing.publish_span

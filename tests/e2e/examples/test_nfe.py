@@ -221,7 +221,7 @@ def _triggers(connection: sa.Connection) -> list[str]:
 
 
 def test_a_key_has_44_digits_of_which_the_last_checks_the_others() -> None:
-    # The example of the tax office's own manual: a sum of 644, of which 6 remain.
+    # The example of the tax context's own manual: a sum of 644, of which 6 remain.
     assert check_digit("5206043300991100250655012000000780026730161") == "5"
     chave = make_chave(state="35", at=MOMENT, cnpj="12345678000195", series=1, number=42, code=1234567)
 

@@ -91,7 +91,7 @@ async def test_a_queue_that_has_changed_is_looked_at_again(snapshots: QueryCache
     look, other = Looks(), Looks()
     await snapshots.get(QUEUE, "groups", look)
     await snapshots.get("payments.dlq", "groups", other)
-    snapshots.outdate(QUEUE)
+    snapshots.invalidate(QUEUE)
     assert (await snapshots.get(QUEUE, "groups", look)).value == 2
     assert (await snapshots.get("payments.dlq", "groups", other)).value == 1
 

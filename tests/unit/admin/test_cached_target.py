@@ -12,7 +12,7 @@ from tests.dead_lettering import eventually
 
 
 async def _look(target: CachedTarget) -> None:
-    async with target.looking():
+    async with target.connect_to_read():
         pass
 
 

@@ -55,11 +55,11 @@ class Watch:
         assert self.notifier.due(self.at - timedelta(microseconds=1)) == []
 
     def depth(self, depth: int, queue: str = DLQ) -> Watch:
-        self.notifier.saw_queue(queue, depth, self.at)
+        self.notifier.record_queue(queue, depth, self.at)
         return self
 
     def operation(self, operation: Operation) -> Watch:
-        self.notifier.saw_operation(operation, self.at)
+        self.notifier.record_operation(operation, self.at)
         return self
 
     def due(self) -> list[Notice]:
@@ -69,7 +69,7 @@ class Watch:
         """What is due, in short, all of it delivered."""
         notices = self.due()
         for notice in notices:
-            self.notifier.delivered(notice, self.at)
+            self.notifier.record_delivery(notice, self.at)
         return [(notice.kind, notice.new, notice.depth) for notice in notices]
 
 
@@ -96,8 +96,8 @@ def test_what_is_there_at_the_first_look_is_told() -> None:
 
 def test_what_is_there_when_the_watch_begins_is_told_and_not_as_new() -> None:
     watch = Watch()
-    watch.notifier.saw_backlog(DLQ, 17)
-    watch.notifier.saw_backlog("empty.dlq", 0)
+    watch.notifier.record_backlog(DLQ, 17)
+    watch.notifier.record_backlog("empty.dlq", 0)
 
     assert watch.notifier.depths == {DLQ: 17, "empty.dlq": 0}
     assert watch.depth(17).told() == [(Kind.BACKLOG, 0, 17)]
@@ -107,7 +107,7 @@ def test_what_is_there_when_the_watch_begins_is_told_and_not_as_new() -> None:
 
 def test_a_backlog_that_grows_before_it_is_told_is_told_as_what_is_new() -> None:
     watch = Watch()
-    watch.notifier.saw_backlog(DLQ, 17)
+    watch.notifier.record_backlog(DLQ, 17)
 
     assert watch.depth(20).told() == [(NEW, 3, 20)]
     assert watch.after(60).depth(20).told() == []
@@ -115,7 +115,7 @@ def test_a_backlog_that_grows_before_it_is_told_is_told_as_what_is_new() -> None
 
 def test_a_backlog_that_is_gone_before_it_is_told_is_not_worth_a_word() -> None:
     watch = Watch()
-    watch.notifier.saw_backlog(DLQ, 17)
+    watch.notifier.record_backlog(DLQ, 17)
 
     assert watch.depth(0).told() == []
 
@@ -164,10 +164,10 @@ def test_a_queue_that_came_and_went_unseen_is_told_of_in_one_notice() -> None:
 def test_the_result_of_a_notice_does_not_count_for_a_watch_that_began_again() -> None:
     watch = Watch().depth(3)
     (notice,) = watch.due()
-    watch.notifier.saw_backlog(DLQ, 0)
+    watch.notifier.record_backlog(DLQ, 0)
 
-    watch.notifier.delivered(notice, watch.at)
-    watch.notifier.failed(notice, watch.at)
+    watch.notifier.record_delivery(notice, watch.at)
+    watch.notifier.record_failure(notice, watch.at)
 
     assert watch.after(60).told() == []
 
@@ -187,7 +187,7 @@ def test_a_notice_that_failed_is_tried_again_later_and_later() -> None:
     watch = Watch().depth(3)
     for seconds in (5, 10, 20, 40, 80, 160, 320, 600, 600):
         (notice,) = watch.due()
-        watch.notifier.failed(notice, watch.at)
+        watch.notifier.record_failure(notice, watch.at)
         watch.wait(seconds)
 
     assert watch.told() == [(NEW, 3, 3)]
@@ -195,7 +195,7 @@ def test_a_notice_that_failed_is_tried_again_later_and_later() -> None:
 
 def test_a_notice_that_is_tried_again_tells_what_came_meanwhile() -> None:
     watch = Watch().depth(3)
-    watch.notifier.failed(watch.due()[0], watch.at)
+    watch.notifier.record_failure(watch.due()[0], watch.at)
 
     assert watch.after(1).depth(5).told() == [(NEW, 5, 5)]
 
@@ -204,7 +204,7 @@ def test_what_comes_while_a_notice_is_under_way_is_told_in_the_next() -> None:
     watch = Watch().depth(3)
     (notice,) = watch.due()
     watch.depth(5)
-    watch.notifier.delivered(notice, watch.at)
+    watch.notifier.record_delivery(notice, watch.at)
 
     assert watch.told() == []
     assert watch.after(5).told() == [(NEW, 2, 5)]
@@ -213,11 +213,11 @@ def test_what_comes_while_a_notice_is_under_way_is_told_in_the_next() -> None:
 def test_after_a_success_failures_are_forgotten() -> None:
     watch = Watch().depth(3)
     for _ in range(3):
-        watch.notifier.failed(watch.due()[0], watch.at)
+        watch.notifier.record_failure(watch.due()[0], watch.at)
         watch.after(1)
     watch.told()
     watch.after(5).depth(4)
-    watch.notifier.failed(watch.due()[0], watch.at)
+    watch.notifier.record_failure(watch.due()[0], watch.at)
 
     watch.wait(5)
     assert watch.told() == [(NEW, 1, 4)]
@@ -225,7 +225,7 @@ def test_after_a_success_failures_are_forgotten() -> None:
 
 def test_chance_shortens_the_wait() -> None:
     watch = Watch().depth(1)
-    watch.notifier.failed(watch.due()[0], watch.at, chance=1.0)
+    watch.notifier.record_failure(watch.due()[0], watch.at, chance=1.0)
 
     watch.wait(2.5)
     assert watch.told() == [(NEW, 1, 1)]
@@ -242,11 +242,11 @@ def test_whatever_happens_every_dead_letter_is_told_once_and_not_too_often(
         grown, known = grown + max(0, depth - known), depth
         for notice in watch.due():
             if works:
-                watch.notifier.delivered(notice, watch.at)
+                watch.notifier.record_delivery(notice, watch.at)
                 told += notice.new
                 delivered_at.append(watch.at)
             else:
-                watch.notifier.failed(notice, watch.at)
+                watch.notifier.record_failure(notice, watch.at)
     for _ in range(2):
         watch.after(60)
         told += sum(new for _, new, _ in watch.told())
@@ -281,7 +281,7 @@ def test_a_stalled_operation_is_told_once(state: OperationState) -> None:
     watch = Watch().after(4).operation(replace(RUNNING, state=state))
 
     (notice,) = watch.due()
-    watch.notifier.delivered(notice, watch.at)
+    watch.notifier.record_delivery(notice, watch.at)
 
     assert (notice.kind, notice.operation, notice.queue, notice.since) == (STALLED, "op_1", DLQ, NOON + MINUTE)
     assert watch.after(60).operation(replace(RUNNING, state=state)).told() == []
@@ -309,7 +309,7 @@ def test_that_it_goes_on_or_is_over_is_told_to_who_heard_that_it_stalled(then: O
     watch.told()
 
     (notice,) = watch.after(10).operation(then).due()
-    watch.notifier.delivered(notice, watch.at)
+    watch.notifier.record_delivery(notice, watch.at)
 
     assert (notice.kind, notice.state) == (RESOLVED, then.state)
     assert watch.after(60).told() == []
@@ -327,7 +327,7 @@ def test_an_operation_that_recovers_while_its_notice_is_under_way_is_told_of_aft
     watch = Watch().after(4).operation(RUNNING)
     (notice,) = watch.due()
     watch.operation(replace(RUNNING, state=OperationState.SUCCEEDED))
-    watch.notifier.delivered(notice, watch.at)
+    watch.notifier.record_delivery(notice, watch.at)
 
     assert [kind for kind, _, _ in watch.after(5).told()] == [RESOLVED]
     assert "0 operations" in repr(watch.notifier)
@@ -337,7 +337,7 @@ def test_an_operation_that_is_over_before_anybody_was_told_is_forgotten() -> Non
     watch = Watch().after(4).operation(RUNNING)
     (notice,) = watch.due()
     watch.operation(replace(RUNNING, state=OperationState.SUCCEEDED))
-    watch.notifier.failed(notice, watch.at)
+    watch.notifier.record_failure(notice, watch.at)
 
     assert watch.after(60).told() == []
     assert "0 operations" in repr(watch.notifier)

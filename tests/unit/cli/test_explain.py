@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 import redrive
 from redrive.cli import exit_codes, main
 from redrive.cli.exit_codes import EXITS, exit_code, pointer
-from redrive.cli.explain import everything, explained, kinds_of_errors, of_error
+from redrive.cli.explain import error_explanation, everything, explanations_named, kinds_of_errors
 from redrive.errors import (
     ConnectionLost,
     InvalidURL,
@@ -50,7 +50,7 @@ def test_every_error_in_the_package_is_known() -> None:
 
 @pytest.mark.parametrize("kind", kinds_of_errors(), ids=name_of)
 def test_every_error_says_what_it_means_whose_fault_it_is_and_what_to_do(kind: type[RedriveError]) -> None:
-    known = of_error(kind)
+    known = error_explanation(kind)
     assert known.meaning.endswith(".")
     assert {"Whose fault", "What to do"} <= dict(known.facts).keys()
 
@@ -68,7 +68,7 @@ def test_an_errors_name_is_that_of_its_class(kind: type[RedriveError], name: str
 
 
 def test_what_an_error_does_not_say_itself_is_as_in_the_one_above_but_for_the_cause() -> None:
-    above, own = dict(of_error(NotFound.__bases__[0]).facts), dict(of_error(NotFound).facts)
+    above, own = dict(error_explanation(NotFound.__bases__[0]).facts), dict(error_explanation(NotFound).facts)
     assert own["Whose fault"] == above["Whose fault"]
     assert own["Why"] != above["Why"]
 
@@ -96,7 +96,7 @@ def test_every_exit_code_that_a_command_can_name_is_in_the_table() -> None:
 )
 def test_an_error_ends_a_command_with_the_code_of_its_kind(kind: type[RedriveError], code: int) -> None:
     assert exit_code(kind) == code
-    assert dict(of_error(kind).facts)["Exit code"] == str(code)
+    assert dict(error_explanation(kind).facts)["Exit code"] == str(code)
 
 
 # Looking it up ------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_an_error_ends_a_command_with_the_code_of_its_kind(kind: type[RedriveErr
 
 @pytest.mark.parametrize("written", ["peek-unsafe", "PeekUnsafe", "peek_unsafe", "urn:redrive:problem:peek-unsafe"])
 def test_a_name_is_found_however_it_is_written(written: str) -> None:
-    assert [each.kind for each in explained(written)] == ["an error", "a problem of the REST API"]
+    assert [each.kind for each in explanations_named(written)] == ["an error", "a problem of the REST API"]
 
 
 def test_an_error_is_explained() -> None:
@@ -156,4 +156,4 @@ def test_a_command_that_fails_names_the_error_on_its_last_line() -> None:
 def test_what_it_says_can_be_typed(kind: type[RedriveError]) -> None:
     _, command, name, _ = pointer(kind).split()
     assert command == "explain"
-    assert explained(name)
+    assert explanations_named(name)

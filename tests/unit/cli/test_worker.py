@@ -34,7 +34,7 @@ def test_a_signal_in_the_pause_before_another_worker_is_started_starts_none() ->
     family._spawn_all()
     for child in family._children:
         child.wait()
-    threading.Timer(0.05, family._signalled, (signal.SIGTERM, None)).start()
+    threading.Timer(0.05, family._on_signal, (signal.SIGTERM, None)).start()
 
     family._revive()
 
@@ -44,12 +44,12 @@ def test_a_signal_in_the_pause_before_another_worker_is_started_starts_none() ->
 
 def test_a_signal_that_came_while_workers_were_started_is_passed_on_to_them() -> None:
     family = Family(WAITS)
-    family._signalled(signal.SIGTERM, None)
+    family._on_signal(signal.SIGTERM, None)
     family._spawn_all()
 
     assert not family._is_calm_for(60)
     assert family._leave() == signal.SIGTERM
-    assert not family._living()
+    assert not family._live_children()
 
 
 def test_pauses_grow_with_each_death_and_begin_anew_when_it_went_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ class Handled:
 
 
 async def handle(books: Ledger, *words: Any, error: Exception | None = None) -> None:
-    async with books.handling(Handled(*words)):  # type: ignore[arg-type]
+    async with books.record_handling(Handled(*words)):  # type: ignore[arg-type]
         if error is not None:
             raise error
 
@@ -38,8 +38,8 @@ async def test_a_message_is_owed_to_every_queue_that_it_reaches(books: Ledger) -
 
     await handle(books, "all", "m1")
 
-    assert books.lost([]) == {("new", "m1")}
-    assert books.lost([("new", "m1")]) == set()  # it is a dead letter there
+    assert books.lost_debts([]) == {("new", "m1")}
+    assert books.lost_debts([("new", "m1")]) == set()  # it is a dead letter there
 
 
 async def test_what_fails_is_still_owed(books: Ledger) -> None:
@@ -50,7 +50,7 @@ async def test_what_fails_is_still_owed(books: Ledger) -> None:
 
 
 async def test_a_dead_letter_of_another_queue_pays_nothing(books: Ledger) -> None:
-    assert books.lost([("other", "m1"), ("all", "m2")]) == {("all", "m1"), ("new", "m1")}
+    assert books.lost_debts([("other", "m1"), ("all", "m2")]) == {("all", "m1"), ("new", "m1")}
 
 
 async def test_what_was_not_published_is_not_owed(books: Ledger) -> None:

@@ -54,12 +54,12 @@ def context_in(headers: Mapping[str, Any]) -> SpanContext:
 
 def test_publish_and_every_attempt_are_one_trace(tracing: Tracing, recorder: Recorder) -> None:
     headers: dict[str, Any] = {}
-    with tracing.publishing("domain.events", "orders.placed", headers):
+    with tracing.publish_span("domain.events", "orders.placed", headers):
         pass
     retried = dict(headers)
-    with tracing.processing(Handled(headers=headers)), tracing.publishing("", "q.orders.retry", retried):
+    with tracing.process_span(Handled(headers=headers)), tracing.publish_span("", "q.orders.retry", retried):
         pass
-    with tracing.processing(Handled(headers=retried)):
+    with tracing.process_span(Handled(headers=retried)):
         pass
 
     publish, first, again, second = recorder.spans
@@ -87,7 +87,7 @@ def parent_of(span: RecordedSpan) -> int:
 
 
 def test_publishing_tells_where_to_by_the_conventions(tracing: Tracing, recorder: Recorder) -> None:
-    with tracing.publishing("domain.events", "orders.placed", {}, message_id="m", correlation_id="c"):
+    with tracing.publish_span("domain.events", "orders.placed", {}, message_id="m", correlation_id="c"):
         pass
 
     [span] = recorder.spans
@@ -105,7 +105,7 @@ def test_publishing_tells_where_to_by_the_conventions(tracing: Tracing, recorder
 
 def test_a_new_message_carries_the_context_of_its_publish(tracing: Tracing, recorder: Recorder) -> None:
     headers: dict[str, Any] = {"x": 1}
-    with tracing.publishing("e", "k", headers):
+    with tracing.publish_span("e", "k", headers):
         pass
 
     assert headers == {"x": 1, TRACEPARENT: recorder.spans[0].traceparent}
@@ -115,7 +115,7 @@ def test_a_message_that_has_a_context_keeps_it_and_the_publish_links_to_it(
     tracing: Tracing, recorder: Recorder
 ) -> None:
     headers: dict[str, Any] = {TRACEPARENT: PARENT}
-    with tracing.publishing("", "q.orders", headers):
+    with tracing.publish_span("", "q.orders", headers):
         pass
 
     [span] = recorder.spans
@@ -146,7 +146,7 @@ def test_a_destination_is_named_by_the_conventions(parts: tuple[str, ...], name:
 
 
 def test_processing_tells_what_and_where_by_the_conventions(tracing: Tracing, recorder: Recorder) -> None:
-    with tracing.processing(Handled(headers={TRACEPARENT: PARENT.encode()})):
+    with tracing.process_span(Handled(headers={TRACEPARENT: PARENT.encode()})):
         pass
 
     [span] = recorder.spans
@@ -165,7 +165,7 @@ def test_processing_tells_what_and_where_by_the_conventions(tracing: Tracing, re
 
 
 def test_what_is_unknown_is_not_told(tracing: Tracing, recorder: Recorder) -> None:
-    with tracing.processing(Handled(message_id=None, correlation_id=None, routing_key="")):
+    with tracing.process_span(Handled(message_id=None, correlation_id=None, routing_key="")):
         pass
 
     assert not {"messaging.message.id", "messaging.message.conversation_id"} & recorder.spans[0].attributes.keys()
@@ -173,14 +173,14 @@ def test_what_is_unknown_is_not_told(tracing: Tracing, recorder: Recorder) -> No
 
 
 def test_a_message_without_a_context_begins_a_trace_even_inside_another(tracing: Tracing, recorder: Recorder) -> None:
-    with tracing.publishing("e", "k", {}), tracing.processing(Handled()):
+    with tracing.publish_span("e", "k", {}), tracing.process_span(Handled()):
         pass
 
     assert recorder.spans[1].parent is None
 
 
 def test_a_handler_that_fails_is_told_by_the_type_of_its_error(tracing: Tracing, recorder: Recorder) -> None:
-    with pytest.raises(TimeoutError), tracing.processing(Handled()):
+    with pytest.raises(TimeoutError), tracing.process_span(Handled()):
         raise TimeoutError("no answer")
 
     [span] = recorder.spans
@@ -191,7 +191,7 @@ def test_a_handler_that_fails_is_told_by_the_type_of_its_error(tracing: Tracing,
 def test_an_error_of_a_library_is_told_with_its_module(tracing: Tracing, recorder: Recorder) -> None:
     class Refused(Exception): ...
 
-    with pytest.raises(Refused), tracing.publishing("e", "k", {}):
+    with pytest.raises(Refused), tracing.publish_span("e", "k", {}):
         raise Refused
 
     assert (
@@ -212,7 +212,7 @@ NAMES = [TRACEPARENT, "tracestate", "baggage"]
 @given(st.dictionaries(st.sampled_from(NAMES) | st.text(), values))
 def test_whatever_the_headers_hold_a_message_is_processed(headers: dict[str, Any]) -> None:
     recorder = Recorder()
-    with Tracing(recorder).processing(Handled(headers=headers)) as span:
+    with Tracing(recorder).process_span(Handled(headers=headers)) as span:
         assert span is recorder.spans[0]
 
 
@@ -223,7 +223,7 @@ def test_a_message_whose_properties_cannot_be_read_is_processed(tracing: Tracing
         def __getattr__(self, name: str) -> Any:
             raise ValueError(name)
 
-    with tracing.processing(Unreadable()):
+    with tracing.process_span(Unreadable()):
         pass
 
     assert recorder.spans[0].attributes["messaging.destination.name"] == "q.orders"
@@ -235,7 +235,7 @@ def test_propagators_may_look_at_the_names_of_all_headers() -> None:
 
 def test_a_context_is_written_and_read_back(tracing: Tracing) -> None:
     headers: dict[str, Any] = {}
-    with tracing.processing(Handled()) as span:
+    with tracing.process_span(Handled()) as span:
         inject(headers)
 
     assert context_in(headers).span_id == span.get_span_context().span_id
@@ -249,7 +249,7 @@ def test_without_an_sdk_it_is_off_and_leaves_no_trace() -> None:
     tracing = Tracing()
     headers: dict[str, Any] = {}
 
-    with tracing.publishing("e", "k", headers) as published, tracing.processing(Handled()) as processed:
+    with tracing.publish_span("e", "k", headers) as published, tracing.process_span(Handled()) as processed:
         pass
 
     assert headers == {}
@@ -258,14 +258,14 @@ def test_without_an_sdk_it_is_off_and_leaves_no_trace() -> None:
 
 
 def test_when_it_is_off_nothing_of_a_message_is_looked_at() -> None:
-    with Tracing().processing(None):  # type: ignore[arg-type]
+    with Tracing().process_span(None):  # type: ignore[arg-type]
         pass
 
 
 def test_when_it_is_off_all_spans_are_the_same_object() -> None:
     tracing = Tracing()
 
-    assert tracing.processing(Handled()) is tracing.publishing("e", "k", {})
+    assert tracing.process_span(Handled()) is tracing.publish_span("e", "k", {})
 
 
 def test_tracing_introduces_itself(tracing: Tracing) -> None:

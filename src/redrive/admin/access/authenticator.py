@@ -61,18 +61,18 @@ class Authenticator:
         tokens = Tokens(settings.tokens, clock) if settings.tokens is not None else None
         return cls(Keys(database, clock), Sessions(database, clock), tokens, clock, least_role=settings.least_role)
 
-    async def admit(self, *, authorization: str | None, cookie: str | None, address: str) -> Principal | None:
+    async def authenticate(self, *, authorization: str | None, cookie: str | None, address: str) -> Principal | None:
         """None: nothing was shown. Raises Refused, NoRole or TooManyAttempts."""
-        shown = _shown(authorization)
+        shown = _bearer_token(authorization)
         if shown is not None:
-            return await self._attempt(self._judge, shown, address)
+            return await self._attempt(self._verify, shown, address)
         return await self._find_session(cookie) if cookie else None
 
-    async def check_again(self, *, authorization: str | None, cookie: str | None) -> Principal | None:
+    async def reauthenticate(self, *, authorization: str | None, cookie: str | None) -> Principal | None:
         """Return who a credential belongs to that was admitted before. It is not a guess, whatever became of it."""
-        shown = _shown(authorization)
+        shown = _bearer_token(authorization)
         if shown is not None:
-            return await self._judge(shown)
+            return await self._verify(shown)
         return await self._find_session(cookie) if cookie else None
 
     async def sign_in(self, key: str, address: str) -> tuple[Principal, str]:
@@ -86,7 +86,7 @@ class Authenticator:
         """Else the first thing to do is to make a key: `redrive admin keys create`."""
         return self.tokens is not None or await asyncio.to_thread(self.keys.any)
 
-    async def _judge(self, shown: str) -> Principal:
+    async def _verify(self, shown: str) -> Principal:
         if shown.startswith(PREFIX):
             return self._check_role(await asyncio.to_thread(self.keys.verify, shown))
         if self.tokens is None:
@@ -104,7 +104,7 @@ class Authenticator:
         return who
 
     async def _open(self, text: str) -> tuple[Principal, str]:
-        key = await asyncio.to_thread(self.keys.checked, text)
+        key = await asyncio.to_thread(self.keys.verify_key, text)
         self._check_role(key.principal)
         cookie = await asyncio.to_thread(self.sessions.open, key.principal, key.id)
         return Principal(key.name, key.role, key.queues, BY_SESSION), cookie
@@ -123,7 +123,7 @@ class Authenticator:
         wait = self._wait(address)
         if wait > 0:
             raise TooManyAttempts(wait) from None
-        self.throttle.failed(address, self._clock.monotonic())
+        self.throttle.record_failure(address, self._clock.monotonic())
 
     def _wait(self, address: str) -> float:
         return self.throttle.wait(address, self._clock.monotonic())
@@ -132,6 +132,6 @@ class Authenticator:
         return f"<Gate {self.keys!r} {self.tokens or 'no tokens'} {self.throttle!r}>"
 
 
-def _shown(authorization: str | None) -> str | None:
+def _bearer_token(authorization: str | None) -> str | None:
     scheme, _, shown = (authorization or "").strip().partition(" ")
     return shown.strip() if scheme.lower() == _SCHEME else None

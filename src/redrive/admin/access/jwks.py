@@ -98,12 +98,12 @@ class KeysInFile(Generic[T]):
             raise ConfigurationError(f"JWKS {path}: {error}") from None
 
     async def keys(self) -> T:
-        return await asyncio.to_thread(self._known)
+        return await asyncio.to_thread(self._current_keys)
 
     async def newer(self) -> T:
         return await self.keys()
 
-    def _known(self) -> T:
+    def _current_keys(self) -> T:
         try:
             if self._look() != self._mark:
                 self._keys = self._read()
@@ -114,7 +114,7 @@ class KeysInFile(Generic[T]):
     def _read(self) -> T:
         self._mark = self._look()  # before reading: who writes meanwhile changes it once more
         with self._path.open("rb") as file:
-            return self._parse(_at_most(file.read(LARGEST + 1)))
+            return self._parse(_require_small(file.read(LARGEST + 1)))
 
     def _look(self) -> tuple[int, ...]:
         found = self._path.stat()
@@ -140,13 +140,13 @@ class KeysAtURL(Generic[T]):
         is_old = self._clock.monotonic() - self._got_at >= OLD
         if self._keys is None or (is_old and not self._asking.locked()):
             await self._ask()
-        return self._known()
+        return self._known_keys()
 
     async def newer(self) -> T:
         await self._ask()
-        return self._known()
+        return self._known_keys()
 
-    def _known(self) -> T:
+    def _known_keys(self) -> T:
         if self._keys is None:
             raise KeysUnavailable(f"{self}: {self._problem}")
         return self._keys
@@ -180,7 +180,7 @@ def _get(url: SplitResult) -> bytes:
         response = connection.getresponse()
         if response.status != 200:
             raise ValueError(f"it answered {response.status}")
-        return _at_most(response.read(LARGEST + 1))
+        return _require_small(response.read(LARGEST + 1))
     finally:
         connection.close()
 
@@ -192,7 +192,7 @@ def _connection(url: SplitResult) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(host, url.port, timeout=TIMEOUT)
 
 
-def _at_most(data: bytes) -> bytes:
+def _require_small(data: bytes) -> bytes:
     if len(data) > LARGEST:
         raise ValueError(f"a JWK Set of more than {LARGEST} bytes")
     return data

@@ -98,7 +98,7 @@ class Keys:
         secret = new_secret()
         key = Key(new_secret(_ID_LENGTH), name, role, tuple(queues), now, by, _end(now, expires))
         with self.database.engine.begin() as connection:
-            self._one_at_a_time(connection)
+            self._lock_names(connection)
             taken = sa.select(self.table.c.id).where(self.table.c.name == name, self.table.c.revoked_at.is_(None))
             if connection.execute(taken).first() is not None:
                 raise ConfigurationError(
@@ -114,15 +114,15 @@ class Keys:
         now = self._clock.now()
         table, sessions = self.table, self._sessions
         with self.database.engine.begin() as connection:
-            self._one_at_a_time(connection)
-            key = self._meant(connection, id_or_name)
+            self._lock_names(connection)
+            key = self._find_key(connection, id_or_name)
             connection.execute(sa.delete(sessions).where(sessions.c.key == key.id))
             if key.revoked_at is None:
                 connection.execute(sa.update(table).where(table.c.id == key.id).values(revoked_at=now))
                 self._audit.add(connection, _entry(now, by, "key revoked", key))
         return key if key.revoked_at is not None else replace(key, revoked_at=now)
 
-    def _meant(self, connection: sa.Connection, id_or_name: str) -> Key:
+    def _find_key(self, connection: sa.Connection, id_or_name: str) -> Key:
         table = self.table
         choices = [sa.and_(table.c.name == id_or_name, table.c.revoked_at.is_(None))]
         if is_secret(id_or_name, _ID_LENGTH):
@@ -133,7 +133,7 @@ class Keys:
                 return _key(row)
         raise KeyNotFound(printable(id_or_name))
 
-    def _one_at_a_time(self, connection: sa.Connection) -> None:
+    def _lock_names(self, connection: sa.Connection) -> None:
         """Two who make a key of the same name at the same moment; SQLite's transactions wait for each other anyway."""
         if self.database.is_postgresql:
             lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(self.table.name, 0))
@@ -142,9 +142,9 @@ class Keys:
     # Asking -------------------------------------------------------------------------------------------
 
     def verify(self, text: str) -> Principal:
-        return self.checked(text).principal
+        return self.verify_key(text).principal
 
-    def checked(self, text: str) -> Key:
+    def verify_key(self, text: str) -> Key:
         """The key that this is the text of. `Unauthenticated`: there is none, or not any more."""
         prefix, (id, between, secret) = text[: len(PREFIX)], text[len(PREFIX) :].partition("_")
         if prefix != PREFIX or not between or not is_secret(id, _ID_LENGTH) or not is_secret(secret):
@@ -177,7 +177,7 @@ class Keys:
         except (SQLAlchemyError, OSError):
             self._mute_until = self._clock.monotonic() + GRAIN.total_seconds()
 
-    def listed(self) -> list[Key]:
+    def list_keys(self) -> list[Key]:
         """All there ever were, the newest first."""
         order = self.table.c.created_at.desc(), self.table.c.id
         with self.database.reading_connection() as connection:

@@ -24,7 +24,7 @@ class AccessSettings:
 
     @classmethod
     def from_environment(cls) -> AccessSettings:
-        return cls(_tokens(), _editing(), networks(environment.admin_trust_proxy()))
+        return cls(_tokens(), _allows_editing(), networks(environment.admin_trust_proxy()))
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -42,7 +42,7 @@ def _network(text: str) -> Network:
 def _tokens() -> TokenPolicy | None:
     secret, jwks = environment.admin_jwt_secret(), environment.admin_jwt_jwks()
     if secret is None and jwks is None:
-        _check_nothing_else_is_said()
+        _check_unused_settings()
         return None
     queues = environment.admin_jwt_queues()
     return TokenPolicy(
@@ -57,7 +57,7 @@ def _tokens() -> TokenPolicy | None:
     )
 
 
-def _check_nothing_else_is_said() -> None:
+def _check_unused_settings() -> None:
     """Who names an issuer believes that tokens are accepted."""
     others = {
         environment.ADMIN_JWT_ISSUER: environment.admin_jwt_issuer(),
@@ -74,7 +74,7 @@ def _check_nothing_else_is_said() -> None:
             )
 
 
-def _editing() -> bool:
+def _allows_editing() -> bool:
     said = environment.admin_editing()
     if said not in (None, "0", "1"):
         raise ConfigurationError(f"{environment.ADMIN_EDITING} is {said!r}: want 1 or 0")

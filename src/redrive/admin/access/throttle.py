@@ -45,7 +45,7 @@ class Throttle:
         record = self._records.get(place_of(address), _Record())
         return max(_own_wait(record, now), self._common_wait(now))
 
-    def failed(self, address: str, now: float) -> None:
+    def record_failure(self, address: str, now: float) -> None:
         record = self._touch(address)
         record.failures = 1 if _is_forgotten(record, now) else record.failures + 1
         record.failed_at = now

@@ -138,33 +138,33 @@ class Tokens:
         header = _header(token)
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in self.policy.allowed:
-            raise _refused(f"its algorithm is not allowed: {_short(algorithm)}")
+            raise _invalid_token(f"its algorithm is not allowed: {_short(algorithm)}")
         if "crit" in header:  # "MUST be understood" (RFC 7515, 4.1.11), and there is nothing of it that we do
-            raise _refused("it has critical headers")
-        claims = await self._signed(token, algorithm, header.get("kid"))
+            raise _invalid_token("it has critical headers")
+        claims = await self._verified_claims(token, algorithm, header.get("kid"))
         self._check_times(claims)
         self._check_parties(claims)
         return self._principal(claims)
 
     # The signature ------------------------------------------------------------------------------------
 
-    async def _signed(self, token: str, algorithm: str, kid: Any) -> _Claims:
+    async def _verified_claims(self, token: str, algorithm: str, kid: Any) -> _Claims:
         """What the token claims, once it is known who says it."""
         if algorithm in _WITH_SECRET:
             assert self.policy.secret is not None
-            return _opened(token, algorithm, [self.policy.secret.encode("utf-8", "surrogateescape")])
+            return _open(token, algorithm, [self.policy.secret.encode("utf-8", "surrogateescape")])
         found = await self._public_keys(algorithm, kid)
         if not found:
-            raise _refused(f"no key for it: kid {_short(kid)}, {algorithm}")
-        return _opened(token, algorithm, found)
+            raise _invalid_token(f"no key for it: kid {_short(kid)}, {algorithm}")
+        return _open(token, algorithm, found)
 
     async def _public_keys(self, algorithm: str, kid: Any) -> list[Any]:
         assert self._source is not None
         if kid is not None and not isinstance(kid, str):
-            raise _refused("its kid is no string")
+            raise _invalid_token("its kid is no string")
         try:
-            found = (await self._source.keys()).fitting(algorithm, kid)
-            return found or (await self._source.newer()).fitting(algorithm, kid)
+            found = (await self._source.keys()).candidate_keys(algorithm, kid)
+            return found or (await self._source.newer()).candidate_keys(algorithm, kid)
         except KeysUnavailable as error:
             raise VerificationUnavailable("tokens cannot be checked at the moment", str(error)) from None
 
@@ -173,28 +173,28 @@ class Tokens:
     def _check_times(self, claims: _Claims) -> None:
         now, leeway = self._clock.now().timestamp(), self.policy.leeway.total_seconds()
         if "exp" not in claims:
-            raise _refused("it never expires: exp is missing", is_guess=False)
+            raise _invalid_token("it never expires: exp is missing", is_guess=False)
         if _moment(claims, "exp") + leeway <= now:
-            raise _refused("it has expired", is_guess=False)
+            raise _invalid_token("it has expired", is_guess=False)
         for name in ("nbf", "iat"):
             if name in claims and _moment(claims, name) - leeway > now:
-                raise _refused(f"it is not valid yet ({name})", is_guess=False)
+                raise _invalid_token(f"it is not valid yet ({name})", is_guess=False)
 
     def _check_parties(self, claims: _Claims) -> None:
         policy = self.policy
         if policy.issuer is not None and claims.get("iss") != policy.issuer:
-            raise _refused("it is of another issuer", f"iss {_short(claims.get('iss'))}", is_guess=False)
+            raise _invalid_token("it is of another issuer", f"iss {_short(claims.get('iss'))}", is_guess=False)
         said = claims.get("aud")
         is_ours = policy.audience in (said if isinstance(said, list) else [said])
         if said is not None if policy.audience is None else not is_ours:
-            raise _refused("it is for another audience", f"aud {_short(said)}", is_guess=False)
+            raise _invalid_token("it is for another audience", f"aud {_short(said)}", is_guess=False)
 
     def _principal(self, claims: _Claims) -> Principal:
         policy = self.policy
         name = claim(claims, policy.name_claim)
         if not isinstance(name, str) or not is_name(name):
-            raise _refused(f"it names nobody ({policy.name_claim})", is_guess=False)
-        said = words(claim(claims, policy.roles_claim))
+            raise _invalid_token(f"it names nobody ({policy.name_claim})", is_guess=False)
+        said = word_list(claim(claims, policy.roles_claim))
         roles = [role for role in Role if str(role) in said]
         if not roles:
             raise NoRole(name, f"{policy.roles_claim}: {_short(said)}")
@@ -204,7 +204,7 @@ class Tokens:
         said = claim(claims, self.policy.queues_claim)
         if said is None and not self.policy.queues_required:
             return ALL_QUEUES
-        return tuple(pattern for pattern in words(said) if is_name(pattern))[:_MOST_QUEUES]
+        return tuple(pattern for pattern in word_list(said) if is_name(pattern))[:_MOST_QUEUES]
 
     def __repr__(self) -> str:
         return f"<Tokens {' '.join(self.policy.allowed)} {self._source or 'secret'}>"
@@ -219,7 +219,7 @@ def claim(claims: Mapping[str, Any], path: str) -> Any:
     return claim(inner, rest) if dot and isinstance(inner, dict) else None
 
 
-def words(value: Any) -> list[str]:
+def word_list(value: Any) -> list[str]:
     """A list of words, or words with spaces between."""
     if isinstance(value, str):
         return value.split()
@@ -229,11 +229,11 @@ def words(value: Any) -> list[str]:
 def _moment(claims: _Claims, name: str) -> float:
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _refused(f"its {name} is no time", is_guess=False)
+        raise _invalid_token(f"its {name} is no time", is_guess=False)
     return value
 
 
-def _refused(why: str, detail: str = "", *, is_guess: bool = True) -> Unauthenticated:
+def _invalid_token(why: str, detail: str = "", *, is_guess: bool = True) -> Unauthenticated:
     return Unauthenticated(f"this token is not valid: {why}", detail, is_guess=is_guess)
 
 
@@ -246,19 +246,19 @@ def _short(value: Any) -> str:
 
 def _header(token: str) -> _Claims:
     if len(token) > LARGEST:
-        raise _refused(f"it is larger than {LARGEST // 1024} KB")
+        raise _invalid_token(f"it is larger than {LARGEST // 1024} KB")
     parts = token.split(".")
     if len(parts) != 3:
-        raise _refused("it is malformed")
-    return _object(_decoded(parts[0]))
+        raise _invalid_token("it is malformed")
+    return _object(_decode(parts[0]))
 
 
-def _decoded(part: str) -> bytes:
+def _decode(part: str) -> bytes:
     """base64url without padding (RFC 7515, 2): and nothing that Python would pass over in silence."""
     try:
         return base64.b64decode(part.encode("ascii") + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise _refused("it is malformed") from None
+        raise _invalid_token("it is malformed") from None
 
 
 def _object(data: bytes) -> _Claims:
@@ -267,11 +267,11 @@ def _object(data: bytes) -> _Claims:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise _refused("it is malformed")
+        raise _invalid_token("it is malformed")
     return found
 
 
-def _opened(token: str, algorithm: str, keys: list[Any]) -> _Claims:
+def _open(token: str, algorithm: str, keys: list[Any]) -> _Claims:
     import jwt
 
     for key in keys[:_MOST_TRIED]:
@@ -281,7 +281,7 @@ def _opened(token: str, algorithm: str, keys: list[Any]) -> _Claims:
             continue
         payload: bytes = opened["payload"]
         return _object(payload)
-    raise _refused("its signature is wrong")
+    raise _invalid_token("its signature is wrong")
 
 
 def _check_installed() -> None:
@@ -316,7 +316,7 @@ class KeySet:
             raise ValueError("there is no public key in it that tokens could be checked with")
         return cls(made)
 
-    def fitting(self, algorithm: str, kid: str | None) -> list[Any]:
+    def candidate_keys(self, algorithm: str, kid: str | None) -> list[Any]:
         """A token that names no key may be of any. Names may be used twice: then each is tried."""
         return [
             key.key for row, key in self._keys if (kid is None or row.get("kid") == kid) and _is_for(row, algorithm)

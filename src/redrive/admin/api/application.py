@@ -29,7 +29,7 @@ from redrive.admin import console
 from redrive.admin.api import health, rest
 from redrive.admin.api.body_limit import BodyLimits
 from redrive.admin.api.problems import Problem, problem_of
-from redrive.admin.api.proxies import as_sent_by_the_client
+from redrive.admin.api.proxies import client_scope
 from redrive.admin.api.security_headers import SecurityHeaders
 from redrive.admin.context import AdminContext
 from redrive.errors import RedriveError
@@ -51,9 +51,9 @@ lists go on with `next_cursor`, and a POST with an `Idempotency-Key` is done onc
 class Admin:
     """An ASGI application."""
 
-    def __init__(self, office: AdminContext) -> None:
-        self.office = office
-        self.api = make_api(office)
+    def __init__(self, context: AdminContext) -> None:
+        self.context = context
+        self.api = make_api(context)
         self._app = SecurityHeaders(BodyLimits(self.api))
         self._opening: asyncio.Task[AdminContext] | None = None
 
@@ -62,13 +62,13 @@ class Admin:
             await self._lifespan(receive, send)
             return
         if scope["type"] == "http":
-            await self._opened()
-            scope = as_sent_by_the_client({**scope, "path": path_as_sent(scope)}, self.office.settings.proxies)
+            await self._wait_until_open()
+            scope = client_scope({**scope, "path": path_as_sent(scope)}, self.context.settings.proxies)
         await self._app(scope, receive, send)
 
-    async def _opened(self) -> None:
+    async def _wait_until_open(self) -> None:
         if self._opening is None:
-            self._opening = asyncio.create_task(self.office.open(), name="redrive-admin-opens")
+            self._opening = asyncio.create_task(self.context.open(), name="redrive-admin-opens")
         try:
             await asyncio.shield(self._opening)
         except Exception:
@@ -78,12 +78,12 @@ class Admin:
     @asynccontextmanager
     async def lifespan(self, _: Any = None) -> AsyncIterator[None]:
         """For the application this one is mounted in."""
-        await self._opened()
+        await self._wait_until_open()
         try:
             yield
         finally:
             self._opening = None
-            await self.office.close()
+            await self.context.close()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -93,7 +93,7 @@ class Admin:
         await send({"type": "lifespan.shutdown.complete"})
 
     def __repr__(self) -> str:
-        return f"<Admin of {self.office.name}>"
+        return f"<Admin of {self.context.name}>"
 
 
 def path_as_sent(scope: Scope) -> str:
@@ -104,7 +104,7 @@ def path_as_sent(scope: Scope) -> str:
     return sent if sent.startswith(root) else quote(path, safe="/%:@!$&'()*+,;=~-._")
 
 
-def make_api(office: AdminContext) -> FastAPI:
+def make_api(context: AdminContext) -> FastAPI:
     api = FastAPI(
         title="Redrive",
         version=__version__,
@@ -113,7 +113,7 @@ def make_api(office: AdminContext) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    api.state.office = office
+    api.state.context = context
     api.include_router(rest.router)
     api.include_router(health.router)
     api.include_router(console.router)

@@ -21,9 +21,9 @@ _FOUND = "redrive.principal"  # in the scope of a request
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def office_of(request: Request) -> AdminContext:
-    office: AdminContext = request.app.state.office
-    return office
+def context_of(request: Request) -> AdminContext:
+    context: AdminContext = request.app.state.context
+    return context
 
 
 def address_of(request: Request) -> str:
@@ -36,11 +36,11 @@ async def principal_of(request: Request) -> Principal:
     if known is not None:
         return known
     authorization, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
-    office = office_of(request)
+    context = context_of(request)
     try:
-        found = await office.gate.admit(authorization=authorization, cookie=cookie, address=address_of(request))
+        found = await context.gate.authenticate(authorization=authorization, cookie=cookie, address=address_of(request))
     except NoRole as refusal:
-        await _record(office, request, refusal)
+        await _record(context, request, refusal)
         raise
     if found is None:
         raise Unauthenticated("who is asking? Send a token or an API key: Authorization: Bearer ...")
@@ -60,10 +60,10 @@ def known_principal(request: Request) -> Principal | None:
 
 async def is_valid_still(request: Request, who: Principal, queue: str) -> bool:
     """Check again, later, that the credential of a request is valid, and may look at this queue."""
-    office = office_of(request)
+    context = context_of(request)
     authorization, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
     try:
-        found = await office.gate.check_again(authorization=authorization, cookie=cookie)
+        found = await context.gate.reauthenticate(authorization=authorization, cookie=cookie)
     except VerificationUnavailable:
         return True
     except (Unauthenticated, NoRole):
@@ -71,10 +71,10 @@ async def is_valid_still(request: Request, who: Principal, queue: str) -> bool:
     return found is not None and found.identity == who.identity and found.may(Permission.LOOK, queue)
 
 
-async def _record(office: AdminContext, request: Request, refusal: NoRole) -> None:
+async def _record(context: AdminContext, request: Request, refusal: NoRole) -> None:
     """Somebody who is known, and has no business here. If it cannot be recorded they are refused all the same."""
     entry = AuditEntry(
-        office.clock.now(),
+        context.clock.now(),
         refusal.name,
         f"{request.method} {request.url.path}",
         "",
@@ -82,11 +82,11 @@ async def _record(office: AdminContext, request: Request, refusal: NoRole) -> No
         detail=refusal.detail,
     )
     with suppress(AuditUnavailable):
-        await asyncio.to_thread(office.service.audit.write, entry)
+        await asyncio.to_thread(context.service.audit.write, entry)
 
 
 async def service_of(request: Request) -> AuthorizedService:
-    return AuthorizedService(office_of(request), await principal_of(request))
+    return AuthorizedService(context_of(request), await principal_of(request))
 
 
 CurrentService = Annotated[AuthorizedService, Depends(service_of)]

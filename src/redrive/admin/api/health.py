@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 from sqlalchemy import text
 from starlette.responses import PlainTextResponse, Response
 
-from redrive.admin.api.dependencies import CurrentService, office_of
+from redrive.admin.api.dependencies import CurrentService, context_of
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.context import AdminContext
 from redrive.database.engine import Database
@@ -49,19 +49,19 @@ GAUGES: Mapping[str, Told] = {
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    missing = await _missing(office_of(request))
+    missing = await _missing(context_of(request))
     if missing:
         return PlainTextResponse("".join(f"{what} is away\n" for what in missing), 503)
     return PlainTextResponse("ok\n")
 
 
-async def _missing(office: AdminContext) -> list[str]:
+async def _missing(context: AdminContext) -> list[str]:
     async def broker() -> None:
-        async with office.cached_target.looking():
+        async with context.cached_target.connect_to_read():
             pass
 
     async def database() -> None:
-        await asyncio.to_thread(_ask, office.database)
+        await asyncio.to_thread(_ask, context.database)
 
     missing = []
     for what, ask in (("the broker", broker), ("the database", database)):
@@ -80,10 +80,10 @@ def _ask(database: Database) -> None:
 
 @router.get("/metrics")
 async def metrics(at: CurrentService) -> Response:
-    return Response(await _told(at), media_type=CONTENT_TYPE_LATEST)
+    return Response(await _render_metrics(at), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _told(at: AuthorizedService) -> bytes:
+async def _render_metrics(at: AuthorizedService) -> bytes:
     registry = CollectorRegistry()
 
     def gauge(name: str) -> Gauge:
@@ -91,7 +91,7 @@ async def _told(at: AuthorizedService) -> bytes:
         return Gauge(f"redrive_{name}", known.about, known.labels, registry=registry)
 
     depth, age = gauge("dead_letters"), gauge("dead_letters_oldest_seconds")
-    now = at.office.clock.now()
+    now = at.context.clock.now()
     for view in await at.queues():
         depth.labels(view.name).set(view.depth)
         if view.oldest is not None:
@@ -102,8 +102,8 @@ async def _told(at: AuthorizedService) -> bytes:
     gauge("operations_running").set(len(running))
     stalled = [one for one in running if at.service.is_interrupted(one)]
     gauge("operations_interrupted").set(len(stalled))
-    if at.office.outbox is not None and at.who.is_unrestricted:
-        status = await asyncio.to_thread(at.office.outbox.status)
+    if at.context.outbox is not None and at.who.is_unrestricted:
+        status = await asyncio.to_thread(at.context.outbox.status)
         gauge("outbox_pending").set(status["pending"])
         gauge("outbox_parked").set(status["parked"])
         waited = (now - status["oldest"]).total_seconds() if status["oldest"] is not None else 0.0

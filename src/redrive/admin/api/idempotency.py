@@ -23,7 +23,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from redrive.admin.api.dependencies import office_of, principal_of, service_of
+from redrive.admin.api.dependencies import context_of, principal_of, service_of
 from redrive.admin.api.problems import Problem, problem_of
 from redrive.admin.context import AdminContext
 from redrive.operations.idempotency_keys import KEEP_EVERY, KeyStanding, StoredAnswer
@@ -50,7 +50,7 @@ class IdempotentRoute(APIRoute):
             if not 0 < len(key) <= _LONGEST or not key.isprintable():
                 return _refusal(request, "invalid-request", f"{HEADER}: want 1 to {_LONGEST} printable characters")
             who = (await principal_of(request)).identity
-            return await _once(request, handle, office_of(request), who, key)
+            return await _once(request, handle, context_of(request), who, key)
 
         return once
 
@@ -64,39 +64,39 @@ class IdempotentRoute(APIRoute):
                 await at.need_importing(unquote(request.path_params["queue"]))
 
 
-async def _once(request: Request, handle: Handler, office: AdminContext, who: str, key: str) -> Response:
+async def _once(request: Request, handle: Handler, context: AdminContext, who: str, key: str) -> Response:
     digest = hashlib.sha256(
         b"\0".join((request.method.encode(), str(request.url).encode(), await request.body()))
     ).hexdigest()
-    known = await asyncio.to_thread(office.requests.begin, who, key, digest, office.clock.now())
+    known = await asyncio.to_thread(context.requests.begin, who, key, digest, context.clock.now())
     match known:
         case StoredAnswer():
-            return _again(known)
+            return _replayed_response(known)
         case KeyStanding.UNDER_WAY:
             return _refusal(request, "request-in-progress", "a request with this key is being answered: ask again", 409)
         case KeyStanding.OTHER:
             return _refusal(request, "key-reused", "this key was used for another request: take a new one")
     try:
-        async with _kept(office, who, key):
-            response = await _answered(request, handle)
+        async with _keep_key_reserved(context, who, key):
+            response = await _answer(request, handle)
     except BaseException:
-        await asyncio.to_thread(office.requests.forget, who, key)
+        await asyncio.to_thread(context.requests.forget, who, key)
         raise
     try:
         if response.status_code < 500:
             answer = StoredAnswer(response.status_code, bytes(response.body).decode(), response.headers.get("location"))
-            await asyncio.to_thread(office.requests.finish, who, key, answer)
+            await asyncio.to_thread(context.requests.finish, who, key, answer)
         else:
-            await asyncio.to_thread(office.requests.forget, who, key)
+            await asyncio.to_thread(context.requests.forget, who, key)
     except Exception as error:
         log.warning("the answer under an Idempotency-Key of %s cannot be remembered: %s", who, error)
     return response
 
 
 @asynccontextmanager
-async def _kept(office: AdminContext, who: str, key: str) -> AsyncIterator[None]:
+async def _keep_key_reserved(context: AdminContext, who: str, key: str) -> AsyncIterator[None]:
     """While it is being answered nobody else gets the key."""
-    keeping = asyncio.create_task(_keep(office, who, key), name="redrive-request")
+    keeping = asyncio.create_task(_keep(context, who, key), name="redrive-request")
     try:
         yield
     finally:
@@ -104,16 +104,16 @@ async def _kept(office: AdminContext, who: str, key: str) -> AsyncIterator[None]
         await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def _keep(office: AdminContext, who: str, key: str) -> None:
+async def _keep(context: AdminContext, who: str, key: str) -> None:
     while True:
         await asyncio.sleep(KEEP_EVERY.total_seconds())
         try:
-            await asyncio.to_thread(office.requests.keep, who, key, office.clock.now())
+            await asyncio.to_thread(context.requests.keep, who, key, context.clock.now())
         except Exception as error:  # the next time may be soon enough
             log.warning("an Idempotency-Key of %s cannot be kept: %s", who, error)
 
 
-async def _answered(request: Request, handle: Handler) -> Response:
+async def _answer(request: Request, handle: Handler) -> Response:
     """Problems are answers, too."""
     try:
         return await handle(request)
@@ -124,7 +124,7 @@ async def _answered(request: Request, handle: Handler) -> Response:
         return problem.response(request.url.path)
 
 
-def _again(answer: StoredAnswer) -> Response:
+def _replayed_response(answer: StoredAnswer) -> Response:
     media = "application/problem+json" if answer.status >= 400 else "application/json"
     response = Response(answer.body, answer.status, media_type=media)
     response.headers[REPLAYED] = "true"

@@ -18,13 +18,13 @@ from redrive.admin.access.settings import Network
 Scope = MutableMapping[str, Any]
 
 
-def as_sent_by_the_client(scope: Scope, proxies: Sequence[Network]) -> Scope:
+def client_scope(scope: Scope, proxies: Sequence[Network]) -> Scope:
     """Return the scope of a request with the address and the scheme of the client, if its peer is a trusted proxy."""
     peer = scope.get("client")
     if peer is None or not is_trusted(peer[0], proxies):
         return scope
-    address = _client(peer[0], _forwarded(scope, b"x-forwarded-for"), proxies)
-    scheme = next(reversed(_forwarded(scope, b"x-forwarded-proto")), "").lower()
+    address = _client(peer[0], _forwarded_parts(scope, b"x-forwarded-for"), proxies)
+    scheme = next(reversed(_forwarded_parts(scope, b"x-forwarded-proto")), "").lower()
     return {**scope, "client": (address, 0)} | ({"scheme": scheme} if scheme in ("http", "https") else {})
 
 
@@ -45,7 +45,7 @@ def _client(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> 
     return address
 
 
-def _forwarded(scope: Scope, name: bytes) -> list[str]:
+def _forwarded_parts(scope: Scope, name: bytes) -> list[str]:
     """Return the parts of a header, which may be there several times."""
     values = [value.decode("latin-1") for header, value in scope["headers"] if header.lower() == name]
     return [part.strip() for part in ",".join(values).split(",")] if values else []

@@ -37,10 +37,10 @@ class ResponseModel(BaseModel):
     @classmethod
     def mirror(cls, source: object, **other: Any) -> Self:
         """Return the fields in `other`, and all others as the attributes of `source`."""
-        return cls(**{name: cls._shown(name, source) for name in cls.model_fields if name not in other}, **other)
+        return cls(**{name: cls._field_value(name, source) for name in cls.model_fields if name not in other}, **other)
 
     @classmethod
-    def _shown(cls, name: str, source: object) -> Any:
+    def _field_value(cls, name: str, source: object) -> Any:
         value = getattr(source, name)
         return _name(value) if name in cls.exact else _text(value)
 

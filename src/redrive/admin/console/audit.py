@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from redrive.admin.api.cursors import read_cursor, write_cursor
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Cursor
+from redrive.admin.api.parameters import Cursor
 from redrive.admin.console.rendering import page
 
 router = APIRouter()

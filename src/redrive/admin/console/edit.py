@@ -16,11 +16,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Named
+from redrive.admin.api.parameters import Named
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.console.forms import Mistakes, Typed, form_of, text_of
 from redrive.admin.console.redrive import why_not
-from redrive.admin.console.rendering import NOTICES, page, seen
+from redrive.admin.console.rendering import NOTICES, page, see_other
 from redrive.admin.console.urls import links_of
 from redrive.deadletters.edits import Edit, EditPreview
 from redrive.errors import ConfigurationError, PlanExpired, TransformFailed
@@ -61,7 +61,7 @@ class EditForm:
             if changed or headers or gone:
                 raise ConfigurationError("a patch changes the body, and goes with nothing else: empty one of them")
             return from_patch(self.patch)
-        edit = Edit(_as_it_was_broken(self.body, was).encode() if changed else None, headers, gone)
+        edit = Edit(_with_line_ends_of(self.body, was).encode() if changed else None, headers, gone)
         if edit.is_nothing:
             raise ConfigurationError("nothing would change: edit the body or the headers, or write a patch")
         return ByHand(edit)
@@ -84,7 +84,7 @@ def _lines_of(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _as_it_was_broken(text: str, was: str | None) -> str:
+def _with_line_ends_of(text: str, was: str | None) -> str:
     return _lines_of(text).replace("\n", "\r\n") if was is not None and "\r\n" in was else _lines_of(text)
 
 
@@ -134,8 +134,8 @@ async def edit(request: Request, at: CurrentService, queue: Named, id: Named) ->
     await at.need_editing(queue)
     typed, to = await form_of(request), links_of(request)
     token = typed.get("token")
-    if token is not None and (done := await at.carried_out(queue, token)):
-        return seen(to("operations", done, said="once"))
+    if token is not None and (done := await at.operation_of_plan(queue, token)):
+        return see_other(to("operations", done, said="once"))
     form, found = EditForm.of(typed, at.redrive_to(queue)), (await at.message(queue, id, reveal=True)).value
     notice = ""
     try:
@@ -143,7 +143,7 @@ async def edit(request: Request, at: CurrentService, queue: Named, id: Named) ->
         if token is not None:
             try:
                 operation = await at.edit(order, transform, force=form.force, token=token)
-                return seen(to("operations", operation.id))
+                return see_other(to("operations", operation.id))
             except PlanExpired as error:
                 notice = NOTICES[why_not(error)]
         previews = {one.id: one for one in await at.preview(order, transform, force=form.force)}

@@ -13,10 +13,10 @@ from urllib.parse import unquote
 from fastapi import Request
 from starlette.responses import Response
 
-from redrive.admin.api.dependencies import known_principal, office_of
+from redrive.admin.api.dependencies import context_of, known_principal
 from redrive.admin.api.problems import Problem
 from redrive.admin.authorized_service import AuthorizedService
-from redrive.admin.console.rendering import page, seen
+from redrive.admin.console.rendering import page, see_other
 from redrive.admin.console.urls import Urls, address_asked_for, links_of
 
 _OTHERS = ("/admin", "/metrics", "/healthz", "/readyz", "/static")
@@ -68,12 +68,12 @@ def explain(request: Request, problem: Problem) -> Response:
     to, reads = links_of(request), request.method in ("GET", "HEAD")
     if problem.status == 401 and reads:
         address = address_asked_for(request)
-        return seen(to("sign-in", next=address if _path(request) != "/" else ""))
+        return see_other(to("sign-in", next=address if _path(request) != "/" else ""))
     known = known_principal(request)
     return page(
         request,
         "trouble.html",
-        AuthorizedService(office_of(request), known) if known is not None else None,
+        AuthorizedService(context_of(request), known) if known is not None else None,
         status=problem.status,
         headers={name: value for name, value in problem.headers.items() if name.lower() != "www-authenticate"},
         title=_TITLES.get(problem.type, problem.title),

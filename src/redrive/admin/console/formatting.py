@@ -67,7 +67,7 @@ def total(operation: Operation) -> int | None:
     return operation.total
 
 
-def done(operation: Operation) -> int:
+def finished(operation: Operation) -> int:
     """How many need no more work. What was planned does not count those that are skipped."""
     counts = operation.counts
     return counts.moved + counts.failed + (counts.skipped if counts.planned is None else 0)
@@ -91,11 +91,11 @@ def pace(operation: Operation, now: datetime) -> str:
     whole = total(operation)
     if operation.state is not OperationState.RUNNING or operation.order.ramp is not None or whole is None:
         return said
-    left = timedelta(seconds=round(max(0, whole - done(operation)) / rate))
+    left = timedelta(seconds=round(max(0, whole - finished(operation)) / rate))
     return f"{said}, about {format_roughly(left)} left" if left else said
 
 
-def lasted(operation: Operation, now: datetime) -> str:
+def elapsed(operation: Operation, now: datetime) -> str:
     if operation.started_at is None:
         return ""
     return format_roughly((operation.ended_at or now) - operation.started_at)

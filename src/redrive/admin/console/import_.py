@@ -16,10 +16,11 @@ from starlette.responses import Response
 
 from redrive.admin.access.roles import Permission
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Named, check_lines, decoded
+from redrive.admin.api.export import check_lines, decode_lines
+from redrive.admin.api.parameters import Named
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.console.forms import Mistakes
-from redrive.admin.console.rendering import page, seen
+from redrive.admin.console.rendering import page, see_other
 from redrive.admin.console.urls import links_of
 from redrive.errors import ConfigurationError
 from redrive.operations.idempotency_keys import KeyStanding, StoredAnswer
@@ -62,12 +63,12 @@ async def import_(request: Request, at: CurrentService, queue: Named) -> Respons
             await check_lines(file.file)
             async with _once(at, sent.get("once")) as is_first:
                 if is_first:
-                    await at.restore(queue, decoded(file.file), file.filename)
+                    await at.restore(queue, decode_lines(file.file), file.filename)
     except ConfigurationError as error:
         mistakes = Mistakes()
         mistakes.fields["file"] = str(error)
         return await _page(request, at, queue, mistakes)
-    return seen(links_of(request)("queues", queue, said="imported" if is_first else "imported-once"))
+    return see_other(links_of(request)("queues", queue, said="imported" if is_first else "imported-once"))
 
 
 @asynccontextmanager
@@ -76,8 +77,8 @@ async def _once(at: AuthorizedService, key: object) -> AsyncIterator[bool]:
     if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
         yield True
         return
-    requests, who, key = at.office.requests, at.who.identity, f"import {key}"
-    is_first = await asyncio.to_thread(requests.begin, who, key, "", at.office.clock.now()) is KeyStanding.NEW
+    requests, who, key = at.context.requests, at.who.identity, f"import {key}"
+    is_first = await asyncio.to_thread(requests.begin, who, key, "", at.context.clock.now()) is KeyStanding.NEW
     if is_first:
         await asyncio.to_thread(requests.finish, who, key, StoredAnswer(303, ""))
     try:

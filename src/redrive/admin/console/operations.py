@@ -13,10 +13,10 @@ from redrive.admin.access.roles import Permission
 from redrive.admin.api import request_schemas as r
 from redrive.admin.api.cursors import read_cursor, write_cursor
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Cursor, Named
+from redrive.admin.api.parameters import Cursor, Named
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.console.forms import Mistakes, form_of, text_of
-from redrive.admin.console.rendering import page, seen
+from redrive.admin.console.rendering import page, see_other
 from redrive.admin.console.urls import links_of
 from redrive.errors import ConfigurationError
 from redrive.operations.operation import ControlRequest, ItemOutcome, OperationState
@@ -74,7 +74,7 @@ async def _page(
     typed_rate: str | None = None,
 ) -> Response:
     found = await at.operation(id)
-    wanted_rate = (await at.wanted(found)).rate
+    wanted_rate = (await at.control_request(found)).rate
     rate = found.order.rate if wanted_rate is None else wanted_rate
     after = int(read_cursor("items", cursor)) if cursor is not None else None
     counts = found.counts
@@ -125,4 +125,4 @@ async def steer(request: Request, at: CurrentService, id: Named, wish: str) -> R
     except (ValidationError, ConfigurationError) as error:
         mistakes.add(error)
         return await _page(request, at, id, mistakes=mistakes, typed_rate=rate)
-    return seen(links_of(request)("operations", id, said="heard"))
+    return see_other(links_of(request)("operations", id, said="heard"))

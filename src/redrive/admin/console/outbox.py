@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import RowId
-from redrive.admin.console.rendering import page, seen
+from redrive.admin.api.parameters import RowId
+from redrive.admin.console.rendering import page, see_other
 from redrive.admin.console.urls import links_of
 
 router = APIRouter()
@@ -24,13 +24,13 @@ async def outbox(request: Request, at: CurrentService) -> Response:
 @router.post("/outbox/retry")
 async def retry_all(request: Request, at: CurrentService) -> Response:
     await at.retry_outbox(None)
-    return seen(links_of(request)("outbox", said="all-retried"))
+    return see_other(links_of(request)("outbox", said="all-retried"))
 
 
 @router.post("/outbox/{id}/retry")
 async def retry(request: Request, at: CurrentService, id: RowId) -> Response:
     count = await at.retry_outbox(id)
-    return seen(links_of(request)("outbox", said="retried" if count else "row-gone"))
+    return see_other(links_of(request)("outbox", said="retried" if count else "row-gone"))
 
 
 @router.get("/outbox/{id}/discard")
@@ -38,11 +38,11 @@ async def discard_form(request: Request, at: CurrentService, id: RowId) -> Respo
     rows = (await at.outbox(_MOST_ROWS)).rows
     row = next((row for row in rows if row["id"] == id), None)
     if row is None:
-        return seen(links_of(request)("outbox", said="row-gone"))
+        return see_other(links_of(request)("outbox", said="row-gone"))
     return page(request, "discard_row.html", at, here="outbox", row=row)
 
 
 @router.post("/outbox/{id}/discard")
 async def discard(request: Request, at: CurrentService, id: RowId) -> Response:
     count = await at.discard_outbox(id)
-    return seen(links_of(request)("outbox", said="row-discarded" if count else "row-gone"))
+    return see_other(links_of(request)("outbox", said="row-discarded" if count else "row-gone"))

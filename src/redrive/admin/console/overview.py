@@ -49,7 +49,7 @@ class QueueLine:
 
     @property
     def dead(self) -> int:
-        return left_in(self.view)
+        return dead_count(self.view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Totals:
 @router.get("/")
 async def overview(request: Request, at: CurrentService, calm: bool = False) -> Response:
     views = await at.queues(calm=calm)
-    dead = sorted(filter(_matters, views), key=lambda view: (-left_in(view), view.name))
+    dead = sorted(filter(_matters, views), key=lambda view: (-dead_count(view), view.name))
     lines = await asyncio.gather(*(_line(at, view, calm or place >= _DEEPEST) for place, view in enumerate(dead)))
     operations = (await at.operations(limit=20)).items
     running = (await at.operations(states=_RUNNING, limit=20)).items
@@ -89,45 +89,45 @@ def _matters(view: QueueView) -> bool:
 
 
 async def _line(at: AuthorizedService, view: QueueView, calm: bool) -> QueueLine:
-    seen, why_not = _seen_before(at, view), ""
+    seen, why_not = _known_groups(at, view), ""
     if not calm:
-        seen, why_not = await _seen_now(at, view)
+        seen, why_not = await _query_groups(at, view)
     groups = seen.value.groups if seen is not None else ()
     looked_at = seen.value.matched if seen is not None else 0
     return QueueLine(view, groups[0] if groups else None, len(groups), looked_at, why_not, _trend(at, view))
 
 
-def _seen_before(at: AuthorizedService, view: QueueView) -> Cached[Grouping] | None:
+def _known_groups(at: AuthorizedService, view: QueueView) -> Cached[Grouping] | None:
     return at.groups_seen_before(view.name)
 
 
-async def _seen_now(at: AuthorizedService, view: QueueView) -> tuple[Cached[Grouping] | None, str]:
+async def _query_groups(at: AuthorizedService, view: QueueView) -> tuple[Cached[Grouping] | None, str]:
     if view.operation is not None:
-        return _seen_before(at, view), "an operation works on it"
+        return _known_groups(at, view), "an operation works on it"
     if view.peek_safety is not PeekSafety.SAFE:
-        return _seen_before(at, view), "not looked into: that would count"
+        return _known_groups(at, view), "not looked into: that would count"
     if view.depth > _MOST_MESSAGES:
-        return _seen_before(at, view), "so many that the overview does not go through them"
+        return _known_groups(at, view), "so many that the overview does not go through them"
     try:
         async with asyncio.timeout(_WITHIN):
             return await at.groups(view.name), ""
     except TimeoutError:
-        return _seen_before(at, view), "still being looked at"
+        return _known_groups(at, view), "still being looked at"
     except RedriveError as error:
-        return _seen_before(at, view), str(error)
+        return _known_groups(at, view), str(error)
 
 
 def _trend(at: AuthorizedService, view: QueueView) -> Sparkline | None:
-    trends = at.office.trends
-    return trend_of((*trends.of(view.name), left_in(view)), at.office.sampled_every)
+    trends = at.context.trends
+    return trend_of((*trends.of(view.name), dead_count(view)), at.context.sampled_every)
 
 
 def _totals(dead: Sequence[QueueView]) -> Totals:
     oldest = min((view.oldest for view in dead if view.oldest is not None), default=None)
-    return Totals(sum(map(left_in, dead)), len(dead), oldest)
+    return Totals(sum(map(dead_count, dead)), len(dead), oldest)
 
 
-def left_in(view: QueueView) -> int:
+def dead_count(view: QueueView) -> int:
     """How many are dead: those that wait, or those that an operation has not moved yet."""
     running = view.operation
     if running is None or running.state.is_over:
@@ -136,7 +136,7 @@ def left_in(view: QueueView) -> int:
 
 
 async def _outbox(at: AuthorizedService) -> OutboxView | None:
-    if at.office.outbox is None or not at.who.is_unrestricted:
+    if at.context.outbox is None or not at.who.is_unrestricted:
         return None
     return await at.outbox(limit=1)
 

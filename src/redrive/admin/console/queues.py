@@ -16,11 +16,11 @@ from redrive.admin.api import request_schemas as r
 from redrive.admin.api import schemas as m
 from redrive.admin.api.cursors import read_cursor, write_cursor
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Cursor, Fresh, Named, Reveal, Words
+from redrive.admin.api.parameters import Cursor, Fresh, Named, Reveal, Words
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.cache import Cached
 from redrive.admin.console.forms import Mistakes, Typed, form_of, text_of
-from redrive.admin.console.rendering import page, seen
+from redrive.admin.console.rendering import page, see_other
 from redrive.admin.console.urls import links_of
 from redrive.deadletters.query_syntax import Term
 from redrive.deadletters.timeline import explain
@@ -66,7 +66,7 @@ async def message(
     except (PeekUnsafe, NotDeadLetterQueue) as error:
         return await _not_looked_page(request, at, queue, id, error)
     if fresh:
-        return seen(links_of(request)("queues", queue, "messages", id, said="looked"))
+        return see_other(links_of(request)("queues", queue, "messages", id, said="looked"))
     told, letter = m.MessageOut.whole(found), found.value.letter
     return page(
         request,
@@ -78,7 +78,7 @@ async def message(
         letter=letter,
         told=told,
         timeline=explain(letter),
-        header_lines=[(name, _one_text(value)) for name, value in sorted(told.headers.items())],
+        header_lines=[(name, _single_text(value)) for name, value in sorted(told.headers.items())],
         facts=list(_facts(found.value)),
         command=_command(queue, letter.id),
         curl=_curl(request, queue, letter.id),
@@ -106,10 +106,10 @@ async def _not_looked_page(
 async def message_at_a_risk(request: Request, at: CurrentService, queue: Named, id: Named) -> Response:
     await at.need(Permission.SPEND, queue)
     await at.message(queue, id, fresh=True, risk=_risk_of(await form_of(request)))
-    return seen(links_of(request)("queues", queue, "messages", id, said="looked"))
+    return see_other(links_of(request)("queues", queue, "messages", id, said="looked"))
 
 
-def _one_text(value: object) -> str:
+def _single_text(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1, default=str)
     return text if len(text) <= _MOST_OF_A_HEADER else f"{text[:_MOST_OF_A_HEADER]}… ({len(text)} characters)"
 
@@ -167,7 +167,7 @@ async def messages(
     except (PeekUnsafe, NotDeadLetterQueue, OperationConflict) as error:
         not_looked = _why_not(error)
     if fresh and found is not None:
-        return seen(links_of(request)("queues", queue, "messages", q=q, said="looked"))
+        return see_other(links_of(request)("queues", queue, "messages", q=q, said="looked"))
     return page(
         request,
         "messages.html",
@@ -192,7 +192,7 @@ async def messages_at_a_risk(request: Request, at: CurrentService, queue: Named)
     typed = await form_of(request)
     q = text_of(typed, "q")
     await at.messages(queue, q, limit=_PAGE, fresh=True, risk=_risk_of(typed))
-    return seen(links_of(request)("queues", queue, "messages", q=q, said="looked"))
+    return see_other(links_of(request)("queues", queue, "messages", q=q, said="looked"))
 
 
 def _next(found: Cached[MessagePage] | None) -> str | None:
@@ -226,7 +226,9 @@ async def queue_(
     except (PeekUnsafe, NotDeadLetterQueue, OperationConflict) as error:
         not_looked = _why_not(error)
     if fresh and found is not None and not found.why_old:
-        return seen(links_of(request)("queues", queue, by=by if by is not GroupBy.FINGERPRINT else "", said="looked"))
+        return see_other(
+            links_of(request)("queues", queue, by=by if by is not GroupBy.FINGERPRINT else "", said="looked")
+        )
     groups = found.value.groups if found is not None else ()
     return page(
         request,
@@ -241,7 +243,7 @@ async def queue_(
         groups=groups[:_MOST_SHOWN],
         more=max(0, len(groups) - _MOST_SHOWN),
         largest=max((group.count for group in groups), default=1),
-        selecting=_selecting,
+        selecting=_group_fields,
         not_looked=not_looked,
     )
 
@@ -250,10 +252,10 @@ async def queue_(
 async def queue_at_a_risk(request: Request, at: CurrentService, queue: Named) -> Response:
     await at.need(Permission.SPEND, queue)
     await at.groups(queue, fresh=True, risk=_risk_of(await form_of(request)))
-    return seen(links_of(request)("queues", queue, said="looked"))
+    return see_other(links_of(request)("queues", queue, said="looked"))
 
 
-def _selecting(by: GroupBy, key: str) -> dict[str, str]:
+def _group_fields(by: GroupBy, key: str) -> dict[str, str]:
     """Return the fields that select the messages of a group: its fingerprint, or a query; none for the rest."""
     if not key or key == OTHERS:
         return {}

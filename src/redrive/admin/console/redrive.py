@@ -19,10 +19,10 @@ from starlette.responses import Response
 from redrive.admin.access.roles import Permission
 from redrive.admin.api import request_schemas as r
 from redrive.admin.api.dependencies import CurrentService
-from redrive.admin.api.rest import Named
+from redrive.admin.api.parameters import Named
 from redrive.admin.authorized_service import AuthorizedService, Planned
 from redrive.admin.console.forms import Mistakes, Typed, form_of, or_none, text_of
-from redrive.admin.console.rendering import NOTICES, page, seen
+from redrive.admin.console.rendering import NOTICES, page, see_other
 from redrive.admin.console.urls import links_of
 from redrive.errors import ConfigurationError, PeekUnsafe, PlanDiffers, PlanExpired, TargetUnroutable
 from redrive.operations.operation import Destination, OperationRequest
@@ -59,7 +59,7 @@ class RedriveForm:
         return cls(text, chosen, not chosen if first else "canary" in typed, first=first)
 
     @classmethod
-    def posted(cls, typed: Typed, to: str = "") -> RedriveForm:
+    def from_post(cls, typed: Typed, to: str = "") -> RedriveForm:
         form = cls.of(typed, typed.getlist("ids"), to)
         form.spend = "spend" in typed
         return form
@@ -76,33 +76,33 @@ class RedriveForm:
     def order(self, queue: str) -> OperationRequest | None:
         """None: it cannot be meant so."""
         try:
-            return r.OrderIn.model_validate(self._asked()).order(queue, Destination())
+            return r.OrderIn.model_validate(self._values()).order(queue, Destination())
         except (ValidationError, ConfigurationError) as error:
             self.mistakes.add(error, _NAMES)
             return None
 
-    def discarding(self, queue: str) -> OperationRequest | None:
+    def discard_request(self, queue: str) -> OperationRequest | None:
         try:
-            asked = {name: value for name, value in self._asked().items() if name in r.SelectionIn.model_fields}
+            asked = {name: value for name, value in self._values().items() if name in r.SelectionIn.model_fields}
             return r.DiscardIn.model_validate(asked | {"confirm": queue}).order(queue)
         except (ValidationError, ConfigurationError) as error:
             self.mistakes.add(error, _NAMES)
             return None
 
-    def moving(self, queue: str) -> OperationRequest | None:
+    def move_request(self, queue: str) -> OperationRequest | None:
         """None: it cannot be meant so, or its destination is not given yet."""
         if not self.text["to"]:
             if not self.first:
                 self.mistakes.fields["to"] = "Enter the name of another dead-letter queue."
             return None
         try:
-            asked = {name: value for name, value in self._asked().items() if name in r.MoveIn.model_fields}
+            asked = {name: value for name, value in self._values().items() if name in r.MoveIn.model_fields}
             return r.MoveIn.model_validate(asked).order(queue)
         except (ValidationError, ConfigurationError) as error:
             self.mistakes.add(error, _NAMES)
             return None
 
-    def _asked(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         text = self.text
         ramp = [part.strip() for part in text["ramp"].split(",")] if self.canary else None
         return {
@@ -132,10 +132,10 @@ Shown: TypeAlias = "tuple[str, Callable[[Request, AuthorizedService, str, Redriv
 async def plan(request: Request, at: CurrentService, queue: Named) -> Response:
     await at.need(Permission.PLAN, queue)
     form = RedriveForm.of(request.query_params, request.query_params.getlist("ids"), str(at.redrive_to(queue)))
-    return await _planned_page(request, at, queue, form)
+    return await _plan_page(request, at, queue, form)
 
 
-async def _planned_page(
+async def _plan_page(
     request: Request, at: AuthorizedService, queue: str, form: RedriveForm, notice: str = ""
 ) -> Response:
     order = form.order(queue)
@@ -152,7 +152,7 @@ async def _page(
     **what: Any,
 ) -> Response:
     """Return the page of a form, with the plan of its order if there is one."""
-    planned = await _planned(at, order, form) if order is not None else None
+    planned = await _plan(at, order, form) if order is not None else None
     return page(
         request,
         template,
@@ -169,7 +169,7 @@ async def _page(
     )
 
 
-async def _planned(at: AuthorizedService, order: OperationRequest, form: RedriveForm) -> Planned | None:
+async def _plan(at: AuthorizedService, order: OperationRequest, form: RedriveForm) -> Planned | None:
     try:
         return await at.plan(order)
     except ConfigurationError as error:
@@ -185,15 +185,15 @@ async def _planned(at: AuthorizedService, order: OperationRequest, form: Redrive
 async def redrive(request: Request, at: CurrentService, queue: Named) -> Response:
     await at.need(Permission.REDRIVE, queue)
     typed = await form_of(request)
-    form = RedriveForm.posted(typed, str(at.redrive_to(queue)))
+    form = RedriveForm.from_post(typed, str(at.redrive_to(queue)))
     order = form.order(queue)
     if order is None:
-        return await _planned_page(request, at, queue, form)
+        return await _plan_page(request, at, queue, form)
     try:
-        return await _carry_out(request, at, form, order, text_of(typed, "token"), ("re-drive", _planned_page))
+        return await _carry_out(request, at, form, order, text_of(typed, "token"), ("re-drive", _plan_page))
     except TargetUnroutable as error:
         form.mistakes.fields["to"] = str(error)
-        return await _planned_page(request, at, queue, form)
+        return await _plan_page(request, at, queue, form)
 
 
 async def _carry_out(
@@ -205,11 +205,11 @@ async def _carry_out(
         operation = await at.carry_out_as_shown(order, token)
     except PlanExpired as error:
         if error.operation:
-            return seen(to("operations", error.operation, said="once"))
+            return see_other(to("operations", error.operation, said="once"))
         if form.spend:  # a plan that costs deliveries has no address
             return await show(request, at, order.queue, form, NOTICES[why_not(error)] if token else "")
-        return seen(to("queues", order.queue, address, **form.fields, said=why_not(error)))
-    return seen(to("operations", operation.id))
+        return see_other(to("queues", order.queue, address, **form.fields, said=why_not(error)))
+    return see_other(to("operations", operation.id))
 
 
 def why_not(error: PlanExpired) -> str:
@@ -237,15 +237,15 @@ async def _move_page(
         "destination": form["to"],
         "others": [one.name for one in await at.queues(calm=True) if one.name != queue],
     }
-    return await _page(request, at, queue, form, "move.html", form.moving(queue), notice=notice, **shown)
+    return await _page(request, at, queue, form, "move.html", form.move_request(queue), notice=notice, **shown)
 
 
 @router.post("/queues/{queue:path}/move")
 async def move(request: Request, at: CurrentService, queue: Named) -> Response:
     await at.need(Permission.REDRIVE, queue)
     typed = await form_of(request)
-    form = RedriveForm.posted(typed)
-    order = form.moving(queue)
+    form = RedriveForm.from_post(typed)
+    order = form.move_request(queue)
     if order is None:
         return await _move_page(request, at, queue, form)
     try:
@@ -268,7 +268,7 @@ async def discard_plan(request: Request, at: CurrentService, queue: Named) -> Re
 async def _discard_page(
     request: Request, at: AuthorizedService, queue: str, form: RedriveForm, notice: str = "", typed: str = ""
 ) -> Response:
-    order = form.discarding(queue)
+    order = form.discard_request(queue)
     return await _page(request, at, queue, form, "discard.html", order, notice=notice, typed=typed)
 
 
@@ -276,8 +276,8 @@ async def _discard_page(
 async def discard(request: Request, at: CurrentService, queue: Named) -> Response:
     await at.need(Permission.DISCARD, queue)
     typed = await form_of(request)
-    form = RedriveForm.posted(typed)
-    order, token, confirm = form.discarding(queue), text_of(typed, "token"), text_of(typed, "confirm")
+    form = RedriveForm.from_post(typed)
+    order, token, confirm = form.discard_request(queue), text_of(typed, "token"), text_of(typed, "confirm")
     if order is not None and at.is_plan_of(order, token) and confirm != queue:
         form.mistakes.fields["confirm"] = f"Nothing was discarded. Type {queue} to say that you mean it."
     if order is None or form.mistakes:

@@ -25,7 +25,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from redrive import __version__
 from redrive.admin.access.roles import Permission
-from redrive.admin.api.dependencies import office_of
+from redrive.admin.api.dependencies import context_of
 from redrive.admin.authorized_service import AuthorizedService
 from redrive.admin.console import formatting, sparkline
 from redrive.admin.console.urls import address_asked_for, links_of
@@ -60,12 +60,12 @@ NOTICES = {
 }
 
 
-def _shown(value: Any) -> Any:
+def _finalize(value: Any) -> Any:
     """Every expression's last step before it is escaped."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else printable(value)
 
 
-def _exactly(value: str) -> Markup:
+def _verbatim(value: str) -> Markup:
     """As it is, but for what cannot be written at all."""
     return escape(value.encode("utf-8", "replace").decode())
 
@@ -84,14 +84,14 @@ def environment() -> Environment:
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.filters.update(
         ago=_ago,
         cut=one_line,
-        exactly=_exactly,
+        exactly=_verbatim,
         number=formatting.number,
         percent=formatting.percent,
         size=formatting.size,
@@ -118,17 +118,17 @@ def page(
     request: Request, template: str, at: AuthorizedService | None, *, status: int = 200,
     headers: Mapping[str, str] | None = None, notice: str = "", **what: Any,
 ) -> HTMLResponse:  # fmt: skip
-    office = office_of(request)
+    context = context_of(request)
     known: dict[str, Any] = {
         "to": links_of(request),
         "at": at,
-        "office": office,
-        "now": office.clock.now(),
+        "admin": context,
+        "now": context.clock.now(),
         "theme": theme_of(request),
         "address": address_asked_for(request),
         "asset": asset_version,
         "notice": notice or NOTICES.get(request.query_params.get("said", ""), ""),
-        "has_outbox": office.outbox is not None,
+        "has_outbox": context.outbox is not None,
     }
     text = environment().get_template(template).render(known | what)
     return HTMLResponse(text, status, dict(headers or {}))
@@ -139,7 +139,7 @@ def theme_of(request: Request) -> str:
     return said if said in THEMES else "auto"
 
 
-def seen(address: str) -> RedirectResponse:
+def see_other(address: str) -> RedirectResponse:
     """After a form: the browser asks for the page that shows what came of it, and asking again does nothing twice."""
     return RedirectResponse(address, 303)
 

@@ -12,10 +12,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from redrive.admin.access.csrf import is_cross_site
-from redrive.admin.api.dependencies import COOKIE, address_of, forget, is_secure, office_of, remember
-from redrive.admin.api.rest import Named
+from redrive.admin.api.dependencies import COOKIE, address_of, context_of, forget, is_secure, remember
+from redrive.admin.api.parameters import Named
 from redrive.admin.console.forms import MOST_OF_STRANGERS, form_of, text_of
-from redrive.admin.console.rendering import THEME, THEMES, page, seen
+from redrive.admin.console.rendering import THEME, THEMES, page, see_other
 from redrive.admin.console.urls import is_ours, links_of
 from redrive.errors import CrossSite, NoRole, TooManyAttempts, Unauthenticated
 from redrive.operations.audit_entry import AuditEntry
@@ -39,9 +39,9 @@ def _check_origin(request: Request) -> None:
 
 async def _record(request: Request, who: str, *, allowed: bool = True, detail: str) -> None:
     """Before the cookie is given out: who cannot be recorded does not come in."""
-    office = office_of(request)
-    entry = AuditEntry(office.clock.now(), who, "sign in", "", allowed=allowed, detail=detail)
-    await asyncio.to_thread(office.service.audit.write, entry)
+    context = context_of(request)
+    entry = AuditEntry(context.clock.now(), who, "sign in", "", allowed=allowed, detail=detail)
+    await asyncio.to_thread(context.service.audit.write, entry)
 
 
 @router.get("/sign-in")
@@ -50,7 +50,7 @@ async def sign_in_form(request: Request, next: str = "") -> Response:
 
 
 async def _form(request: Request, wanted: str, mistake: str = "", status: int = 200) -> Response:
-    gate = office_of(request).gate
+    gate = context_of(request).gate
     possible = await gate.can_anybody_sign_in()
     return page(
         request,
@@ -69,7 +69,7 @@ async def sign_in(request: Request) -> Response:
     typed = await form_of(request, MOST_OF_STRANGERS)
     wanted = typed.get("next", "")
     try:
-        who, cookie = await office_of(request).gate.sign_in(text_of(typed, "key"), address_of(request))
+        who, cookie = await context_of(request).gate.sign_in(text_of(typed, "key"), address_of(request))
     except NoRole as error:
         await _record(request, error.name, allowed=False, detail=error.detail)
         return await _form(request, wanted, f"{error}.", 403)
@@ -79,7 +79,7 @@ async def sign_in(request: Request) -> Response:
     except TooManyAttempts as error:
         return await _form(request, wanted, str(error), 429)
     await _record(request, who.name, detail=f"with a key, at {address_of(request)}")
-    response = seen(_where_to(request, wanted))
+    response = see_other(_where_to(request, wanted))
     remember(request, response, cookie)
     return response
 
@@ -92,13 +92,13 @@ async def link(request: Request, token: Named) -> Response:
 @router.post("/sign-in/link/{token}")
 async def follow_link(request: Request, token: Named) -> Response:
     _check_origin(request)
-    cookie = await asyncio.to_thread(office_of(request).gate.sessions.accept, token)
+    cookie = await asyncio.to_thread(context_of(request).gate.sessions.accept, token)
     if cookie is None:
         mistake = "This link was used already, or is too old. Ask for another, or sign in with a key."
         return page(request, "sign_in_link.html", None, status=401, token=token, mistake=mistake)
-    who = await asyncio.to_thread(office_of(request).gate.sessions.find, cookie)
+    who = await asyncio.to_thread(context_of(request).gate.sessions.find, cookie)
     await _record(request, who.name if who is not None else "", detail=f"with a link, at {address_of(request)}")
-    response = seen(links_of(request)())
+    response = see_other(links_of(request)())
     remember(request, response, cookie)
     return response
 
@@ -108,8 +108,8 @@ async def sign_out(request: Request) -> Response:
     _check_origin(request)
     cookie = request.cookies.get(COOKIE)
     if cookie is not None:
-        await office_of(request).gate.sign_out(cookie)
-    response = seen(links_of(request)("sign-in", said="signed-out"))
+        await context_of(request).gate.sign_out(cookie)
+    response = see_other(links_of(request)("sign-in", said="signed-out"))
     forget(request, response)
     return response
 
@@ -118,7 +118,7 @@ async def sign_out(request: Request) -> Response:
 async def theme(request: Request) -> Response:
     typed = await form_of(request, MOST_OF_STRANGERS)
     chosen = typed.get("theme", "auto")
-    response = seen(_where_to(request, typed.get("next", "")))
+    response = see_other(_where_to(request, typed.get("next", "")))
     path = request.scope.get("root_path") or "/"
     if chosen in THEMES:
         response.set_cookie(

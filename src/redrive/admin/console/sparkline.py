@@ -37,10 +37,10 @@ def trend_of(depths: Sequence[int], every: timedelta) -> Sparkline | None:
     ]
     change = depths[-1] - depths[0]
     line = " ".join(f"{x:g},{y:g}" for x, y in points)
-    return Sparkline(line, points[-1], change, _said(depths, change, every * (len(depths) - 1)))
+    return Sparkline(line, points[-1], change, _description(depths, change, every * (len(depths) - 1)))
 
 
-def _said(depths: Sequence[int], change: int, span: timedelta) -> str:
+def _description(depths: Sequence[int], change: int, span: timedelta) -> str:
     over = f"over the last {format_roughly(span)}"
     if min(depths) == max(depths):
         return f"{number(depths[-1])}, unchanged {over}"

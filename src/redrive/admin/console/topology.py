@@ -34,7 +34,7 @@ async def topology(request: Request, at: CurrentService) -> Response:
         at,
         here="topology",
         snapshot=found.snapshot,
-        has_wishes=bool(at.office.target.topology.queues),
+        has_wishes=bool(at.context.target.topology.queues),
         drift=[step for step in found.drift.steps if step.action in (Action.CREATE, Action.CONFLICT)],
         extra=found.drift.count(Action.EXTRA),
         queues=[(queue, state(queue.name)) for queue in held.queues],
@@ -46,12 +46,12 @@ async def topology(request: Request, at: CurrentService) -> Response:
 @router.get("/topology.svg")
 async def topology_picture(request: Request, at: CurrentService) -> Response:
     found = await at.topology()
-    drawn = _drawn(found).replace(_BY_THE_SYSTEM, _BY_CHOICE[theme_of(request)])
+    drawn = _draw(found).replace(_BY_THE_SYSTEM, _BY_CHOICE[theme_of(request)])
     headers = {"Content-Security-Policy": _PICTURE_POLICY}
     return Response(drawn, media_type="image/svg+xml", headers=headers)
 
 
-def _drawn(found: TopologyView) -> str:
+def _draw(found: TopologyView) -> str:
     """What the broker holds, with how much is in it; over plain AMQP, what is wanted of it."""
     held = found.snapshot.definitions if found.snapshot.complete else found.wanted
     picture = picture_of(_without_unused(held))

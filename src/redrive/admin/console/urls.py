@@ -15,7 +15,7 @@ class Urls:
 
     def __call__(self, *parts: str, **asked: object) -> str:
         path = "/".join(quote(part, safe="", errors="replace") for part in parts)
-        said = {name: _said(value) for name, value in asked.items() if value not in (None, "", False, ())}
+        said = {name: _query_value(value) for name, value in asked.items() if value not in (None, "", False, ())}
         query = urlencode(said, doseq=True, errors="replace")
         return f"{self.root}/{path}" + (f"?{query}" if query else "")
 
@@ -23,7 +23,7 @@ class Urls:
         return f"<Links under {self.root or '/'}>"
 
 
-def _said(value: object) -> object:
+def _query_value(value: object) -> object:
     return "1" if value is True else value
 
 

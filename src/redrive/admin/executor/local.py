@@ -37,9 +37,9 @@ class LocalExecutor:
     async def start(self, id: str, change: Change | None = None) -> Operation:
         """Run an operation that this process owns. `change`: of an edit."""
         operation = await self._service.operation(id)
-        running = self._running[id] = _Running(self._service.acting(operation.order.by), operation, change)
+        running = self._running[id] = _Running(self._service.for_principal(operation.order.by), operation, change)
         running.task.add_done_callback(lambda _: self._end(running))
-        return await running.begun()
+        return await running.wait_until_begun()
 
     def _end(self, running: _Running) -> None:
         del self._running[running.operation.id]
@@ -56,27 +56,27 @@ class _Running:
 
     def __init__(self, service: Service, operation: Operation, change: Change | None) -> None:
         self.operation = operation
-        self._steering: OperationControl | None = None
+        self._control: OperationControl | None = None
         self._changed = asyncio.Event()
         self.task = asyncio.create_task(service.run(operation, change, changed=self._change), name="redrive-operation")
         self.task.add_done_callback(lambda _: self._changed.set())  # the last change comes a little before the end
 
     def _change(self, steering: OperationControl) -> None:
-        self._steering = steering
+        self._control = steering
         self._changed.set()
 
-    async def begun(self) -> Operation:
+    async def wait_until_begun(self) -> Operation:
         """Wait until it has begun, and return it as it is then."""
         while not self.task.done():
             await self._changed.wait()
             self._changed.clear()
-            if self._steering is not None and self._steering.has_begun:
-                return self._steering.operation
+            if self._control is not None and self._control.has_begun:
+                return self._control.operation
         return await self.task
 
     async def leave(self, service: Service) -> None:
         """Let it come to rest, and leave it for the next server."""
-        steering = self._steering
+        steering = self._control
         if steering is None:  # it has not begun
             await self._cut_off()
             return

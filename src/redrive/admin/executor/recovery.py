@@ -68,14 +68,14 @@ class OrphanRecovery:
         self._not_before: dict[str, datetime] = {}  # by id of an operation that could not go on
 
     def start(self) -> None:
-        self._loop = asyncio.create_task(self._recover_again_and_again(), name="redrive-recovery")
+        self._loop = asyncio.create_task(self._recovery_loop(), name="redrive-recovery")
 
     async def stop(self) -> None:
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
 
-    async def _recover_again_and_again(self) -> None:
+    async def _recovery_loop(self) -> None:
         while True:
             try:
                 await self.recover()
@@ -105,7 +105,7 @@ class OrphanRecovery:
 
     async def _recover(self, operation: Operation) -> None:
         if not operation.order.kind.is_resumable:
-            await self._service.close_interrupted(operation)
+            await self._service.close_orphan(operation)
             return
         log.info("operation %s was left behind: going on with it", operation.id)
         try:

@@ -13,7 +13,7 @@ from redrive.cli.dlq.redrive import (
     confirm,
     finish,
     make_selection,
-    planned,
+    print_plan_of,
     reason_option,
     selection_options,
     with_risk,
@@ -50,7 +50,7 @@ def discard(
     order = with_risk(
         OperationRequest(OperationKind.DISCARD, queue, make_selection(**said), reason=reason), said["risk"]
     )
-    made = planned(service, order, "no message is meant by this")
+    made = print_plan_of(service, order, "no message is meant by this")
     if name is None:
         if no_input or not sys.stdin.isatty():
             confirm("", False, True, f"--confirm {shlex.quote(one_line(queue))}")

@@ -16,7 +16,7 @@ from redrive.cli.dlq.redrive import (
     confirm,
     finish,
     make_order,
-    planned,
+    print_plan_of,
     redrive_options,
     selection_options,
 )
@@ -98,12 +98,12 @@ def edit(
     """
     service = target.service()
     found = run(service.message, queue, id, reveal=editor, risk=said["risk"])
-    new = body.read() if body is not None else _in_editor(found.body) if editor else None
+    new = body.read() if body is not None else _edit_in_editor(found.body) if editor else None
     change = Edit(new, dict(map(_header, set_header)), remove_header)
     if change.is_nothing:
         raise ConfigurationError("nothing would change: say --body, --editor, --set-header or --remove-header")
     said |= {"query": "", "ids": (found.letter.id,), "group": "", "limit": 1}
-    _changed(target, service, make_order(service, queue, **said), ByHand(change), manner)
+    _transform(target, service, make_order(service, queue, **said), ByHand(change), manner)
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -113,7 +113,7 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _in_editor(body: bytes) -> bytes | None:
+def _edit_in_editor(body: bytes) -> bytes | None:
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -145,7 +145,7 @@ def transform(
         raise click.UsageError("say --patch or --function")
     how = from_patch(_text(patch)) if patch is not None else from_function(import_object(str(function)), str(function))
     service = target.service()
-    _changed(target, service, make_order(service, queue, **said), how, manner)
+    _transform(target, service, make_order(service, queue, **said), how, manner)
 
 
 def _text(patch: str) -> str:
@@ -157,10 +157,10 @@ def _text(patch: str) -> str:
         raise ConfigurationError(f"cannot read {patch[1:]}: {error.strerror}") from None
 
 
-def _changed(
+def _transform(
     target: CommandTarget, service: Service, order: OperationRequest, how: Transform, manner: RunOptions
 ) -> None:
-    made = planned(service, order, "no message is meant by this")
+    made = print_plan_of(service, order, "no message is meant by this")
     for preview in run(service.samples, made.order, how, force=manner.force):
         click.echo(f"{one_line(preview.id)}\n{preview.text}", err=not manner.dry_run)
     if manner.dry_run:

@@ -175,7 +175,7 @@ def redrive(
     elsewhere: redrive ops.
     """
     service = target.service()
-    made = planned(service, make_order(service, queue, **said), "nothing to re-drive")
+    made = print_plan_of(service, make_order(service, queue, **said), "nothing to re-drive")
     if dry_run:
         if json:
             as_json(plan_row(made))
@@ -214,7 +214,7 @@ def move(target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: 
         said["rate"],
         reason=said["reason"],
     )
-    made = planned(service, with_risk(order, said["risk"]), "nothing to move")
+    made = print_plan_of(service, with_risk(order, said["risk"]), "nothing to move")
     if dry_run:
         if json:
             as_json(plan_row(made))
@@ -224,7 +224,7 @@ def move(target: CommandTarget, queue: str, dry_run: bool, yes: bool, no_input: 
     finish(run(carry_out, service, operation), json)
 
 
-def planned(service: Service, order: OperationRequest, nothing: str) -> RedrivePlan:
+def print_plan_of(service: Service, order: OperationRequest, nothing: str) -> RedrivePlan:
     """Print the plan of an order and return it. Exit with the note `nothing` if no message is eligible."""
     made = run(service.plan, order)
     print_plan(made)
@@ -247,10 +247,10 @@ def confirm(question: str, yes: bool, no_input: bool, option: str = "--yes") -> 
 
 
 async def carry_out(service: Service, operation: Operation, change: Change | None = None) -> Operation:
-    return await watched(lambda changed: service.run(operation, change, changed=changed))
+    return await run_with_progress(lambda changed: service.run(operation, change, changed=changed))
 
 
-async def watched(runs: Callable[[Changed], Awaitable[Operation]]) -> Operation:
+async def run_with_progress(runs: Callable[[Changed], Awaitable[Operation]]) -> Operation:
     """Run an operation with its progress shown, until it is over or Ctrl-C ends it."""
     progress = Progress()
     stop = stop_on_signals("finishing what is under way; once more to quit at once")

@@ -52,10 +52,10 @@ def watch(
     )
     pause = duration(every, "--every").total_seconds()
     notifier = Notifier(interval=duration(interval, "--interval"))
-    run(_watching, target.service(), queues, notifier, send, pause)
+    run(_watch, target.service(), queues, notifier, send, pause)
 
 
-async def _watching(service: Service, queues: tuple[str, ...], notifier: Notifier, send: Send, pause: float) -> None:
+async def _watch(service: Service, queues: tuple[str, ...], notifier: Notifier, send: Send, pause: float) -> None:
     stop = stop_on_signals("no more notices")
     note("watching; Ctrl-C to stop")
     backlogs: frozenset[str] | None = None
@@ -83,11 +83,11 @@ async def look(
     depths, migrated = await service.depths(queues, notifier.depths)
     for queue, depth in depths.items():
         if backlogs is None or queue in backlogs:
-            notifier.saw_backlog(queue, depth)
+            notifier.record_backlog(queue, depth)
         else:
-            notifier.saw_queue(queue, depth, now)
+            notifier.record_queue(queue, depth, now)
     for queue in sorted(migrated):
         note(f"redrive: {one_line(queue)} is being migrated: it is watched again when that is over")
     for operation in await service.operations(limit=50):
-        notifier.saw_operation(operation, now)
+        notifier.record_operation(operation, now)
     return (migrated if backlogs is None else backlogs & migrated) - notifier.depths.keys()

@@ -33,7 +33,7 @@ class ServiceName:
 
     def __post_init__(self) -> None:
         if why := _objection(self.project):
-            meant = _meant(self.project)
+            meant = _valid_name_like(self.project)
             hint = f", did you mean {meant}?" if meant is not None else ""
             raise ConfigurationError(f"{self.project!r} is no name for a service: {why}{hint}")
 
@@ -64,7 +64,7 @@ def _objection(name: str) -> str | None:
     return None
 
 
-def _meant(name: str) -> str | None:
+def _valid_name_like(name: str) -> str | None:
     """A name near to it that will do."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plain).lower()

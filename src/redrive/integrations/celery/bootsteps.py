@@ -127,7 +127,7 @@ class _Parked:
         message = self._message
         headers = message.headers or {}
         place = find_place(self._app, message.delivery_info, headers)
-        if place is None or place.dead_end is None or place.parking == "reject":
+        if place is None or place.dlq_destination is None or place.parking == "reject":
             return False
         now, history = datetime.now(UTC), read_history(headers, place.name, via_reject=False)
         try:
@@ -141,7 +141,7 @@ class _Parked:
                 at=now,
                 budget=budget_of(self._app),
             )
-            hand_over(self._app, body_of(message), raw, place.dead_end)
+            hand_over(self._app, body_of(message), raw, place.dlq_destination)
         except Exception as error:  # the reject that follows leads to the same place
             log.error("a message of %s that is no task cannot be published: %s", place.name, error)
             return False

@@ -38,7 +38,7 @@ _MEASURED = ("correlation_id", "reply_to", "priority", "message_id", "type", "ap
 
 
 @contextmanager
-def confirmed(app: Any, rewrite: Rewrite) -> Iterator[ConfirmedProducer]:
+def confirmed_producer(app: Any, rewrite: Rewrite) -> Iterator[ConfirmedProducer]:
     """A producer for one message, in the process that runs a task."""
     with app.pool.acquire(block=True) as connection:
         producer = ConfirmedProducer(connection, rewrite)
@@ -109,9 +109,9 @@ class ConfirmedProducer(Producer):  # type: ignore[misc]  # kombu has no types f
             )
         self._rewrite = rewrite
         self._unroutable: list[str] = []
-        super().__init__(connection, auto_declare=False, on_return=self._returned)
+        super().__init__(connection, auto_declare=False, on_return=self._on_return)
 
-    def _returned(self, error: BaseException, *_: object) -> None:
+    def _on_return(self, error: BaseException, *_: object) -> None:
         self._unroutable.append(str(error))
 
     def publish(self, body: Any, **how: Any) -> None:
@@ -143,7 +143,7 @@ class ConfirmedProducer(Producer):  # type: ignore[misc]  # kombu has no types f
     def leave(self) -> None:
         """The channel is somebody else's from here on."""
         if not isinstance(self._channel, ChannelPromise):
-            self._channel.events["basic_return"].discard(self._returned)
+            self._channel.events["basic_return"].discard(self._on_return)
 
 
 def budget_of(app: Any) -> int:

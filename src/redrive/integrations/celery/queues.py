@@ -46,11 +46,11 @@ class CeleryQueue:
         return self.names.type is QueueType.QUORUM
 
     @property
-    def dead_end(self) -> tuple[str, str] | None:
+    def dlq_destination(self) -> tuple[str, str] | None:
         """Exchange and key; None if nothing is kept."""
         return (self.names.dlq_exchange, self.names.dlq_key) if self.names.has_dlq else None
 
-    def waiting(self, rung: Rung) -> tuple[str, str]:
+    def retry_destination(self, rung: Rung) -> tuple[str, str]:
         return self.names.retry_exchange, self.names.rung(rung).key
 
     def origin(self, app: Any, delivery_info: Mapping[str, Any] | None, host: object) -> Origin:
@@ -65,7 +65,7 @@ class CeleryQueue:
         )
 
     def __repr__(self) -> str:
-        return f"<Place {self.name} retry={self.policy} dead_end={self.dead_end}>"
+        return f"<Place {self.name} retry={self.policy} dlq={self.dlq_destination}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,14 +94,14 @@ class CelerySettings:
 
     def place_of(self, exchange: str | None, routing_key: str | None, headers: Mapping[str, Any]) -> CeleryQueue | None:
         """The queue of a delivery; None if it is not one of the topology's."""
-        reached = self._reached(exchange or "", routing_key or "")
+        reached = self._queues_reached_by(exchange or "", routing_key or "")
         if len(reached) > 1:
             told = read_name(headers.get(HeaderNames.QUEUE))
             return next((place for place in reached if place.name == told), reached[0])
         return reached[0] if reached else None
 
     @lru_cache(256)  # noqa: B019 - it lives as long as the application
-    def _reached(self, exchange: str, routing_key: str) -> tuple[CeleryQueue, ...]:
+    def _queues_reached_by(self, exchange: str, routing_key: str) -> tuple[CeleryQueue, ...]:
         names = targets(self.definitions, exchange, routing_key)
         return tuple(place for place in self.places.values() if place.name in names)
 

@@ -91,7 +91,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
         """
         wait = verdict if isinstance(verdict, RetryVerdict) else None
         if isinstance(verdict, RetryVerdict):
-            to, history = place.waiting(verdict.rung), self._history.with_another_snooze()
+            to, history = place.retry_destination(verdict.rung), self._history.with_another_snooze()
         else:
             to, history = ("", place.name), self._history.with_crashes(verdict.crashes)
         raw = properties_for_retry(
@@ -104,7 +104,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
             not_before=wait.not_before if wait is not None else None,
             budget=budget_of(self._app),
         )
-        if not self._handed_over(raw, to):
+        if not self._hand_over(raw, to):
             return False
         super().acknowledge()
         return True
@@ -112,11 +112,14 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
     # After it was run ---------------------------------------------------------------------------------
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        error = _unwrapped(exc_info)
+        error = _unwrap(exc_info)
         fate = fate_of(error)
         if fate is Fate.CRASHED and isinstance(self._after_crash(), ParkVerdict) and not self._is_done():
             times = self._history.crashes + 1
-            exc_info, fate = _raised(CrashedTooOften(f"it ended its process {times} times: {error}")), Fate.PARKED
+            exc_info, fate = (
+                _exception_info(CrashedTooOften(f"it ended its process {times} times: {error}")),
+                Fate.PARKED,
+            )
         self._fate, self._told = fate, exc_info
         try:
             return super().on_failure(exc_info, send_failed_event, return_ok)
@@ -125,7 +128,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if not soft and not state.should_terminate:
-            self._fate, self._told = Fate.PARKED, _raised(TimeLimitExceeded(timeout))
+            self._fate, self._told = Fate.PARKED, _exception_info(TimeLimitExceeded(timeout))
         try:
             super().on_timeout(soft, timeout)
         finally:
@@ -133,7 +136,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
 
     def _end(self, error: BaseException) -> None:
         """As if it had failed with this."""
-        self.on_failure(_raised(error))
+        self.on_failure(_exception_info(error))
 
     def _after_crash(self) -> Verdict | None:
         """Return what becomes of the task now that its process is gone; None if Celery settles it. Where the queue
@@ -174,10 +177,12 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
     def _parked(self) -> bool:
         """Is it settled by this? Else Celery settles it, because it keeps nothing or the task is not ours."""
         place = self._place
-        if place is None or place.dead_end is None or self.acknowledged:
+        if place is None or place.dlq_destination is None or self.acknowledged:
             return False
         failure, reason = _failure_of(self._told, datetime.now(UTC)), self._reason()
-        if place.parking == "publish" and self._handed_over(self._with_story(place, failure, reason), place.dead_end):
+        if place.parking == "publish" and self._hand_over(
+            self._parked_properties(place, failure, reason), place.dlq_destination
+        ):
             super().acknowledge()
         else:
             super().reject(requeue=False)
@@ -185,9 +190,9 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
         return True
 
     def _reason(self) -> ParkReason:
-        return reason_of(_unwrapped(self._told), self._retries, self.task.max_retries)
+        return reason_of(_unwrap(self._told), self._retries, self.task.max_retries)
 
-    def _with_story(self, place: CeleryQueue, failure: Failure, reason: ParkReason) -> bytes:
+    def _parked_properties(self, place: CeleryQueue, failure: Failure, reason: ParkReason) -> bytes:
         return properties_for_parking(
             properties_of(self._message).encode(),
             self._history,
@@ -199,7 +204,7 @@ class Request(CeleryRequest):  # type: ignore[misc]  # Celery has no types
             budget=budget_of(self._app),
         )
 
-    def _handed_over(self, raw: bytes, to: tuple[str, str]) -> bool:
+    def _hand_over(self, raw: bytes, to: tuple[str, str]) -> bool:
         try:
             hand_over(self._app, body_of(self._message), raw, to)
         except Exception as error:  # whatever it is, the message is still ours: whoever asked does without
@@ -246,19 +251,19 @@ def _failure_of(exc_info: Any, now: datetime) -> Failure:
     told = getattr(exc_info, "redrive", None)
     if isinstance(told, Failure):
         return told
-    error = _unwrapped(exc_info)
+    error = _unwrap(exc_info)
     if isinstance(error, Reject):  # as it was raised: on its way here a text of its frames became its cause
         error = error.reason if isinstance(error.reason, BaseException) else Reject(error.reason, error.requeue)
     failure = describe(error, now, stack=False)
     return replace(failure, stack=elide_lines(str(exc_info.traceback or ""), MOST_STACK))
 
 
-def _unwrapped(exc_info: Any) -> BaseException:
+def _unwrap(exc_info: Any) -> BaseException:
     error: BaseException = exc_info.exception
     return error.exc if isinstance(error, ExceptionWithTraceback) else error
 
 
-def _raised(error: BaseException) -> Any:
+def _exception_info(error: BaseException) -> Any:
     try:
         raise error
     except type(error):

@@ -52,7 +52,7 @@ def equip(
     if declare:
         app.steps["consumer"].add(Provision)
     signals.task_failure.connect(remember_failure, weak=False, dispatch_uid="redrive")
-    app.on_after_finalize.connect(_tell_who_is_not_equipped, weak=False)
+    app.on_after_finalize.connect(_warn_of_unequipped_tasks, weak=False)
 
 
 def _read(topology: Any) -> Topology:
@@ -75,14 +75,14 @@ def _read(topology: Any) -> Topology:
 
 def _align(conf: Any, equipment: CelerySettings) -> None:
     ours = [task_queue(place, equipment.definitions) for place in equipment.places.values()]
-    others = [one for one in conf.task_queues or () if _called(one) not in equipment.places]
+    others = [one for one in conf.task_queues or () if _queue_name(one) not in equipment.places]
     default = _way(equipment.default)
     conf.update(
         task_queues=[*ours, *others],
         task_default_queue=equipment.default.name,
         task_default_exchange=default.exchange,
         task_default_routing_key=default.routing_key,
-        task_routes=[*_routes(conf.task_routes), _by_its_exchange(equipment)],
+        task_routes=[*_routes(conf.task_routes), _route_by_exchange(equipment)],
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         worker_prefetch_multiplier=1,
@@ -95,7 +95,7 @@ def _align(conf: Any, equipment: CelerySettings) -> None:
         conf.worker_consumer = _OWN_CONSUMER
 
 
-def _called(queue: Any) -> str:
+def _queue_name(queue: Any) -> str:
     return str(getattr(queue, "name", queue))
 
 
@@ -110,7 +110,7 @@ def _way(place: CeleryQueue) -> Bind:
     return place.names.queue.bind[0] if place.names.queue.bind else Bind(DEFAULT_EXCHANGE, place.name)
 
 
-def _by_its_exchange(equipment: CelerySettings) -> Callable[..., dict[str, Any] | None]:
+def _route_by_exchange(equipment: CelerySettings) -> Callable[..., dict[str, Any] | None]:
     """A route for Celery: to an equipped queue by its own exchange and key, where the caller does not say otherwise.
     Without, Celery goes past direct exchanges, straight into the queue.
     """
@@ -119,7 +119,7 @@ def _by_its_exchange(equipment: CelerySettings) -> Callable[..., dict[str, Any] 
         if options.get("exchange") or options.get("routing_key"):
             return None
         said = options.get("queue")
-        place = equipment.places.get(_called(said)) if said else equipment.default
+        place = equipment.places.get(_queue_name(said)) if said else equipment.default
         if place is None:
             return None
         way = _way(place)
@@ -176,7 +176,7 @@ def _check_tasks(app: Any) -> None:
         raise ConfigurationError(f"equip(app, ...) comes before the tasks; these exist already: {', '.join(made)}")
 
 
-def _tell_who_is_not_equipped(sender: Any, **_: Any) -> None:
+def _warn_of_unequipped_tasks(sender: Any, **_: Any) -> None:
     for name, task in sender._tasks.items():
         if not isinstance(task, Task) and not _is_own(name):
             log.warning(

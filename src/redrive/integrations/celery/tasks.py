@@ -28,7 +28,7 @@ from celery.exceptions import Reject, Retry
 
 from redrive.errors import PublishError
 from redrive.integrations.celery.decisions import next_wait
-from redrive.integrations.celery.producer import Rewrite, budget_of, confirmed
+from redrive.integrations.celery.producer import Rewrite, budget_of, confirmed_producer
 from redrive.integrations.celery.queues import CeleryQueue, find_place
 from redrive.recovery.failure import describe
 from redrive.recovery.failure_headers import Origin, properties_for_retry
@@ -66,7 +66,7 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
             # Without a countdown: what is published now is due when the broker brings it.
             retry = super().retry(args, kwargs, exc, False, None, 0, max_retries, **options, **way)
         except Reject as rejected:
-            raise _not_published(rejected.reason) from rejected
+            raise _reject(rejected.reason) from rejected
         retry.when = detour.seconds
         if throw:
             raise retry
@@ -76,7 +76,7 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
         rewrite: Rewrite | None = options.pop(_STORY, None)
         if rewrite is None:
             return super().apply_async(*args, **options)
-        with confirmed(self.app, rewrite) as producer:
+        with confirmed_producer(self.app, rewrite) as producer:
             return super().apply_async(*args, **{**options, "producer": producer})
 
     def _detour(
@@ -91,7 +91,7 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
             return None
         now, headers = datetime.now(UTC), request.headers or {}
         attempt = max(read_history(headers, place.name, via_reject=False).failed, request.retries) + 1
-        verdict = next_wait(place.policy, attempt, self._asked(eta, countdown, now), now, random.random())
+        verdict = next_wait(place.policy, attempt, self._requested_delay(eta, countdown, now), now, random.random())
         if verdict is None:
             return None
         error = exc or sys.exc_info()[1] or Retry("the task asked to be tried again")
@@ -106,7 +106,7 @@ class Task(celery.Task):  # type: ignore[misc]  # Celery has no types
             budget_of(self.app),
         )
 
-    def _asked(self, eta: datetime | None, countdown: float | None, now: datetime) -> timedelta | None:
+    def _requested_delay(self, eta: datetime | None, countdown: float | None, now: datetime) -> timedelta | None:
         """How long the task wants to wait. One that says nothing leaves it to the ladder; so does Celery's default."""
         if eta is not None:
             moment = eta if eta.tzinfo is not None else eta.replace(tzinfo=self.app.timezone)
@@ -131,7 +131,7 @@ class _Detour:
 
     @property
     def to(self) -> tuple[str, str]:
-        return self.place.waiting(self.verdict.rung)
+        return self.place.retry_destination(self.verdict.rung)
 
     @property
     def seconds(self) -> float:
@@ -151,7 +151,7 @@ class _Detour:
         )
 
 
-def _not_published(why: object) -> Reject:
+def _reject(why: object) -> Reject:
     """Refused for good: to the dead-letter queue. Anything else has to do with the connection: once more."""
     if isinstance(why, PublishError):
         return Reject(why, requeue=False)

@@ -63,7 +63,7 @@ def unknown_key() -> str:
 async def admit(
     gate: Authenticator, authorization: str | None = None, cookie: str | None = None, address: str = HERE
 ) -> Any:
-    return await gate.admit(authorization=authorization, cookie=cookie, address=address)
+    return await gate.authenticate(authorization=authorization, cookie=cookie, address=address)
 
 
 async def fail(gate: Authenticator, times: int, address: str = HERE) -> None:
@@ -128,7 +128,7 @@ async def test_who_has_less_than_the_least_role_is_told_so_and_has_not_guessed(
         with pytest.raises(RoleTooLow):
             await admit(strict, cookie=cookie)
         with pytest.raises(RoleTooLow):
-            await strict.check_again(authorization=None, cookie=cookie)
+            await strict.reauthenticate(authorization=None, cookie=cookie)
         with pytest.raises(RoleTooLow):
             await strict.sign_in(key, HERE)
     assert (await admit(strict, token(roles=["admin"]))).role is Role.ADMIN
@@ -237,7 +237,7 @@ async def test_a_flood_of_wrong_keys_delays_nobody_at_another_address(gate: Auth
     """Those of the flood wait for each other, not for the threads that others need."""
     _, text = gate.keys.create("ci", Role.VIEWER)
     await fail(gate, FREE)
-    running, most, verify = 0, 0, gate.keys.checked
+    running, most, verify = 0, 0, gate.keys.verify_key
 
     def counting(shown: str) -> Key:
         nonlocal running, most
@@ -248,7 +248,7 @@ async def test_a_flood_of_wrong_keys_delays_nobody_at_another_address(gate: Auth
         finally:
             running -= 1
 
-    gate.keys.checked = counting  # type: ignore[method-assign]
+    gate.keys.verify_key = counting  # type: ignore[method-assign]
     flood = asyncio.gather(*(admit(gate, unknown_key()) for _ in range(200)), return_exceptions=True)
     assert (await admit(gate, f"Bearer {text}", address=THERE)).name == "ci"
     assert set(map(type, await flood)) == {TooManyAttempts}

@@ -13,7 +13,7 @@ HERE, THERE = "192.0.2.1", "192.0.2.2"
 def after(failures: int, address: str = HERE, now: float = 0.0) -> Throttle:
     throttle = Throttle()
     for _ in range(failures):
-        throttle.failed(address, now)
+        throttle.record_failure(address, now)
     return throttle
 
 
@@ -39,9 +39,9 @@ def test_another_address_does_not_wait_for_it() -> None:
 
 def test_a_quarter_of_an_hour_forgets_failures_but_not_less() -> None:
     throttle = after(FREE + 3)
-    throttle.failed(HERE, FORGET - 1)
+    throttle.record_failure(HERE, FORGET - 1)
     assert throttle.wait(HERE, FORGET - 1) == 16
-    throttle.failed(HERE, 2 * FORGET)
+    throttle.record_failure(HERE, 2 * FORGET)
     assert throttle.wait(HERE, 2 * FORGET) == 0
 
 
@@ -50,7 +50,7 @@ def test_a_quarter_of_an_hour_forgets_failures_but_not_less() -> None:
 
 def crowd(throttle: Throttle, count: int, now: float = 0.0) -> None:
     for number in range(count):
-        throttle.failed(f"10.0.{number // 250}.{number % 250}", now)
+        throttle.record_failure(f"10.0.{number // 250}.{number % 250}", now)
 
 
 def test_at_the_ceiling_a_newcomer_waits_for_seconds() -> None:
@@ -74,7 +74,7 @@ def test_no_crowd_makes_the_wait_of_a_newcomer_long() -> None:
 def test_what_is_remembered_is_bounded_and_the_oldest_is_forgotten() -> None:
     throttle = after(FREE + 9)
     for number in range(MOST):
-        throttle.failed(f"2001:db8:{number:x}::1", 1)
+        throttle.record_failure(f"2001:db8:{number:x}::1", 1)
     assert len(throttle) == MOST
     assert throttle.wait(HERE, 61) == 0
 
@@ -104,7 +104,7 @@ def test_whatever_happens_no_wait_is_longer_than_five_minutes(steps: list[tuple[
     throttle, now = Throttle(), 0.0
     for address, passed in steps:
         now += passed
-        throttle.failed(address, now)
+        throttle.record_failure(address, now)
         assert 0 <= throttle.wait(address, now) <= LONGEST
         assert throttle.wait(address, now + LONGEST) == 0
 

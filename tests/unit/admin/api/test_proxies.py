@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.admin.access.settings import networks
-from redrive.admin.api.proxies import as_sent_by_the_client
+from redrive.admin.api.proxies import client_scope
 
 PROXIES = networks(["10.0.0.0/8", "2001:db8:1::/48"])
 
@@ -20,15 +20,15 @@ def scope(peer: str | None, *headers: tuple[str, str], scheme: str = "http") -> 
 
 
 def client(peer: str | None, *forwarded: str) -> str | None:
-    found = as_sent_by_the_client(scope(peer, *(("X-Forwarded-For", value) for value in forwarded)), PROXIES)["client"]
+    found = client_scope(scope(peer, *(("X-Forwarded-For", value) for value in forwarded)), PROXIES)["client"]
     return str(found[0]) if found else None
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.1", "127.0.0.1", "::1", "testclient", None])
 def test_forwarded_headers_of_other_peers_are_ignored(peer: str | None) -> None:
     sent = scope(peer, ("X-Forwarded-For", "198.51.100.7"), ("X-Forwarded-Proto", "https"))
-    assert as_sent_by_the_client(sent, PROXIES) == sent
-    assert as_sent_by_the_client(sent, ()) == sent
+    assert client_scope(sent, PROXIES) == sent
+    assert client_scope(sent, ()) == sent
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_client_is_the_last_address_that_is_not_a_trusted_proxy(forwarded: l
 )
 def test_the_scheme_is_what_the_nearest_proxy_says(forwarded: str, expected: str) -> None:
     sent = scope("10.0.0.1", ("X-Forwarded-Proto", forwarded))
-    assert as_sent_by_the_client(sent, PROXIES)["scheme"] == expected
+    assert client_scope(sent, PROXIES)["scheme"] == expected
 
 
 @given(st.lists(st.text(st.characters(max_codepoint=255))))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 
-from admin_api import an_office, bearing
+from admin_api import admin_context, bearing
 from redrive.admin import console
 from redrive.admin.api import rest
 from redrive.admin.api.application import Admin
@@ -23,7 +23,7 @@ OPEN = ("/sign-in", "/theme")  # anybody may send these forms
 
 @pytest.fixture
 async def admin(tmp_path: Path) -> AsyncIterator[Admin]:
-    admin = Admin(an_office(f"amqp://127.0.0.1:{free_port()}/", tmp_path, editing=True))
+    admin = Admin(admin_context(f"amqp://127.0.0.1:{free_port()}/", tmp_path, editing=True))
     async with admin.lifespan():
         yield admin
 
