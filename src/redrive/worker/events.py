@@ -70,6 +70,8 @@ class BreakerChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionChanged:
+    """A connection was opened, lost or opened again. `reconnects` is 0 when it was opened for the first time."""
+
     name: str  # "consuming", "publishing", "settling"; "database": that of the consumers' transactions
     state: str  # "open", or another; of the database "open" or "unavailable"
     reason: str | None

@@ -156,6 +156,8 @@ class Worker:
         return Breakers(queue, found, self._around.observer, self._around.clock)
 
     async def start(self) -> None:
+        if any(walk.invocation.is_transactional for walk in self._walks.values()):
+            self._outage.observe()
         for name, walk in self._walks.items():
             batching = self._batches.get(name)
             options: dict[str, Any] = {
