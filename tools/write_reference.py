@@ -462,7 +462,8 @@ def logs() -> str:
     parts += ["## Anything else\n\nRecords of other loggers, in the same form.\n", _table(["field", "meaning"], others)]
     return _page(
         "Logs",
-        "One line of JSON for each thing that did not simply go well: with `--log-format json`, or without a terminal. "
+        "One line of JSON for each thing that did not simply go well, from workers, relays and the admin server: with "
+        "`--log-format json`, or where stderr is no terminal. "
         "All fields of an event are always there, with null for what is unknown. No payload and no header is told.",
         *parts,
     )
