@@ -38,7 +38,7 @@ def admin_context(url: str | None, folder: Path, *, editing: bool = False, **opt
     Schema().upgrade(database)
     known = {name: options.pop(name) for name in ("management", "topology") if name in options}
     access = AccessSettings(tokens=TokenPolicy(secret=SECRET), editing=editing)
-    target = BrokerTarget(url, data=folder, **known)
+    target = options.pop("target", None) or BrokerTarget(url, data=folder, **known)
     options = {"access": access, "archives": folder / "archive", "apart": False} | options
     return AdminContext(target, database, **options)
 

@@ -525,6 +525,21 @@ def _gives(answer: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
 # Metrics and logs -----------------------------------------------------------------------------------------
 
 
+_FROM_THE_START = (
+    "Every series that the declarations of an application imply is there from the start, with the value 0: every "
+    "outcome, retry and reason of each consumer, its batches and breakers, each declared exchange, each connection. "
+    "So the first failure is an increase. Types of errors are known only when they occur: until then there is the "
+    "error `other`. The outbox is in the metrics of processes that relay."
+)
+_OLDEST = (
+    "`redrive_queue_oldest_seconds` is what the broker reports about the first message of a queue. No message is "
+    "taken for it, because a message that is taken and returned counts as redelivered. The embedded broker reports "
+    "it, and RabbitMQ does for classic queues, over its management API (`App(management=...)`). For quorum queues, "
+    "and for messages that were published without a timestamp, there is no such series. The admin server's "
+    "`redrive_dead_letters_oldest_seconds` comes from a peek, where a peek is harmless."
+)
+
+
 def metrics() -> str:
     worker = [(_code(one.name), _kind(one.kind), _labels(one.labels), one.meaning) for one in METRICS.values()]
     server = [(_code(f"redrive_{name}"), "gauge", _labels(one.labels), one.about) for name, one in GAUGES.items()]
@@ -533,7 +548,8 @@ def metrics() -> str:
         "Metrics",
         "For Prometheus. Each process tells of itself. No label has as many values as there are messages: what looks "
         "like no name, or is one too many, is `other`.",
-        "## Of a worker and a relay\n\nAt `/metrics` of `--health-port`, and with `monitor(api, app)` of an API.\n",
+        "## Of a worker and a relay\n\nAt `/metrics` of `--health-port`, and with `monitor(api, app)` of an API. "
+        f"{_FROM_THE_START}\n\n{_OLDEST}\n",
         _table(columns, worker),
         "## Of the admin server\n\nAt `/metrics` of `redrive serve`, for whoever may look.\n",
         _table(columns, server),
@@ -590,7 +606,8 @@ def logs() -> str:
     parts += ["## Anything else\n\nRecords of other loggers, in the same form.\n", _table(["field", "meaning"], others)]
     return _page(
         "Logs",
-        "One line of JSON for each thing that did not simply go well: with `--log-format json`, or without a terminal. "
+        "One line of JSON for each thing that did not simply go well, from workers, relays and the admin server: with "
+        "`--log-format json`, or where stderr is no terminal. "
         "All fields of an event are always there, with null for what is unknown. No payload and no header is told.",
         *parts,
     )

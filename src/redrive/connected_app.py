@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redrive.client import Connection, LinkState
+from redrive.client.topology import QueueInfo
 from redrive.errors import NotFound
+from redrive.inspection import publishing_times
 from redrive.outbox.transactions import SESSION_TYPES, StoreTransactions
 from redrive.topology import Server
 from redrive.topology.expansion import QueueLayout
@@ -51,6 +53,7 @@ class ConnectedApp:
             delayed_exchange=app.naming.delayed_exchange if server.delayed_exchanges else None,
         )
         for name, connection in self._connections.items():
+            self.observer.connection(ConnectionChanged(name, "open", None, 0))
             connection.on_change(self._state_observer(name))
 
     @property
@@ -99,9 +102,9 @@ class ConnectedApp:
 
         return tell
 
-    async def depths(self, specs: Iterable[ConsumerSpec]) -> dict[tuple[str, str], int]:
-        """How many messages wait in the queues of these consumers, by queue and role: main, retry, dlq."""
-        found: dict[tuple[str, str], int] = {}
+    async def queue_infos(self, specs: Iterable[ConsumerSpec]) -> dict[tuple[str, str], QueueInfo]:
+        """Return the messages and consumers of the queues of these consumers, by queue and role: main, retry, dlq."""
+        found: dict[tuple[str, str], QueueInfo] = {}
         for spec in specs:
             if spec.for_dead_letters:
                 continue  # that queue is counted with its main queue
@@ -110,8 +113,12 @@ class ConnectedApp:
             roles |= dict.fromkeys(names.dead_letter_queues, "dlq")
             for queue, role in roles.items():
                 with suppress(NotFound):
-                    found[queue, role] = (await self.publishing.queue_info(queue)).messages
+                    found[queue, role] = await self.publishing.queue_info(queue)
         return found
+
+    async def publishing_times(self) -> dict[str, int]:
+        """Return when the first message of each queue was published, where the broker reports it."""
+        return await publishing_times(self.publishing, self.app.management)
 
     @property
     def problems(self) -> list[str]:

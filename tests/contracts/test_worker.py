@@ -247,11 +247,39 @@ async def test_a_handler_that_takes_too_long_has_failed(app: App) -> None:
     async def handle() -> None:
         await asyncio.sleep(60)
 
+    limit = "the handler of orders took longer than timeout=50ms"
+    async with working(app) as (running, watcher):
+        await app.publish("", "orders", Order(1))
+        (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
+        assert parked.error == f"TimeoutError: {limit}"
+        dead = await take(running.consuming, "orders.dlq")
+    headers = dead.properties.headers or {}
+    assert (headers["x-redrive-error"], headers["x-redrive-message"]) == ("TimeoutError", limit)
+
+
+async def test_a_batch_that_takes_too_long_says_which_limit_it_was(app: App) -> None:
+    @app.batch_consumer("orders", size=2, timeout="10ms", call_timeout="50ms", retry=Retry(attempts=1))
+    async def handle(orders: list[Order]) -> None:  # noqa: ARG001
+        await asyncio.sleep(60)
+
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
         (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
-        assert parked.error is not None
-        assert parked.error.startswith("TimeoutError")
+        assert parked.error == "TimeoutError: the handler of a batch of orders took longer than call_timeout=50ms"
+
+
+async def test_a_timeout_of_the_handlers_own_keeps_its_message(app: App) -> None:
+    @app.consumer("orders", retry=Retry(attempts=1), timeout="50ms")
+    async def handle() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise TimeoutError("the bank does not answer") from None
+
+    async with working(app) as (_, watcher):
+        await app.publish("", "orders", Order(1))
+        (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
+        assert parked.error == "TimeoutError: the bank does not answer"
 
 
 # Parked -------------------------------------------------------------------------------------------

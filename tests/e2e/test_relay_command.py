@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -187,3 +188,19 @@ def test_a_broker_that_is_not_there_is_exit_code_7(start: Start, shop: App, tmp_
     (tmp_path / "shop.py").write_text(PROGRAM.replace('App("shop"', 'App("shop", broker="amqp://127.0.0.1:1/"'))
     add(shop, "orders")
     assert start("outbox", "relay", "shop:app").process.wait(60) == 7
+
+
+@pytest.mark.parametrize(("words", "is_json"), [((), True), (("--log-format", "text"), False)])
+def test_its_log_is_json_where_no_terminal_is(start: Start, shop: App, words: tuple[str, ...], is_json: bool) -> None:
+    bring(shop)
+    add(shop, "nowhere")
+    relay = start("outbox", "relay", "shop:app", *words)
+    assert relay.line() == READY
+    add(shop, "orders")
+    published(shop, 1)
+    assert relay.end(signal.SIGTERM) == 0
+    [parked] = [line for line in relay.errors().splitlines() if "is parked" in line]
+    assert parked.startswith("{") is is_json
+    if is_json:
+        line = json.loads(parked)
+        assert (line["level"], line["logger"]) == ("error", "redrive.outbox")

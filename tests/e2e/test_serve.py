@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -198,6 +199,28 @@ def test_what_makes_no_sense_is_said_at_once(tmp_path: Path, words: tuple[str, .
     told = run(tmp_path, *words)
     assert told.returncode == 2
     assert says in told.stderr
+
+
+@pytest.mark.parametrize(("words", "is_json"), [((), True), (("--log-format", "text"), False)])
+def test_its_log_is_json_where_no_terminal_is(tmp_path: Path, words: tuple[str, ...], is_json: bool) -> None:
+    """Also that of the process of operations, which hosts the embedded broker."""
+    command = [sys.executable, "-m", "redrive", "serve", "--port", "0", "--log-level", "debug", *words]
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().split(" and the API")[0].split(" at ")[1]
+        with httpx.Client(base_url=address, timeout=30, transport=httpx.HTTPTransport(retries=20)) as client:
+            assert client.get("healthz").status_code == 200
+        server.send_signal(signal.SIGTERM)
+        errors = server.communicate(timeout=60)[1]
+    assert server.returncode == 0
+    lines = errors.splitlines()
+    assert lines
+    assert all(line.startswith("{") is is_json for line in lines), errors
+    if is_json:
+        assert {json.loads(line)["logger"] for line in lines} >= {"uvicorn.error", "redrive.broker"}
 
 
 def test_it_is_closed_unless_somebody_opens_it(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from redrive.operations.browse import GroupBy, Grouping, MessageDetail, MessageP
 from redrive.operations.operation import ControlRequest, ItemOutcome, Operation, OperationItem, OperationState
 from redrive.operations.peek_allowance import NO_RISK, Risk
 from redrive.topology.definitions import Definitions
-from redrive.topology.doctor import Finding, examine
+from redrive.topology.doctor import Finding
 from redrive.topology.plan import Plan as TopologyPlan
 from redrive.topology.plan import make_plan
 from redrive.topology.snapshot import BrokerSnapshot
@@ -284,9 +284,8 @@ class AuthorizedQueries(Authorization):
         return (await self.context.snapshots.get(_ALL, "doctor", self._examine, kept=_EXAMINED)).value
 
     async def _examine(self) -> tuple[Finding, ...]:
-        topology = self.context.target.topology
         async with self.context.cached_target.connect_to_read() as view:
-            return examine(view.snapshot, topology if topology.queues else None, vhost=view.connection.url.virtual_host)
+            return view.findings()
 
     async def audit(
         self,

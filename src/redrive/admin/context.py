@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -22,7 +23,7 @@ from redrive.admin.cached_target import CachedTarget
 from redrive.admin.executor import OperationExecutor
 from redrive.admin.executor.local import LocalExecutor
 from redrive.admin.executor.recovery import OrphanRecovery, owner_name, server_mark
-from redrive.admin.executor.subprocess import SubprocessExecutor, WorkerConfig
+from redrive.admin.executor.subprocess import SubprocessExecutor, WorkerConfig, configure_plain_logs
 from redrive.admin.service import Service
 from redrive.admin.target import BrokerTarget
 from redrive.app import App
@@ -80,11 +81,13 @@ class AdminContext:
         least_role: Role | str | None = None,
         own_queues_only: bool = False,
         clock: Clock | None = None,
+        configure_logs: Callable[[], object] = configure_plain_logs,
     ) -> None:
         """`app`: whose outbox is shown. `archives`: where what is discarded is written to first. `apart`: operations
         have a process of their own, so that requests do not wait for them. `least_role`: principals with a lower role
         are refused, whatever they ask for; without it, that of `access`. `own_queues_only`: the dead-letter queues that
-        the topology declares are the only ones to be listed, looked into and operated on.
+        the topology declares are the only ones to be listed, looked into and operated on. `configure_logs` sets up
+        logging in the process of the operations; it can be pickled.
         """
         self.clock = clock or SystemClock()
         self.target = target
@@ -113,7 +116,7 @@ class AdminContext:
         mark = server_mark(target)
         self.service.owner = owner_name(mark)
         self.local = LocalExecutor(self.service, self._on_operation_end)
-        self.executor: OperationExecutor = self._subprocess(mark) if apart else self.local
+        self.executor: OperationExecutor = self._subprocess(mark, configure_logs) if apart else self.local
         self.recovery = OrphanRecovery(self.service, mark, self.executor, self.local)
         self.plans = PlanTokens(database)
         self.requests = IdempotencyKeys(database)
@@ -130,12 +133,11 @@ class AdminContext:
     def _on_operation_end(self, operation: Operation) -> None:
         self.snapshots.invalidate(operation.order.queue)
 
-    def _subprocess(self, mark: str) -> OperationExecutor:
+    def _subprocess(self, mark: str, configure_logs: Callable[[], object]) -> OperationExecutor:
         target = replace(self.target.for_another_process(), data=self.target.data or environment.data())
         url = self.database.url.render_as_string(hide_password=False)
-        return SubprocessExecutor(
-            self.service, WorkerConfig(target, url, mark, self.service.owner), self._on_operation_end
-        )
+        config = WorkerConfig(target, url, mark, self.service.owner, configure_logs)
+        return SubprocessExecutor(self.service, config, self._on_operation_end)
 
     @property
     def owns_database(self) -> bool:

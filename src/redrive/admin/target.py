@@ -32,6 +32,7 @@ from redrive.recovery.history import HeaderNames
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
 from redrive.topology.definitions import effective
 from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared_dlqs, feeders, is_called_dead, sources
+from redrive.topology.doctor import Finding, examine
 from redrive.topology.expansion import QueueLayout
 from redrive.topology.naming import Naming, fill
 from redrive.topology.peek_safety import PeekCost, peek_cost
@@ -56,7 +57,8 @@ class BrokerTarget:
     @classmethod
     def of(cls, app: App) -> BrokerTarget:
         """Return the broker of an application, with what the application knows about it."""
-        limits = {spec.queue.name: duration(spec.timeout) for spec in app.consumers if spec.timeout is not None}
+        consumers = app.select_consumers(())
+        limits = {spec.queue.name: duration(spec.timeout) for spec in consumers if spec.timeout is not None}
         return cls(app.broker, app.management, app.data, app.topology, app.inbox_windows, app.header_names, limits)
 
     def for_another_process(self) -> BrokerTarget:
@@ -115,7 +117,8 @@ class BrokerTarget:
 
     async def inspect(self, taking: Connection, publishing: Connection | None = None) -> ConnectedTarget:
         snapshot = await inspect_broker(taking, self.topology, self.management)
-        return ConnectedTarget(self.topology, taking, DlqAdapter(taking, publishing or taking), snapshot)
+        adapter = DlqAdapter(taking, publishing or taking)
+        return ConnectedTarget(self.topology, taking, adapter, snapshot, self.handler_limits)
 
 
 def _default_destination(part: QueueLayout) -> Destination:
@@ -133,6 +136,12 @@ class ConnectedTarget:
     connection: Connection
     broker: DlqAdapter
     snapshot: BrokerSnapshot
+    handler_limits: Mapping[str, timedelta] = field(default_factory=dict)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what the doctor finds."""
+        vhost = self.connection.url.virtual_host
+        return examine(self.snapshot, self.topology, handler_limits=self.handler_limits, vhost=vhost)
 
     @property
     def wanted(self) -> Definitions:

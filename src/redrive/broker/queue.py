@@ -77,6 +77,12 @@ class Queue:
         return len(self._ready)
 
     @property
+    def head(self) -> Message | None:
+        """Return the first of the ready messages."""
+        entry = next(iter(self._ready), None)
+        return None if entry is None else entry.message
+
+    @property
     def consumers(self) -> int:
         """Return the number of consumers, as clients see it."""
         return len(self._consumers)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import json
 
+from redrive.broker.message import Message
 from redrive.broker.queue import Queue
+from redrive.wire.property_scan import skim
 
 if TYPE_CHECKING:
     from redrive.broker.vhost import VirtualHost
@@ -41,7 +43,13 @@ def _queues(vhost: VirtualHost) -> Iterator[dict[str, Any]]:
             "messages_ready": len(queue),
             "messages_unacknowledged": queue.unacked,
             "consumers": queue.consumers,
+            "head_message_timestamp": _published(queue.head),
         }
+
+
+def _published(message: Message | None) -> int | None:
+    """Return the timestamp of a message, if its publisher gave it one."""
+    return None if message is None else skim(message.facts.raw).timestamp
 
 
 def _bindings(vhost: VirtualHost) -> Iterator[dict[str, Any]]:

@@ -62,10 +62,9 @@ async def _examine(target: BrokerTarget, has_app: bool, vhost: str | None) -> tu
     if not has_app and target.broker is None:
         raise click.UsageError(_NOWHERE)
     async with target.connect_to_read(name="redrive doctor") as connected:
-        snapshot, at = connected.snapshot, connected.connection.url.virtual_host
-        if not has_app and not snapshot.complete:
+        if not has_app and not connected.snapshot.complete:
             raise click.UsageError(_NOWHERE)
-        return snapshot.server, examine(snapshot, target.topology, handler_limits=target.handler_limits, vhost=at)
+        return connected.snapshot.server, connected.findings()
 
 
 def _show(server: Server, findings: Sequence[Finding], json: bool) -> None:

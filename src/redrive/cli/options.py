@@ -19,6 +19,7 @@ from redrive.app import App
 from redrive.cli.loading import load, load_target, management_option
 from redrive.database.engine import Database
 from redrive.database.schema import Schema
+from redrive.integrations.logs import LogFormat
 from redrive.operations.audit_log import AuditLog
 from redrive.operations.peek_allowance import Risk
 from redrive.operations.repository import OperationRepository
@@ -137,6 +138,16 @@ risk_options = options(
         "--any-queue", is_flag=True, help="Also a queue that is not a dead-letter queue, or that has consumers."
     ),
     _with_risk,
+)
+log_options = options(
+    click.option(
+        "--log-format",
+        type=click.Choice([str(form) for form in LogFormat]),
+        default=str(LogFormat.AUTO),
+        show_default=True,
+        help="JSON for machines, text for people; auto looks whether stderr is a terminal.",
+    ),
+    click.option("--log-level", default="info", show_default=True, help="debug, info, warning, error or critical."),
 )
 query_option = click.option(
     "-q", "--query", default="", metavar="QUERY", help="Which messages; see `redrive dlq query`."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from datetime import UTC, datetime
 
@@ -15,12 +14,13 @@ from redrive.app import App
 from redrive.cli.exit_codes import NOT_FOUND, USAGE, stop_on_signals
 from redrive.cli.health_pages import health_options, serve_health
 from redrive.cli.loading import load_app
-from redrive.cli.options import json_option, limit_option, yes_option
+from redrive.cli.options import json_option, limit_option, log_options, yes_option
 from redrive.cli.output import as_json, note
 from redrive.database.application_tables import RowState
 from redrive.database.engine import Database
 from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError
+from redrive.integrations.logs import configure_logging
 from redrive.integrations.monitoring import outbox_samples
 from redrive.integrations.prometheus import PrometheusObserver, Samples, exposition
 from redrive.outbox.relay import Relay
@@ -43,7 +43,8 @@ def outbox() -> None:
 @outbox.command()
 @click.argument("app")
 @health_options
-def relay(app: str, health_port: int | None, health_host: str) -> None:
+@log_options
+def relay(app: str, health_port: int | None, health_host: str, log_format: str, log_level: str) -> None:
     """Publish the rows of the outbox until told to stop. Several may run at once on PostgreSQL.
 
     \b
@@ -52,7 +53,7 @@ def relay(app: str, health_port: int | None, health_host: str) -> None:
     Refused with the transport LOCAL (REDRIVE_OUTBOX_TRANSPORT): then the rows are handled by the application's own
     process, within `async with app.local_worker()`, and are published nowhere.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    configure_logging(log_format, log_level, logger="")
     done = asyncio.run(_Relaying(load_app(app)).run(health_host, health_port))
     click.echo(f"published {done.published}, parked {done.parked}")
 

@@ -9,16 +9,17 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from redrive import environment
 from redrive.admin.access.roles import Principal, Role
-from redrive.cli.options import CommandTarget, target_options
-from redrive.cli.output import note
+from redrive.cli.options import CommandTarget, log_options, target_options
 from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError
+from redrive.integrations.logs import configure_logging
 
 if TYPE_CHECKING:
     import uvicorn
@@ -54,7 +55,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="A certificate, with its chain (PEM).")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key.")
 @click.option("--dev", is_flag=True, help="On this machine alone: print a link by which to sign in, once, as admin.")
-@click.option("--log-level", default="info", show_default=True, help="debug, info, warning, error or critical.")
+@log_options
 @target_options
 def serve(
     target: CommandTarget,
@@ -68,6 +69,7 @@ def serve(
     tls_cert: str | None,
     tls_key: str | None,
     dev: bool,
+    log_format: str,
     log_level: str,
 ) -> None:
     """The admin API and the web console. APP is module:app, or a topology file; without it, --broker says where.
@@ -100,9 +102,15 @@ def serve(
     access = AccessSettings.from_environment()
     if trust_proxy:
         access = replace(access, proxies=networks(trust_proxy))
-    options = {"access": access, "least_role": least_role, "own_queues_only": own_queues_only}
+    configure_logs = partial(configure_logging, log_format, log_level, logger="")
+    configure_logs()
+    options = {
+        "access": access,
+        "least_role": least_role,
+        "own_queues_only": own_queues_only,
+        "configure_logs": configure_logs,
+    }
     context = replace(target, app=app_ or target.app).admin_context(**options)
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     config = uvicorn.Config(
         Admin(context),
         host=host,
@@ -113,7 +121,7 @@ def serve(
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
         log_config=None,
-        log_level=log_level.lower(),
+        log_level=logging.getLogger().level,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=5,
@@ -153,16 +161,16 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _print_start(context: AdminContext, address: str, host: str, *, dev: bool, tls: bool) -> None:
-    note(f"redrive: the console is at {address}/ and the API at {address}/admin")
-    note(f"redrive: API keys are those of {context.database.location}")
+    click.echo(f"redrive: the console is at {address}/ and the API at {address}/admin")
+    click.echo(f"redrive: API keys are those of {context.database.location}")
     if dev:
         Schema().upgrade(context.database)
         token = context.gate.sessions.invite(Principal("dev", Role.ADMIN))
-        note(f"redrive: sign in, once, within ten minutes: {address}/sign-in/link/{token}")
+        click.echo(f"redrive: sign in, once, within ten minutes: {address}/sign-in/link/{token}")
     elif not asyncio.run(_has_anybody(context)):
-        note("redrive: nobody can sign in yet. Make a key: redrive admin keys create NAME --role admin")
+        click.echo("redrive: nobody can sign in yet. Make a key: redrive admin keys create NAME --role admin")
     if host not in _LOOPBACK and not tls:
-        note("redrive: without TLS browsers keep no session here: say --tls-cert, or have a proxy that does it")
+        click.echo("redrive: without TLS browsers keep no session here: say --tls-cert, or have a proxy that does it")
 
 
 async def _has_anybody(context: AdminContext) -> bool:

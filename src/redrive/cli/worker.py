@@ -21,9 +21,10 @@ from redrive.app import App
 from redrive.cli.exit_codes import PARTIAL, stop_on_signals
 from redrive.cli.health_pages import health_options, serve_health
 from redrive.cli.loading import load_app
+from redrive.cli.options import log_options
 from redrive.connected_app import ConnectedApp
 from redrive.errors import ConfigurationError
-from redrive.integrations.logs import LogFormat, LogObserver, configure_logging
+from redrive.integrations.logs import LogObserver, configure_logging
 from redrive.integrations.monitoring import Monitoring
 from redrive.integrations.tracing import Tracing, instrument
 from redrive.recovery.backoff import Backoff
@@ -47,14 +48,7 @@ _RESTARTS = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds
     "--drain", default="30s", show_default=True, help="How long to finish what is under way when told to stop."
 )
 @health_options
-@click.option(
-    "--log-format",
-    type=click.Choice([str(form) for form in LogFormat]),
-    default="auto",
-    show_default=True,
-    help="JSON for machines, text for people; auto looks whether stderr is a terminal.",
-)
-@click.option("--log-level", default="info", show_default=True, help="debug, info, warning, error or critical.")
+@log_options
 @click.option("--relay", is_flag=True, help="Publish the rows of the outbox, too.")
 @click.option("--reload", is_flag=True, help="Start again when a Python file here changes: for development.")
 def worker(

@@ -213,13 +213,17 @@ class Scenario:
         if app.connected is None:
             return
         with suppress(RedriveError):  # the connection is being restored: the next look succeeds
-            found = await app.connected.depths(app.consumers)
+            found = await app.connected.queue_infos(app.consumers)
             for queue in self._depths:
                 waits = [
-                    count for (name, role), count in found.items() if role == "retry" and name.startswith(f"{queue}.")
+                    info.messages
+                    for (name, role), info in found.items()
+                    if role == "retry" and name.startswith(f"{queue}.")
                 ]
-                dead = found.get((f"{queue}.dlq", "dlq"), 0)
-                self._depths[queue] = Depth(found.get((queue, "main"), 0), sum(waits), dead)
+                ready, dead = found.get((queue, "main")), found.get((f"{queue}.dlq", "dlq"))
+                self._depths[queue] = Depth(
+                    ready.messages if ready is not None else 0, sum(waits), dead.messages if dead is not None else 0
+                )
 
 
 def _service() -> Service:

@@ -21,11 +21,13 @@ from pathlib import Path
 from redrive import environment
 from redrive.broker.shared import SharedBroker
 from redrive.client import Connection
-from redrive.inspection.embedded import read_status
+from redrive.inspection.embedded import read_rows, read_status
 from redrive.inspection.management import Management
 from redrive.inspection.passive import probe, server_of
 from redrive.topology import Topology, expand
 from redrive.topology.snapshot import BrokerSnapshot
+
+_FIRST_PUBLISHED = "head_message_timestamp"
 
 
 @asynccontextmanager
@@ -58,3 +60,18 @@ async def inspect_broker(connection: Connection, topology: Topology, management:
     existing = [name for name in delayed if await connection.exchange_exists(name)]
     server = replace(server, delayed_exchanges=bool(existing))
     return await probe(connection, expand(topology, server), server)
+
+
+async def publishing_times(connection: Connection, management: str | None = None) -> dict[str, int]:
+    """Return when the first message of each queue was published, in seconds since 1970, where the broker reports it.
+
+    No message is taken for that: one that was taken and returned is redelivered. The embedded broker reports it, and
+    RabbitMQ over its management API for classic queues. A message that was published without a timestamp has no time.
+    """
+    if management is not None:
+        rows = await Management(management).queues(connection.url.virtual_host, "name", _FIRST_PUBLISHED)
+    elif server_of(connection).embedded:
+        rows = (await read_rows(connection))["queues"]
+    else:
+        return {}
+    return {row["name"]: time for row in rows if isinstance(time := row.get(_FIRST_PUBLISHED), int)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 
@@ -18,13 +19,19 @@ STATUS_QUEUE = "amq.redrive.inventory"
 
 async def read_status(connection: Connection) -> BrokerSnapshot:
     """Return everything that the broker holds, up to date."""
+    rows = await read_rows(connection)
+    return snapshot_of_rows(server_of(connection), rows["exchanges"], rows["queues"], rows["bindings"])
+
+
+async def read_rows(connection: Connection) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of its exchanges, queues and bindings, as RabbitMQ's management API has them."""
     channel = await (await connection.link()).channel()
     try:
         event = await channel.ask(BasicGet(queue=STATUS_QUEUE, no_ack=True))
     finally:
         channel.abandon()
-    rows = msgspec.json.decode(event.body)
-    return snapshot_of_rows(server_of(connection), rows["exchanges"], rows["queues"], rows["bindings"])
+    rows: dict[str, list[dict[str, Any]]] = msgspec.json.decode(event.body)
+    return rows
 
 
 class EmbeddedMonitor:

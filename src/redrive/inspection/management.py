@@ -26,8 +26,8 @@ from redrive.topology.snapshot import BrokerSnapshot, QueueState, Server
 _Row: TypeAlias = "dict[str, Any]"
 _PORTS = {"http": 15672, "https": 15671}
 _QUEUE_COLUMNS = (
-    "name,durable,auto_delete,exclusive,arguments,messages_ready,messages_unacknowledged,consumers,policy,"
-    "effective_policy_definition"
+    *("name", "durable", "auto_delete", "exclusive", "arguments", "messages_ready", "messages_unacknowledged"),
+    *("consumers", "policy", "effective_policy_definition"),
 )
 
 # A queue reports its figures every five seconds, and these are collected every five seconds: up to ten were measured,
@@ -64,8 +64,13 @@ class Management:
         """Return everything in a virtual host. The figures of RabbitMQ's queues lag (`LAG`)."""
         at = quote(vhost, safe="")
         server = _server(await self.get("/overview"))
-        queues = await self._with_policies(at, await self.get(f"/queues/{at}?columns={_QUEUE_COLUMNS}"))
+        queues = await self._with_policies(at, await self.queues(vhost, *_QUEUE_COLUMNS))
         return snapshot_of_rows(server, await self.get(f"/exchanges/{at}"), queues, await self.get(f"/bindings/{at}"))
+
+    async def queues(self, vhost: str, *columns: str) -> list[_Row]:
+        """Return the rows of the queues in a virtual host, with these columns and no others."""
+        rows: list[_Row] = await self.get(f"/queues/{quote(vhost, safe='')}?columns={','.join(columns)}")
+        return rows
 
     async def _with_policies(self, at: str, queues: list[_Row]) -> list[_Row]:
         if not any(map(is_silent, queues)):

@@ -110,7 +110,9 @@ class LogObserver(Observer):
         self._log(logging.WARNING if event.state is BreakerState.OPEN else logging.INFO, event)
 
     def connection(self, event: ConnectionChanged) -> None:
-        """Log that a connection was made or lost."""
+        """Log that a connection was lost or made again."""
+        if event.state == "open" and not event.reconnects:
+            return  # it was opened for the first time, which is no news
         self._log(logging.INFO if event.reason is None else logging.WARNING, event)
 
     def _log(self, level: int, event: Event) -> None:

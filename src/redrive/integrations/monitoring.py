@@ -5,13 +5,17 @@
 How many messages are in a queue is asked of the broker at each scrape. It counts those that nobody has taken. What
 this process has taken and not settled is `redrive_unsettled`: a dead-letter queue with a consumer that fails looks
 empty to the broker, for all that was in it waits here to be put back.
+
+The age of the first message is what the broker reports without a peek. A message that was taken and returned counts as
+redelivered, which may bring it closer to its delivery limit, and looks like a crash to the worker that gets it next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -23,6 +27,9 @@ from redrive.integrations.prometheus import PrometheusObserver, Samples, exposit
 __all__ = ["Monitoring"]
 
 log = logging.getLogger("redrive.integrations")
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _PATIENCE = 5.0  # seconds for a broker that is asked; whoever scrapes does not wait longer
 
@@ -39,6 +46,16 @@ async def outbox_samples(app: App) -> Samples:
         return {}
 
 
+async def _known(what: str, asked: Awaitable[dict[K, V]]) -> dict[K, V]:
+    """Return what was asked for; nothing if there is no answer in time."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await asked
+    except (RedriveError, TimeoutError) as error:
+        log.warning("%s are not known for this scrape: %s", what, str(error) or "no answer in time")
+        return {}
+
+
 class Monitoring:
     """Observes an application from its next connection on, which may be with no consumers, some, or all."""
 
@@ -46,37 +63,47 @@ class Monitoring:
         self._app = app
         self._specs = app.select_consumers(queues)
         self._relay = relay
-        self._depths: dict[tuple[str, str], int] = {}
+        self._queues: Samples = {}
         self._outbox: Samples = {}
         self._registry = CollectorRegistry()
-        app.observers.append(
-            PrometheusObserver(
-                self._registry,
-                queues=[spec.queue.name for spec in self._specs],
-                sources={
-                    "depths of queues": lambda: {"redrive_queue_messages": self._depths},
-                    "messages taken from queues": self._unsettled_samples,
-                    "rows of the outbox": lambda: self._outbox,
-                },
-            )
+        observer = PrometheusObserver(
+            self._registry,
+            sources={
+                "messages and consumers of queues": lambda: self._queues,
+                "messages taken from queues": self._unsettled_samples,
+                "rows of the outbox": lambda: self._outbox,
+            },
         )
+        for spec in self._specs:
+            observer.expect_consumer(spec)
+        for exchange in ("", *(exchange.name for exchange in app.exchanges)):
+            observer.expect_exchange(exchange)
+        app.observers.append(observer)
 
     async def metrics(self) -> bytes:
         """The page that Prometheus reads. What cannot be known now is not told."""
-        self._depths = await self._ask(self._app.connected)
+        self._queues = await self._ask(self._app.connected)
         if self._relay:
             self._outbox = await outbox_samples(self._app)
         return exposition(self._registry)
 
-    async def _ask(self, running: ConnectedApp | None) -> dict[tuple[str, str], int]:
+    async def _ask(self, running: ConnectedApp | None) -> Samples:
         if running is None or not running.is_ready:
             return {}
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                return await running.depths(self._specs)
-        except (RedriveError, TimeoutError) as error:
-            log.warning("the depths of queues are not known for this scrape: %s", error)
-            return {}
+        infos = await _known("messages and consumers of queues", running.queue_infos(self._specs))
+        times = await _known("times of the first messages", running.publishing_times())
+        consumed, now = {spec.queue.name for spec in self._specs}, self._app.clock.now().timestamp()
+        return {
+            "redrive_queue_messages": {place: info.messages for place, info in infos.items()},
+            "redrive_queue_consumers": {
+                (name,): info.consumers for (name, _), info in infos.items() if name in consumed
+            },
+            "redrive_queue_oldest_seconds": {
+                (name, role): max(0.0, now - times[name])
+                for (name, role), info in infos.items()
+                if info.messages and name in times
+            },
+        }
 
     def _unsettled_samples(self) -> Samples:
         unsettled = self._app.connected.unsettled if self._app.connected is not None else {}

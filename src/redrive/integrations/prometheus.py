@@ -28,6 +28,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from redrive.recovery.failure_headers import ParkReason
+from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.events import (
     BreakerChanged,
     BreakerState,
@@ -96,7 +98,12 @@ METRICS: Mapping[str, Metric] = {
         Metric("redrive_reconnects_total", _COUNTER, ("connection",), "Connections opened again after they were lost"),
         Metric("redrive_publish_seconds", _HISTOGRAM, ("exchange",), "From publishing a message to its confirm"),
         Metric("redrive_queue_messages", _GAUGE, ("queue", "role"), "Messages ready in a queue's main, retry, dlq"),
-        Metric("redrive_queue_oldest_seconds", _GAUGE, ("queue", "role"), "Age of the oldest message there"),
+        Metric(
+            "redrive_queue_oldest_seconds",
+            _GAUGE,
+            ("queue", "role"),
+            "How long ago the first message there was published, where the broker reports it",
+        ),
         Metric("redrive_unsettled", _GAUGE, ("queue",), "Messages taken from a queue and not settled, paused ones too"),
         Metric("redrive_queue_consumers", _GAUGE, ("queue",), "Consumers of a queue, of all processes"),
         Metric("redrive_outbox_pending", _GAUGE, ("table",), "Rows of the outbox that are to be published"),
@@ -145,6 +152,11 @@ class Work:
     seconds: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     batch_sizes: Distribution | None = None
     batch_seconds: Distribution | None = None
+
+    def expect_batches(self) -> tuple[Distribution, Distribution]:
+        if self.batch_sizes is None or self.batch_seconds is None:
+            self.batch_sizes, self.batch_seconds = Distribution(SIZES), Distribution(SECONDS)
+        return self.batch_sizes, self.batch_seconds
 
 
 @dataclass(slots=True)
@@ -211,6 +223,25 @@ class PrometheusObserver(Observer, Collector):
         self._sources = sources or {}
         registry.register(self)
 
+    def expect_consumer(self, spec: ConsumerSpec) -> None:
+        """Have what this consumer can count there from the start."""
+        queue = spec.queue.name
+        with self._lock:
+            work = self._work[queue]
+            work.failures[OTHER] += 0
+            for attempt in range(1, min(spec.retry.attempts, MOST_ATTEMPTS + 1)):
+                work.retries[str(attempt)] += 0
+            for reason in ParkReason:
+                work.parked[self._reasons.name(reason)] += 0
+            if spec.batch is not None:
+                work.expect_batches()
+            for name in spec.breakers:
+                self._breakers.setdefault((name or queue, queue), BreakerState.CLOSED)
+
+    def expect_exchange(self, exchange: str) -> None:
+        with self._lock:
+            self._publishes(exchange)
+
     # What happens for every message
 
     def started(self, queue: str) -> None:
@@ -228,11 +259,14 @@ class PrometheusObserver(Observer, Collector):
 
     def published(self, exchange: str, seconds: float) -> None:
         with self._lock:
-            label = self._exchanges.name(exchange) if exchange else _DEFAULT_EXCHANGE
-            known = self._published.get(label)
-            if known is None:
-                known = self._published[label] = Distribution(SECONDS)
-            known.add(seconds)
+            self._publishes(exchange).add(seconds)
+
+    def _publishes(self, exchange: str) -> Distribution:
+        label = self._exchanges.name(exchange) if exchange else _DEFAULT_EXCHANGE
+        known = self._published.get(label)
+        if known is None:
+            known = self._published[label] = Distribution(SECONDS)
+        return known
 
     # What happens more rarely
 
@@ -254,10 +288,9 @@ class PrometheusObserver(Observer, Collector):
     def batch(self, queue: str, size: int, seconds: float) -> None:
         with self._lock:
             work = self._work[queue]
-            if work.batch_sizes is None or work.batch_seconds is None:
-                work.batch_sizes, work.batch_seconds = Distribution(SIZES), Distribution(SECONDS)
-            work.batch_sizes.add(size)
-            work.batch_seconds.add(seconds)
+            sizes, times = work.expect_batches()
+            sizes.add(size)
+            times.add(seconds)
 
     def breaker(self, event: BreakerChanged) -> None:
         """Count that a breaker changed its state."""

@@ -320,7 +320,7 @@ class Preparation:
         context = current_message.set(message)
         began = pipeline.clock.monotonic()
         try:
-            return await pipeline.invocation.within_limits(lambda: self._call(body, message), (message,))
+            return await pipeline.invocation.within_limits(lambda: self._call(body, message), (message,), of="prepare")
         except BaseException as error:
             if ends_task(error):
                 if isinstance(error, asyncio.CancelledError):

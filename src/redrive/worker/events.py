@@ -72,7 +72,7 @@ class BreakerChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionChanged:
-    """A connection to the broker was made or lost."""
+    """A connection was opened, lost or opened again. `reconnects` is 0 when it was opened for the first time."""
 
     name: str  # "consuming", "publishing", "settling"; "database": that of the consumers' transactions
     state: str  # "open", or another; of the database "open" or "unavailable"

@@ -51,6 +51,7 @@ class Invocation:
         self._handler = handler
         self._clock = clock
         self._timeout = duration(spec.timeout).total_seconds() if spec.timeout is not None else None
+        self._limit = f"{'call_timeout' if spec.batch is not None else 'timeout'}={spec.timeout}"  # as it was written
         self._middleware = spec.middleware
         self._inbox = spec.inbox_policy
         self._waits_for_database = spec.database_outage == "wait"
@@ -76,16 +77,25 @@ class Invocation:
         """
         messages = batch.messages if self._middleware else ()
         return await self._repeat_after_outage(
-            lambda: self.within_limits(lambda: self._call_with_batch(batch), messages)
+            lambda: self.within_limits(lambda: self._call_with_batch(batch), messages, of="the handler of a batch")
         )
 
-    async def within_limits(self, work: Callable[[], Awaitable[T]], messages: Sequence[Message]) -> T:
-        """Do the work within the time limit and the middleware."""
-        async with asyncio.timeout(self._timeout), AsyncExitStack() as stack:
-            for middleware in self._middleware:
-                for message in messages:
-                    await stack.enter_async_context(middleware(message))
-            return await work()
+    async def within_limits(
+        self, work: Callable[[], Awaitable[T]], messages: Sequence[Message], *, of: str = "the handler"
+    ) -> T:
+        """Do the work, `of` this function, within the time limit and the middleware."""
+        limit = asyncio.timeout(self._timeout)
+        try:
+            async with limit, AsyncExitStack() as stack:
+                for middleware in self._middleware:
+                    for message in messages:
+                        await stack.enter_async_context(middleware(message))
+                return await work()
+        except TimeoutError as error:
+            # A handler that is cancelled at the limit may raise a TimeoutError of its own.
+            if limit.expired() and isinstance(error.__cause__, asyncio.CancelledError):
+                error.args = (f"{of} of {self._queue} took longer than {self._limit}",)
+            raise
 
     async def _repeat_after_outage(self, work: Callable[[], Awaitable[T]]) -> T:
         if not self.is_transactional:

@@ -94,6 +94,10 @@ class Outage:
             return
         raise DatabaseLost(str(error))
 
+    def observe(self) -> None:
+        """Report the state before anything has changed."""
+        self._observer.connection(ConnectionChanged("database", "open", None, 0))
+
     def _begin(self, error: DatabaseLost) -> None:
         """All that are being handled fail in the same moment: that is one failure."""
         if self.error is None:

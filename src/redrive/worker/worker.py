@@ -160,6 +160,8 @@ class Worker:
         return Breakers(queue, found, self._context.observer, self._context.clock)
 
     async def start(self) -> None:
+        if any(pipeline.invocation.is_transactional for pipeline in self._pipelines.values()):
+            self._outage.observe()
         for name, pipeline in self._pipelines.items():
             batching = self._batches.get(name)
             options: dict[str, Any] = {

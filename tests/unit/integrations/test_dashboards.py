@@ -2,38 +2,20 @@
 
 import json
 import re
-from collections.abc import Iterator
-from importlib.resources import files
 
 import pytest
-import yaml
 from prometheus_client.core import HistogramMetricFamily
 
+from dashboards import ALERTS, DASHBOARD, EXPRESSIONS, PANELS, series_in
 from redrive.integrations.prometheus import METRICS, OTHER
 from redrive.worker.events import BreakerState, DeliveryOutcome
 
-FOLDER = files("redrive.integrations") / "dashboards"
-DASHBOARD = json.loads((FOLDER / "grafana.json").read_text())
-RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text())
-
-PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
-EXPRESSIONS = {
-    **{f"{panel['title']} {target['refId']}": target["expr"] for panel in PANELS for target in panel["targets"]},
-    **{alert["alert"]: alert["expr"] for alert in ALERTS},
-}
 SERIES = {
     metric.name + suffix: metric
     for metric in METRICS.values()
     for suffix in (("_bucket", "_sum", "_count") if metric.kind is HistogramMetricFamily else ("",))
 }
 ROLES = {"main", "retry", "dlq"}
-
-
-def series_in(expression: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """The series that an expression asks for, each with the values of labels that it wants."""
-    for name, selector in re.findall(r"(redrive_\w+)(?:\{([^}]*)\})?", expression):
-        yield name, dict(re.findall(r'(\w+)=~?"([^"]*)"', selector))
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS.values(), ids=EXPRESSIONS.keys())

@@ -45,6 +45,10 @@ _LIMIT = 64 * 1024 * 1024  # bytes of one line
 _MAIN = f"from {__name__} import main; main()"  # not -m: pickles name this module
 
 
+def configure_plain_logs() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """What the child works on, and from whom it takes operations."""
@@ -53,6 +57,7 @@ class WorkerConfig:
     database: str
     mark: str
     server: str  # the owner of the operations that it is asked to start
+    configure_logs: Callable[[], object] = configure_plain_logs  # what is pickled is its name and its arguments
 
 
 # In the server --------------------------------------------------------------------------------------------
@@ -192,6 +197,7 @@ def _encode(value: object) -> bytes:
 
 async def _serve(reader: asyncio.StreamReader, out: BinaryIO) -> None:
     config: WorkerConfig = pickle.loads(base64.b64decode(await reader.readline()))
+    config.configure_logs()
 
     def report(word: str, id: str = "", error: str = "") -> None:
         with suppress(OSError):  # the server is gone: the other pipe says so
@@ -239,7 +245,6 @@ def main() -> None:
     """Run the child. It ends with the pipe, in good order, not by a signal that was meant for the server as well."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what is printed by mistake is not a line of the protocol
     asyncio.run(_run(out))
