@@ -46,9 +46,10 @@ from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
 from redrive.router import F, Router
-from redrive.topology import Naming, QueueType, Server, Topology, expand
+from redrive.topology import Naming, QueueType, Topology, expand
 from redrive.topology.naming import fill
-from redrive.topology.plan import make_plan
+from redrive.topology.plan import Action, make_plan
+from redrive.topology.snapshot import BrokerSnapshot
 from redrive.worker.clock import Clock, SystemClock
 from redrive.worker.codecs import Codec, Codecs
 from redrive.worker.consumer_spec import ConsumerSpec
@@ -189,9 +190,9 @@ class App(Router):
 
         return connect
 
-    async def _bring(self, connection: Connection) -> Server:
+    async def _bring(self, connection: Connection) -> BrokerSnapshot:
         """Make what is missing of the topology, or see that nothing is; once more if the embedded broker changes hands
-        meanwhile, as it does when a program that published a message ends.
+        meanwhile, as it does when a program that published a message ends. Returns what the broker held before.
         """
         try:
             return await self._bring_once(connection)
@@ -200,14 +201,16 @@ class App(Router):
                 raise
             return await self._bring_once(connection)
 
-    async def _bring_once(self, connection: Connection) -> Server:
+    async def _bring_once(self, connection: Connection) -> BrokerSnapshot:
         snapshot = await inspect_broker(connection, self.topology, self.management)
-        plan = make_plan(expand(self.topology, snapshot.server), snapshot)
+        plan = make_plan(expand(self.topology.with_held(snapshot.effective), snapshot.server), snapshot)
         if self._declares:
             await provision(plan, connection)
         else:
             insist(plan)
-        return snapshot.server
+        for step in plan.by(Action.EXISTING):
+            log.info("%s is taken as it is: %s", step.definition, step.note)
+        return snapshot
 
     async def __aenter__(self) -> Self:
         """`async with app: await app.publish(...)`: for programs that publish and handle nothing."""
@@ -469,7 +472,8 @@ class App(Router):
         if not main.has_dlq(topology.queue_type):
             raise ConfigurationError(f"dlq_consumer of {spec.queue.name}: it has no dead-letter queue")
         name = fill(topology.names_of(main).dlq_queue, main.name)
-        return replace(spec, queue=replace(main, name=name, bind=(), retry=None, dlq=False, dead_ends=()))
+        dead = replace(main, name=name, bind=(), retry=None, dlq=False, dead_ends=(), existing=False)
+        return replace(spec, queue=dead)
 
     def __repr__(self) -> str:
         where = BrokerURL.parse(self.broker) if self.broker is not None else f"embedded in {self.data}"

@@ -101,6 +101,7 @@ Words = Annotated[str, Query(max_length=10_000, description="Which messages: `er
 GroupedBy = Annotated[GroupBy, Query(description="What makes a group.")]
 Became = Annotated[ItemOutcome | None, Query(description="Only those of which this became.")]
 Fresh = Annotated[bool, Query(description="Look again, instead of showing what was seen half a minute ago.")]
+Everything = Annotated[bool, Query(description="With what belongs to other applications.")]
 Reveal = Annotated[bool, Query(description="With what looks like a secret. Goes into the audit.")]
 Prefer = Annotated[str | None, Header(description="`wait=10`: answer when it is over, or after so many seconds.")]
 
@@ -624,8 +625,8 @@ def _rows(id: int, count: int) -> m.RowsOut:
 
 
 @router.get("/topology", summary="What the broker holds, and how it differs", operation_id="topology", tags=["broker"])
-async def topology(at: CurrentService) -> m.TopologyOut:
-    return m.TopologyOut.of(await at.topology())
+async def topology(at: CurrentService, all: Everything = False) -> m.TopologyOut:
+    return m.TopologyOut.of(await at.topology(), everything=all)
 
 
 @router.get("/doctor", summary="What is wrong with the broker", operation_id="doctor", tags=["broker"])
