@@ -12,12 +12,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from amqp.exceptions import NotFound, PreconditionFailed
+from amqp.exceptions import PreconditionFailed
 from celery import bootsteps
 from celery.exceptions import NotRegistered
 from celery.worker.consumer import Consumer as CeleryConsumer
 
-from redrive.errors import TopologyError, TopologyMissing
+from redrive.errors import TopologyError
 from redrive.integrations.celery.messages import body_of, properties_of, restore_nulls
 from redrive.integrations.celery.producer import budget_of, hand_over
 from redrive.integrations.celery.queues import equipment_of, find_place
@@ -60,9 +60,6 @@ def _declare(channel: Any, wanted: Definitions) -> None:
             nowait=False,
         )
     for queue in wanted.queues:
-        if queue.existing:
-            _require(channel, queue.name)
-            continue
         channel.queue_declare(
             queue.name,
             durable=queue.durable,
@@ -74,13 +71,6 @@ def _declare(channel: Any, wanted: Definitions) -> None:
     for bind in wanted.bindings:
         make = channel.queue_bind if bind.destination_type == "queue" else channel.exchange_bind
         make(bind.destination, bind.source, bind.routing_key, arguments=dict(bind.arguments))
-
-
-def _require(channel: Any, queue: str) -> None:
-    try:
-        channel.queue_declare(queue, passive=True)
-    except NotFound:
-        raise TopologyMissing([f"queue {queue}"], [f"queue {queue}"]) from None
 
 
 def _server_of(channel: Any) -> Server:
