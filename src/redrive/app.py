@@ -122,7 +122,8 @@ class App(Router):
         self.schema = Schema(outbox or OutboxNames(), inbox_table)
         url = database or environment.database()
         self.owns_database = url is None
-        self.database = self._database(url)
+        # The application's database: `engine` and `async_engine`, `sessions()` and `async_sessions()`, `create_tables`
+        self.database: Database = self._database(url)
         self.outbox = Outbox(self.schema.outbox, app=name, codecs=self.codecs, policy=policy)
         self.inbox = Inbox(self.database, inbox_table)
 
