@@ -47,11 +47,12 @@ from redrive.recovery.backoff import Backoff
 from redrive.recovery.durations import Duration, duration
 from redrive.recovery.history import HeaderNames
 from redrive.router import F, Router
-from redrive.topology import Naming, QueueType, Server, Topology, expand
+from redrive.topology import Naming, QueueType, Topology, expand
 from redrive.topology.model import Exchange
 from redrive.topology.model import queue_type as as_queue_type
 from redrive.topology.naming import fill
-from redrive.topology.plan import make_plan
+from redrive.topology.plan import Action, make_plan
+from redrive.topology.snapshot import BrokerSnapshot
 from redrive.worker.clock import Clock, SystemClock
 from redrive.worker.codecs import Codec, Codecs
 from redrive.worker.consumer_spec import ConsumerOptions, ConsumerSpec
@@ -125,7 +126,8 @@ class App(Router):
         self.schema = Schema(outbox or OutboxNames(), inbox_table)
         url = database or environment.database()
         self.owns_database = url is None
-        self.database = self._database(url)
+        # The application's database: `engine` and `async_engine`, `sessions()` and `async_sessions()`, `create_tables`
+        self.database: Database = self._database(url)
         self.outbox = Outbox(self.schema.outbox, app=name, codecs=self.codecs, policy=policy)
         self.inbox = Inbox(self.database, inbox_table)
 
@@ -194,7 +196,7 @@ class App(Router):
 
         return connect
 
-    async def _apply_topology(self, connection: Connection) -> Server:
+    async def _apply_topology(self, connection: Connection) -> BrokerSnapshot:
         """Declare what is missing of the topology, or check that nothing is. Try once more if another process takes
         over the embedded broker meanwhile, as happens when a program that published a message ends.
         """
@@ -205,14 +207,16 @@ class App(Router):
                 raise
             return await self._apply_topology_once(connection)
 
-    async def _apply_topology_once(self, connection: Connection) -> Server:
+    async def _apply_topology_once(self, connection: Connection) -> BrokerSnapshot:
         snapshot = await inspect_broker(connection, self.topology, self.management)
-        plan = make_plan(expand(self.topology, snapshot.server), snapshot)
+        plan = make_plan(expand(self.topology.with_held(snapshot.effective), snapshot.server), snapshot)
         if self._declares:
             await provision(plan, connection)
         else:
             require_applied(plan)
-        return snapshot.server
+        for step in plan.steps_by(Action.EXISTING):
+            log.info("%s is taken as it is: %s", step.definition, step.note)
+        return snapshot
 
     async def __aenter__(self) -> Self:
         """`async with app: await app.publish(...)`: for programs that publish and handle nothing."""
@@ -519,7 +523,8 @@ class App(Router):
         if not main.has_dlq(topology.queue_type):
             raise ConfigurationError(f"dlq_consumer of {spec.queue.name}: it has no dead-letter queue")
         name = fill(topology.names_of(main).dlq_queue, main.name)
-        return replace(spec, queue=replace(main, name=name, bind=(), retry=None, dlq=False, dead_ends=()))
+        dead = replace(main, name=name, bind=(), retry=None, dlq=False, dead_ends=(), existing=False)
+        return replace(spec, queue=dead)
 
     def __repr__(self) -> str:
         where = BrokerURL.parse(self.broker) if self.broker is not None else f"embedded in {self.data}"

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from redrive.client import Connection, LinkState
 from redrive.client.topology import QueueInfo
-from redrive.errors import NotFound
+from redrive.errors import ConfigurationError, NotFound
 from redrive.inspection import publishing_times
 from redrive.outbox.transactions import SESSION_TYPES, StoreTransactions
-from redrive.topology import Server
+from redrive.topology.dlq_detection import declared_dlqs
 from redrive.topology.expansion import QueueLayout
+from redrive.topology.model import queue_type
+from redrive.topology.snapshot import BrokerSnapshot
 from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.events import ConnectionChanged, Observers
 from redrive.worker.publisher import Publisher
@@ -34,13 +36,15 @@ class ConnectedApp:
     """
 
     def __init__(
-        self, app: App, consuming: Connection, publishing: Connection, settling: Connection, server: Server
+        self, app: App, consuming: Connection, publishing: Connection, settling: Connection, snapshot: BrokerSnapshot
     ) -> None:
+        """`snapshot`: what the broker held when the application connected."""
         self.app = app
+        self.server = server = snapshot.server
+        self.topology = app.topology.with_held(snapshot.effective)
         self.consuming = consuming
         self.publishing = publishing
         self.settling = settling
-        self.server = server
         self.observer = Observers(app.observers)
         self._workers: list[Worker] = []
         self.publisher = Publisher(
@@ -63,7 +67,7 @@ class ConnectedApp:
     def worker(self, specs: Iterable[ConsumerSpec]) -> Worker:
         """Return a worker for consumers of the application."""
         around = WorkerContext(
-            topology=self.app.topology,
+            topology=self.topology,
             server=self.server,
             app=self.app.name,
             host=socket.gethostname(),
@@ -76,10 +80,29 @@ class ConnectedApp:
             budget=lambda: self.settling.properties_max,
             worker=secrets.token_hex(6),
         )
-        ready = [replace(spec, middleware=(*self.app.middleware, *spec.middleware)) for spec in specs]
+        ready = [
+            replace(found, middleware=(*self.app.middleware, *found.middleware)) for found in map(self._as_held, specs)
+        ]
         worker = Worker(ready, self.consuming, self.settling, around)
         self._workers.append(worker)
         return worker
+
+    def _as_held(self, spec: ConsumerSpec) -> ConsumerSpec:
+        """Return the consumer of an existing queue, or of its dead letters, with what the broker says of the queue."""
+        dead = declared_dlqs(self.topology, self.server) if spec.for_dead_letters else {}
+        main = self.topology.queue(dead.get(spec.queue.name, spec.queue.name))
+        held = self.topology.held_queue(main) if main is not None else None
+        if held is None:
+            return spec
+        if spec.park == "reject" and not spec.for_dead_letters and held.dead_letter_exchange is None:
+            raise ConfigurationError(
+                f"consumer of {held.name}: park='reject' leaves parking to the queue's own dead-letter exchange, and "
+                "the queue, taken as it is, has none that is known (plain AMQP does not report policies; "
+                "management= does): RabbitMQ would drop the message. Use park='publish'"
+            )
+        limit = None if spec.for_dead_letters else held.arguments.get("x-delivery-limit")
+        found = replace(spec.queue, existing=False, type=queue_type(held.type, str(held)), delivery_limit=limit)
+        return replace(spec, queue=found)
 
     @property
     def unsettled(self) -> dict[str, int]:
@@ -108,7 +131,7 @@ class ConnectedApp:
         for spec in specs:
             if spec.for_dead_letters:
                 continue  # that queue is counted with its main queue
-            names = QueueLayout(self.app.topology, spec.queue, self.server)
+            names = QueueLayout(self.topology, spec.queue, self.server)
             roles = {spec.queue.name: "main"} | dict.fromkeys(names.waiting_queues, "retry")
             roles |= dict.fromkeys(names.dead_letter_queues, "dlq")
             for queue, role in roles.items():

@@ -968,6 +968,24 @@ async def test_topology_doctor_and_who_i_am(client: httpx.AsyncClient, connectio
     assert "discard" in me["acts"]
 
 
+async def test_the_topology_is_that_of_the_application_unless_everything_is_asked_for(
+    amqp_url: str, management_url: str | None, connection: Connection, tmp_path: Path
+) -> None:
+    await prepare(connection, 0)
+    await connection.declare_queue("somebody.elses")
+    topology = Topology(queues=[Queue(SOURCE, existing=True), Queue("absent", existing=True)])
+    office = admin_context(amqp_url, tmp_path, topology=topology, management=management_url)
+    async with asking(office) as client:
+        own = (await client.get("/admin/topology")).json()["drift"]
+        everything = (await client.get("/admin/topology", params={"all": "true"})).json()["drift"]
+    actions = {step["what"]: step["action"] for step in own}
+    assert (actions[f"queue {SOURCE}"], actions["queue absent"]) == ("existing", "missing")
+    assert "queue somebody.elses" not in actions
+    (taken,) = (step for step in own if step["action"] == "existing")
+    assert "what expires in it, overflows or is rejected by others" in taken["note"]
+    assert {"queue somebody.elses": "other"}.items() <= {step["what"]: step["action"] for step in everything}.items()
+
+
 async def test_health_is_open_and_metrics_are_not(client: httpx.AsyncClient, connection: Connection) -> None:
     await prepare(connection, 3)
     nobody = {"Authorization": ""}

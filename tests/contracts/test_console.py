@@ -792,6 +792,26 @@ async def test_the_topology_is_a_picture_and_a_table(client: httpx.AsyncClient, 
     assert "amq.direct" not in picture.text
 
 
+async def test_the_topology_is_that_of_the_application_unless_everything_is_asked_for(
+    amqp_url: str, connection: Connection, tmp_path: Path
+) -> None:
+    await prepare(connection, 3)
+    await connection.declare_queue("somebody.elses")
+    topology = Topology(queues=[Queue(SOURCE, existing=True), Queue("absent", existing=True)])
+    office = admin_context(amqp_url, tmp_path, topology=topology)
+    async with asking(office) as client:
+        own, everything = seen(await client.get("/topology")), seen(await client.get("/topology?all=1"))
+        assert "somebody.elses" not in (await client.get("/topology.svg")).text
+        assert "somebody.elses" in (await client.get("/topology.svg?all=1")).text
+    assert "somebody.elses" not in own.text
+    assert "missing queue absent" in own.text
+    assert f"queue {SOURCE} is taken as it is: " in own.text
+    assert "1 queue of other applications is not shown" in own.text
+    assert "/topology?all=1" in own.links
+    assert "somebody.elses" in everything.text
+    assert "/topology" in everything.links
+
+
 async def test_the_doctor_and_the_audit_are_read(client: httpx.AsyncClient, connection: Connection) -> None:
     await connection.declare_queue("work", arguments={"x-dead-letter-exchange": "nowhere"})
     assert "dead-letter exchange does not exist" in seen(await client.get("/doctor")).text

@@ -13,8 +13,10 @@ import pytest
 
 from contracts.observing import DEADLINE, eventually, ready
 from redrive.client import Connection
-from redrive.inspection.management import Management
+from redrive.inspection import inspect_broker
+from redrive.inspection.management import Management, ManagementMonitor
 from redrive.inspection.passive import probe, server_of
+from redrive.migration.run import prospect
 from redrive.recovery.retry import Retry, RetryRoute
 from redrive.testing import Endpoint, RabbitMQ
 from redrive.topology import Exchange, Queue, QueueType, Topology, expand
@@ -84,6 +86,24 @@ class Ward:
         async with asyncio.timeout(DEADLINE):
             while await self.findings():  # noqa: ASYNC110 - a broker gives no sign
                 await asyncio.sleep(_LATE)
+
+
+async def test_the_figures_of_an_applications_queues_are_of_now(ward: Ward) -> None:
+    """The management API reports a consumer up to ten seconds late."""
+    await ward.queue("orders", CLASSIC)
+    await ward.connection.publish("", "orders", b"1")
+    await ready(ward.connection, "orders", 1)
+    management = f"http://guest:guest@127.0.0.1:{ward.node.management_port}"
+    wanted = Topology(queues=[Queue("orders", arguments={"x-message-ttl": 60_000})])
+    async with await ward.connection.consume("orders", prefetch=1):
+        snapshot = await inspect_broker(ward.connection, wanted, management)
+        watcher = ManagementMonitor(Management(management), ward.vhost)
+        plan = await prospect("orders", expand(wanted, snapshot.server), ward.connection, watcher)
+
+    assert snapshot.state("orders").consumers == 1
+    assert plan is not None
+    assert plan.consumers == 1
+    assert plan.messages == 0, "it is unacknowledged"
 
 
 @pytest.fixture
@@ -214,6 +234,23 @@ async def test_a_queue_for_work_without_dlq(ward: Ward) -> None:
 
     async with await ward.connection.consume("q"):
         assert (await ward.found("no-dlq")).evidence == "it has 1 consumer, and has no dead-letter exchange"
+
+
+@produces("parked-elsewhere")
+async def test_an_existing_queue_that_dead_letters_elsewhere_than_its_consumer_parks(ward: Ward) -> None:
+    await ward.queue("q", CLASSIC, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "old.dead"})
+    await ward.queue("old.dead", CLASSIC)
+    wanted = Topology(queues=[Queue("q", existing=True)])
+
+    finding = await ward.found("parked-elsewhere", wanted)
+
+    assert finding.evidence.endswith("goes to old.dead, and what its consumer parks to q.dlq")
+    await ward.connection.publish("", "q", b"refused")
+    await ready(ward.connection, "q", 1)
+    delivery = await ward.connection.get("q")
+    assert delivery is not None
+    delivery.reject()
+    await ready(ward.connection, "old.dead", 1)
 
 
 @produces("at-most-once")

@@ -1,5 +1,6 @@
 """What the outbox promises, on SQLite and on PostgreSQL."""
 
+import asyncio
 import random
 import re
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.ext.asyncio import async_scoped_session
 
 from redrive.database.application_tables import OutboxNames, RowState
 from redrive.database.engine import Database
@@ -101,6 +103,16 @@ async def test_an_async_session_does_the_same(database: Database, outbox: Outbox
     async with database.async_sessions()() as session:
         await outbox.add(session, "events", "k", "rolled back")
     assert claimed(claims) == [b"from async"]
+
+
+async def test_a_scoped_async_session_does_the_same(
+    database: Database, outbox: Outbox, claims: OutboxRepository
+) -> None:
+    scoped = async_scoped_session(database.async_sessions(), scopefunc=asyncio.current_task)
+    await outbox.add(scoped, "events", "k", "from a scoped session")
+    await scoped.commit()
+    await scoped.remove()
+    assert claimed(claims) == [b"from a scoped session"]
 
 
 def test_sql_alone_can_add_a_message(database: Database, claims: OutboxRepository) -> None:

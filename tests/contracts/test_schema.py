@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from redrive.database.application_tables import inbox_table, outbox_table
+from redrive.database.application_tables import OutboxNames, inbox_table, outbox_table
 from redrive.database.engine import Database
 from redrive.database.schema import LATEST, VERSION_TABLE, Schema
 from redrive.errors import ConfigurationError
@@ -66,6 +66,12 @@ def test_everything_is_made_from_nothing_and_once(fresh_database: Database) -> N
     assert tables_of(fresh_database) == FIRST | SECOND | THIRD | {VERSION_TABLE}
     assert version_of(fresh_database) == [LATEST] == ["0004"]
     assert Schema().upgrade(fresh_database) is False
+
+
+def test_the_names_of_all_tables_that_are_made_are_known(fresh_database: Database) -> None:
+    schema = Schema(OutboxNames("nfe_outbox_event"), "nfe_inbox")
+    schema.upgrade(fresh_database)
+    assert schema.tables == tables_of(fresh_database)
 
 
 def test_a_database_of_the_first_step_gets_what_is_missing_and_keeps_what_it_has(fresh_database: Database) -> None:

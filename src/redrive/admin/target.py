@@ -30,7 +30,6 @@ from redrive.operations.selector import Route
 from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
-from redrive.topology.definitions import effective
 from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared_dlqs, feeders, is_called_dead, sources
 from redrive.topology.doctor import Finding, examine
 from redrive.topology.expansion import QueueLayout
@@ -146,7 +145,7 @@ class ConnectedTarget:
     @property
     def wanted(self) -> Definitions:
         """What the topology asks of this broker."""
-        return expand(self.topology, self.snapshot.server)
+        return expand(self.topology.with_held(self.snapshot.effective), self.snapshot.server)
 
     # Which queues -------------------------------------------------------------------------------------
 
@@ -187,10 +186,7 @@ class ConnectedTarget:
 
     def feeders(self) -> Feeders:
         """Return which queues dead-letter to which, by the application and by the broker, policies included."""
-        seen, whole = self.snapshot.definitions, [self.wanted]
-        if self.snapshot.complete:
-            queues = [effective(queue, self.snapshot.state(queue.name).effective_policy) for queue in seen.queues]
-            whole.append(replace(seen, queues=tuple(queues)))
+        whole = [self.wanted, *([self.snapshot.effective] if self.snapshot.complete else [])]
         return feeders(self.topology, self.snapshot.server, whole)
 
     async def definition(self, queue: str) -> QueueDefinition:
@@ -207,9 +203,8 @@ class ConnectedTarget:
 
     async def peek_cost(self, queue: str) -> PeekCost:
         found = await self.definition(queue)
-        state = self.snapshot.state(queue)
-        sees_policies = (self.snapshot.complete and not state.policy_unknown) or queue in self.own()
-        return peek_cost(found, state, self.snapshot.server, sees_policies=sees_policies)
+        sees_policies = self.snapshot.sees_policy(queue) or queue in self.own()
+        return peek_cost(found, self.snapshot.state(queue), self.snapshot.server, sees_policies=sees_policies)
 
     async def check_peek(self, queue: str, *, spend: bool) -> PeekCost:
         """Raise `PeekUnsafe` if a peek would do harm, unless `spend` accepts a cost that may be spent."""

@@ -13,7 +13,9 @@ from redrive.cli.exit_codes import FOUND
 from redrive.cli.loading import broker_options, load_target, run
 from redrive.cli.output import as_json, note, out
 from redrive.client import BrokerURL
+from redrive.inspection import connect
 from redrive.inspection.management import Management
+from redrive.inspection.passive import with_exact_counts
 from redrive.topology.doctor import Finding, Severity, examine
 from redrive.topology.snapshot import Server
 
@@ -58,6 +60,9 @@ async def _examine(target: BrokerTarget, has_app: bool, vhost: str | None) -> tu
     if not has_app and target.management is not None:
         at = vhost or (BrokerURL.parse(target.broker).virtual_host if target.broker is not None else "/")
         seen = await Management(target.management).snapshot(at)
+        if target.broker is not None and BrokerURL.parse(target.broker).virtual_host == at:
+            async with connect(target.broker, name="redrive doctor") as connection:
+                seen = await with_exact_counts(connection, seen, seen.queues)
         return seen.server, examine(seen, vhost=at)
     if not has_app and target.broker is None:
         raise click.UsageError(_NOWHERE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +22,39 @@ from redrive.cli.loading import (
 from redrive.cli.migrate import migrate
 from redrive.cli.options import json_option
 from redrive.cli.output import as_json, note
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, NotFound
 from redrive.inspection.management import Management
 from redrive.recovery.retry import Retry
-from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, Naming, Server, expand
-from redrive.topology.add_retry import as_topology, equip
+from redrive.text import did_you_mean, escape_line
+from redrive.topology import (
+    BindingDefinition,
+    Definitions,
+    ExchangeDefinition,
+    Naming,
+    Queue,
+    Server,
+    Topology,
+    expand,
+)
+from redrive.topology.add_retry import adoption, as_topology, equip, only
 from redrive.topology.definitions_json import DefinitionsFile, hash_password
 from redrive.topology.draw import FORMATS, draw
-from redrive.topology.plan import Action, Plan, PlanStep, make_plan
-from redrive.topology.serialization import to_toml
+from redrive.topology.plan import Action, Plan, PlanStep, make_plan, own_dead_letters
+from redrive.topology.serialization import to_python, to_toml, to_yaml
 from redrive.topology.snapshot import BrokerSnapshot
 from redrive.worker.topology_apply import provision
 
-_MARKS = {Action.CREATE: "+", Action.UNCHANGED: "=", Action.CONFLICT: "!", Action.UNSEEN: "?", Action.EXTRA: "·"}
-_COLOURS = {Action.CREATE: "green", Action.CONFLICT: "red", Action.UNSEEN: "yellow"}
+_MARKS = {
+    Action.CREATE: "+",
+    Action.UNCHANGED: "=",
+    Action.EXISTING: "=",
+    Action.MISSING: "!",
+    Action.CONFLICT: "!",
+    Action.UNSEEN: "?",
+    Action.EXTRA: "·",
+    Action.OTHER: "·",
+}
+_COLOURS = {Action.CREATE: "green", Action.CONFLICT: "red", Action.MISSING: "red", Action.UNSEEN: "yellow"}
 
 vhost_option = click.option("--vhost", default="/", show_default=True, help="The virtual host.")
 version_option = click.option(
@@ -52,6 +73,7 @@ def topology() -> None:
     redrive topology plan uploads:app              what differs
     redrive topology apply uploads:app             make what is missing
     redrive topology draw uploads:app -o map.svg   see it
+    redrive topology adopt orders                  declare a queue that exists
 
     APP is module:app, or a file: .toml, .yaml, or RabbitMQ's definitions as .json.
     """
@@ -66,7 +88,7 @@ topology.add_command(migrate)
 @topology.command()
 @click.argument("app")
 @broker_options
-@click.option("--all", "everything", is_flag=True, help="Show also what is unchanged.")
+@click.option("--all", "everything", is_flag=True, help="Show also what is unchanged, and what belongs to others.")
 @json_option
 def plan(app: str, broker: str | None, management: str | None, everything: bool, json: bool) -> None:
     """Show what `apply` would do. Changes nothing.
@@ -91,8 +113,8 @@ def check(app: str, broker: str | None, management: str | None, strict: bool, js
     redrive topology check uploads:app --strict
     """
     found, snapshot = run(_plan, load_target(app, broker, management))
-    _show(found, snapshot, False, json)
-    if not found.is_empty or (strict and found.steps_by(Action.EXTRA)):
+    _show(found, snapshot, False, json, others=strict)
+    if not found.is_empty or (strict and found.steps_by(Action.EXTRA, Action.OTHER)):
         sys.exit(FOUND)
 
 
@@ -126,35 +148,55 @@ async def _apply(target: BrokerTarget) -> tuple[Plan, BrokerSnapshot]:
         return found, connected.snapshot
 
 
-def _show(plan: Plan, snapshot: BrokerSnapshot, everything: bool, json: bool, *, applied: bool = False) -> None:
+def _show(
+    plan: Plan,
+    snapshot: BrokerSnapshot,
+    everything: bool,
+    json: bool,
+    *,
+    others: bool = False,
+    applied: bool = False,
+) -> None:
+    """`others`: with what belongs to other applications. `everything`: that, and what is unchanged."""
+    steps = plan.shown(everything=everything or others)
     if json:
-        as_json(_as_data(plan, snapshot))
+        as_json(_as_data(plan, steps, snapshot))
         return
-    hidden = set() if everything else {Action.UNCHANGED}
-    for step in plan.steps:
-        if step.action not in hidden:
+    for step in steps:
+        if everything or step.action is not Action.UNCHANGED:
             click.secho(_line(step), fg=_COLOURS.get(step.action))
-    words = {Action.CREATE: "created" if applied else "to create", Action.UNSEEN: "bound" if applied else "unseen"}
+    words = {
+        Action.CREATE: "created" if applied else "to create",
+        Action.UNSEEN: "bound" if applied else "unseen",
+        Action.OTHER: "of others",
+    }
     counts = ", ".join(f"{plan.count(action)} {words.get(action, action)}" for action in Action if plan.count(action))
     click.echo(f"{snapshot.server}: {counts or 'nothing wanted'}")
     if plan.steps_by(Action.UNSEEN) and not applied:
         note("redrive: plain AMQP cannot list bindings; --management can")
+    if plan.steps_by(Action.MISSING):
+        note("redrive: Redrive never creates a queue with existing=True: start the program that declares it")
     if plan.conflicts:
         note("redrive: RabbitMQ cannot change a queue in place; `redrive topology migrate` can")
 
 
 def _line(step: PlanStep) -> str:
     line = f"{_MARKS[step.action]} {step.action:<9} {step.definition}"
+    if step.action is Action.EXISTING:
+        said = ", ".join(f"{name} {value!r}" for name, value in step.definition.arguments.items())
+        line += "".join(
+            f"\n              {escape_line(one)}" for one in (f"as it is: {said or 'no arguments'}", step.note)
+        )
     return line + "".join(f"\n              {difference}" for difference in step.differences)
 
 
-def _as_data(plan: Plan, snapshot: BrokerSnapshot) -> dict[str, Any]:
+def _as_data(plan: Plan, steps: tuple[PlanStep, ...], snapshot: BrokerSnapshot) -> dict[str, Any]:
     return {
         "server": str(snapshot.server),
         "complete": snapshot.complete,
         "empty": plan.is_empty,
         "summary": {str(action): plan.count(action) for action in Action},
-        "steps": [_step_data(step) for step in plan.steps],
+        "steps": [_step_data(step) for step in steps],
     }
 
 
@@ -167,7 +209,88 @@ def _step_data(step: PlanStep) -> dict[str, Any]:
     else:
         data |= {"kind": "exchange" if isinstance(definition, ExchangeDefinition) else "queue", "name": definition.name}
     differences = [{"what": one.what, "have": one.have, "want": one.want} for one in step.differences]
-    return data | {"arguments": dict(definition.arguments), "differences": differences}
+    return data | {"arguments": dict(definition.arguments), "differences": differences, "note": step.note}
+
+
+# Adopting -----------------------------------------------------------------------------------------
+
+
+@topology.command(short_help="Write the declaration of a queue that exists.")
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@broker_options
+@click.option("--retry", metavar="DELAY", help="How long a failed message waits.  [default: 15s]")
+@click.option("--attempts", type=int, help="How many attempts in all.  [default: 3]")
+@click.option("--exact", is_flag=True, help="Declare it with its arguments and bindings, instead of as existing.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["python", "toml", "yaml"]),
+    default="python",
+    show_default=True,
+    help="What to write.",
+)
+@output_option
+def adopt(
+    queues: tuple[str, ...],
+    broker: str | None,
+    management: str | None,
+    retry: str | None,
+    attempts: int | None,
+    exact: bool,
+    form: str,
+    output: Path | None,
+) -> None:
+    """Write a declaration that takes each QUEUE as it is, and gives it a retry and a dead-letter queue.
+
+    \b
+    redrive topology adopt orders --broker amqp://localhost/ -o shop.py
+    redrive topology adopt orders --retry 30s --attempts 5 --format toml
+
+    The queue stays as it is: it is never declared or compared. With --exact the declaration has exactly the arguments
+    of the queue instead, and its bindings (RabbitMQ lists these with --management), and no retry or dead-letter queue.
+    Changes nothing.
+    """
+    if exact and (retry is not None or attempts is not None):
+        raise click.UsageError("--exact declares the queue as it is: --retry and --attempts go without it")
+    policy = Retry(attempts=attempts or 3, delay=retry or "15s")
+    asked = Topology(queues=[Queue(name, existing=True, retry=policy) for name in queues])
+    target = replace(load_target(None, broker, management), topology=asked)
+    snapshot = run(_inspect, target)
+    if missing := [name for name in queues if snapshot.definitions.queue(name) is None]:
+        hint = did_you_mean(missing[0], [one.name for one in snapshot.definitions.queues], "")
+        raise NotFound(404, f"there is no queue {', '.join(missing)}{hint}")
+    if exact:
+        declared = as_topology(only(snapshot.definitions, queues))
+        if not snapshot.complete:
+            note("redrive: plain AMQP cannot list bindings; --management can")
+    else:
+        declared = adoption(snapshot.definitions, queues, policy)
+    _write(_described(queues, snapshot) + _declaration(declared, form, queues[0]), output)
+
+
+def _declaration(topology: Topology, form: str, name: str) -> str:
+    match form:
+        case "toml":
+            return to_toml(topology)
+        case "yaml":
+            return to_yaml(topology)
+        case _:
+            return to_python(topology, name)
+
+
+async def _inspect(target: BrokerTarget) -> BrokerSnapshot:
+    async with target.connect_to_read(name="redrive topology adopt") as connected:
+        return connected.snapshot
+
+
+def _described(queues: Iterable[str], snapshot: BrokerSnapshot) -> str:
+    """Return a comment on each queue: its arguments, and what becomes of the messages that the broker removes."""
+    lines = []
+    for queue in filter(None, map(snapshot.definitions.queue, queues)):
+        said = ", ".join(f"{name} {value!r}" for name, value in queue.arguments.items())
+        lines.append(escape_line(f"# {queue.name} on {snapshot.server}: {said or 'no arguments'}"))
+        lines.append(escape_line(f"# {own_dead_letters(queue, snapshot)}"))
+    return "\n".join(lines) + "\n\n"
 
 
 # Taking along -------------------------------------------------------------------------------------

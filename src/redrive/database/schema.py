@@ -44,6 +44,24 @@ class Schema:
     outbox: OutboxNames = field(default_factory=OutboxNames)
     inbox: InboxNames | str = field(default_factory=InboxNames)
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """The names of all tables that Redrive makes in a database: for tools that must leave them alone."""
+        metadata = sa.MetaData()
+        outbox_table(metadata, self.outbox)
+        inbox_table(metadata, self.inbox)
+        for make in (
+            operations_table,
+            items_table,
+            audit_table,
+            keys_table,
+            sessions_table,
+            plans_table,
+            requests_table,
+        ):
+            make(metadata)
+        return frozenset((VERSION_TABLE, *metadata.tables))
+
     def upgrade(self, database: Database) -> bool:
         """Make the tables, or what is missing of them. Whether anything was done.
 

@@ -45,22 +45,28 @@ class TopologyConflict(RedriveError):
 
 
 class TopologyMissing(RedriveError):
-    """The broker lacks something that is wanted, and whoever looked makes nothing itself. Nothing was applied.
+    """The broker lacks something that the application needs and does not make itself. Nothing was applied.
 
     Whose: the deployment's.
 
-    Why: the application has `declare=False`, so somebody else is to make its queues, and has not yet.
+    Why: the application has `declare=False`, so that another program makes its queues, and has not yet. Or a queue is
+    taken as it is (`existing=True`), and does not exist in this virtual host.
 
-    Do: `redrive topology apply APP` with a user who may configure, or `declare=True`.
+    Do: `redrive topology apply APP` with a user who may configure, or `declare=True`. For an existing queue: check its
+    name and the virtual host, start the program that declares it, or leave `existing=True` out, and Redrive makes it.
     """
 
-    def __init__(self, missing: Sequence[str]) -> None:
+    def __init__(self, missing: Sequence[str], existing: Sequence[str] = ()) -> None:
+        """`existing`: those of the missing queues that are to be taken as they are."""
         self.missing = tuple(missing)
-        lines = "\n".join(f"  - {one}" for one in self.missing)
-        super().__init__(
-            f"the broker lacks what the application needs:\n{lines}\n"
-            "and the application declares nothing (declare=False): `redrive topology apply` makes it"
+        lines = [f"  - {one}" for one in self.missing]
+        made = "and the application declares nothing (declare=False): `redrive topology apply` makes it"
+        taken = (
+            f"{', '.join(existing)}: existing=True takes a queue as it is, and never makes it. Check its name and the "
+            "virtual host, and start the program that declares it; or leave existing=True out"
         )
+        hints = ([made] if len(self.missing) > len(existing) else []) + ([taken] if existing else [])
+        super().__init__("\n".join(["the broker lacks what the application needs:", *lines, *hints]))
 
 
 class MigrationRefused(RedriveError):

@@ -23,8 +23,9 @@ from redrive.broker.shared import SharedBroker
 from redrive.client import Connection
 from redrive.inspection.embedded import read_rows, read_status
 from redrive.inspection.management import Management
-from redrive.inspection.passive import probe, server_of
+from redrive.inspection.passive import probe, server_of, with_exact_counts
 from redrive.topology import Topology, expand
+from redrive.topology.expansion import QueueLayout
 from redrive.topology.snapshot import BrokerSnapshot
 
 _FIRST_PUBLISHED = "head_message_timestamp"
@@ -45,13 +46,16 @@ async def connect(broker: str | None, *, data: Path | None = None, name: str = "
 
 async def inspect_broker(connection: Connection, topology: Topology, management: str | None = None) -> BrokerSnapshot:
     """Return what the broker holds: everything if it is embedded or the URL of its management API is given, else
-    what it holds of the topology.
+    what it holds of the topology. The figures of the topology's queues are of now, however they were found.
 
     RabbitMQ reports only over its management API whether it has delayed exchanges. Without that, it has them if one
     that the topology asks for exists already.
     """
     if management is not None:
-        return await Management(management).snapshot(connection.url.virtual_host)
+        seen = await Management(management).snapshot(connection.url.virtual_host)
+        parts = [QueueLayout(topology, queue, seen.server) for queue in topology.queues]
+        own = [name for part in parts for name in (part.queue.name, *part.waiting_queues, *part.dead_letter_queues)]
+        return await with_exact_counts(connection, seen, own)
     server = server_of(connection)
     if server.embedded:
         return await read_status(connection)

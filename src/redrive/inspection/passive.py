@@ -18,6 +18,7 @@ wanted.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -63,6 +64,15 @@ async def probe(connection: Connection, wanted: Definitions, server: Server) -> 
             queues.append(await _existing_definition(connection, queue))
             states[queue.name] = QueueState(messages=info.messages, consumers=info.consumers)
     return BrokerSnapshot(server, Definitions.of(exchanges, queues), complete=False, queues=states)
+
+
+async def with_exact_counts(connection: Connection, snapshot: BrokerSnapshot, queues: Iterable[str]) -> BrokerSnapshot:
+    """Return the snapshot with the figures of these queues as of now: those of the management API are seconds old."""
+    counts = {}
+    for name in queues:
+        if snapshot.definitions.queue(name) is not None and (info := await _queue_info(connection, name)):
+            counts[name] = info.messages, info.consumers
+    return snapshot.with_counts(counts)
 
 
 async def _queue_info(connection: Connection, name: str) -> QueueInfo | None:

@@ -61,6 +61,11 @@ def plan_migration(queue: str, wanted: Definitions, snapshot: BrokerSnapshot) ->
         raise MigrationRefused(queue, ["nobody wants such a queue: declare it in the topology"])
     if have is None:
         raise MigrationRefused(queue, ["there is no such queue: `redrive topology apply` makes it"])
+    if want.existing:
+        raise MigrationRefused(
+            queue,
+            ["it is taken as it is (existing=True), so nothing else is wanted of it: declare it with other arguments"],
+        )
     state = snapshot.state(queue)
     record = MigrationRecord(
         MigrationStep.PREPARE,

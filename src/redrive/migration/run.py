@@ -56,6 +56,7 @@ from redrive.topology.definitions import (
     QueueDefinition,
 )
 from redrive.topology.plan import differences_between
+from redrive.topology.snapshot import BrokerSnapshot
 
 Tell: TypeAlias = Callable[[str], None]
 
@@ -71,9 +72,16 @@ _TOO_BUSY = (
 
 async def preview(queue: str, wanted: Definitions, broker: Migrator, watcher: QueueMonitor) -> MigrationPlan | None:
     """What `migrate` would do. Changes nothing. None: a migration was begun, and would be resumed."""
-    if await MigrationCalls(broker).ready(MigrationNames(queue).journal):
+    calls = MigrationCalls(broker)
+    if await calls.ready(MigrationNames(queue).journal):
         return None
-    return plan_migration(queue, wanted, await watcher.snapshot())
+    return plan_migration(queue, wanted, await _look(queue, calls, watcher))
+
+
+async def _look(queue: str, calls: MigrationCalls, watcher: QueueMonitor) -> BrokerSnapshot:
+    """Return what the broker holds, with the figures of the queue as of now: a monitor's may be seconds old."""
+    snapshot, usage = await watcher.snapshot(), await calls.usage(queue)
+    return snapshot if usage is None else snapshot.with_counts({queue: (usage.messages, usage.consumers)})
 
 
 async def migrate(
@@ -146,7 +154,7 @@ class Migration:
 
     async def begin(self, wanted: Definitions) -> MigrationRecord | None:
         """The first record, written down; None if the queue is as wanted."""
-        snapshot = await self._watcher.snapshot()
+        snapshot = await _look(self._names.queue, self._operations, self._watcher)
         plan = plan_migration(self._names.queue, wanted, snapshot)
         journal = snapshot.definitions.queue(self._names.journal)
         if not plan.is_needed:

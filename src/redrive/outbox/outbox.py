@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack, overload
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from redrive.checks import checked
@@ -40,7 +40,7 @@ LONGEST_NAME = 255
 LARGEST_BODY = 16 * 1024 * 1024  # RabbitMQ 4's own limit
 
 SyncPlace = Session | scoped_session[Session] | sa.Connection
-AsyncPlace = AsyncSession | AsyncConnection
+AsyncPlace = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection
 
 
 @checked("outbox_policy")
@@ -123,15 +123,18 @@ class Outbox:
     ) -> Any:
         """Write a message into the outbox, as part of the session's transaction. Return the message's id.
 
-        With an `AsyncSession` or `AsyncConnection`, await it. The options are those of `row`.
+        `session` is a `Session`, `scoped_session` or `Connection` of SQLAlchemy, whatever its driver. With an
+        `AsyncSession`, `async_scoped_session` or `AsyncConnection`, await it. For connections of other libraries, `row`
+        has the columns and their values. The options are those of `row`.
         """
         row = self.row(exchange, routing_key, body, **options)
         insert = sa.insert(self.table).values(**row)
-        if isinstance(session, AsyncSession | AsyncConnection):
+        if isinstance(session, AsyncSession | async_scoped_session | AsyncConnection):
             return _add_async(session, insert, row["message_id"])
         if not isinstance(session, Session | scoped_session | sa.Connection):
             raise ConfigurationError(
-                f"outbox.add wants a Session, AsyncSession or Connection of SQLAlchemy, not {type(session).__name__}"
+                f"outbox.add wants a Session, AsyncSession or Connection of SQLAlchemy, not {type(session).__name__}: "
+                "for another driver, execute an INSERT with the columns of outbox.row(...)"
             )
         session.execute(insert)
         return row["message_id"]

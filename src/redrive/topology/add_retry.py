@@ -1,12 +1,16 @@
-"""Give queues that somebody else made what they lack: a retry queue and a dead-letter queue.
+"""Give queues of other programs what they lack: a retry queue and a dead-letter queue.
 
-A queue that already dead-letters somewhere is somebody's design and stays as it is. What is added changes the
-arguments of the main queue, which RabbitMQ refuses for one that exists: `redrive topology migrate` does that.
+There are two ways. `adoption` declares a queue as existing (`Queue(existing=True)`): it keeps its arguments, whatever
+they are, and the consumer publishes its retries and dead letters to queues next to it.
+
+`equip` changes definitions, for a new broker or for consumers that are not Redrive's: the main queue gets a dead-letter
+exchange. A queue that has one already stays as it is. RabbitMQ refuses other arguments for a queue that exists:
+`redrive topology migrate` gives it these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -50,6 +54,25 @@ def queues_without_dlx(definitions: Definitions) -> list[QueueDefinition]:
         for queue in definitions.queues
         if queue.dead_letter_exchange is None and queue.name not in ends and queue.durable and queue.type != "stream"
     ]
+
+
+def adoption(definitions: Definitions, names: Iterable[str], retry: Retry) -> Topology:
+    """Return these queues, which exist, with a retry queue and a dead-letter queue for each of them."""
+    found = [queue for name in names if (queue := definitions.queue(name)) is not None]
+    return Topology(
+        queues=[Queue(one.name, existing=True, retry=retry if one.type != "stream" else None) for one in found]
+    )
+
+
+def only(definitions: Definitions, names: Collection[str]) -> Definitions:
+    """Return these queues with their bindings, and the exchanges to which they are bound."""
+    bindings = [bind for name in names for bind in definitions.bindings_to(name)]
+    sources = {bind.source for bind in bindings}
+    return Definitions.of(
+        (exchange for exchange in definitions.exchanges if exchange.name in sources),
+        (queue for queue in definitions.queues if queue.name in names),
+        bindings,
+    )
 
 
 def _with_retry(queue: QueueDefinition, retry: Retry | None) -> Queue:

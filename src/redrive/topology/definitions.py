@@ -75,6 +75,7 @@ class QueueDefinition:
     durable: bool = True
     auto_delete: bool = False
     arguments: Arguments = field(default_factory=dict)
+    existing: bool = False  # wanted as it is, whatever it is: never declared, never compared
 
     def __str__(self) -> str:
         return f"queue {self.name}"

@@ -102,6 +102,9 @@ class DefinitionsFile:
         rows = []
         for definition in wanted:
             row = known.get(_identity(definition))
+            if isinstance(definition, QueueDefinition) and definition.existing:  # whoever has it declares it
+                rows += [row] if row is not None else []
+                continue
             rows.append(row if row is not None and read(row) == definition else _row(definition, vhost, row or {}))
         return others + rows
 
@@ -198,5 +201,6 @@ def _arguments(row: _Row, who: str) -> dict[str, Any]:
 
 def _row(definition: Definition, vhost: str, known: _Row) -> _Row:
     """Return a row as RabbitMQ writes it; the other fields of a known row stay."""
-    row = {field.name: getattr(definition, field.name) for field in fields(definition)}
+    names = [field.name for field in fields(definition) if field.name != "existing"]
+    row = {name: getattr(definition, name) for name in names}
     return known | {"vhost": vhost} | row | {"arguments": dict(definition.arguments)}

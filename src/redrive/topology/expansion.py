@@ -6,6 +6,9 @@
     delayed      its dead-letter queue                 a delayed exchange, or the ladder where there is none
     quorum       its dead-letter queue                 the main queue itself (RabbitMQ 4.3)
 
+An existing queue (`existing=True`) is not declared: it keeps its arguments, and dead-letters to where it did before. So
+the routes that depend on the queue's own arguments, `reject` and `quorum`, need these to be there already.
+
 Only in `reject` does a queue's own dead-letter exchange lead into a loop, because only there rejecting is how to
 retry. Everywhere else whatever the broker kills by itself is parked.
 """
@@ -13,7 +16,7 @@ retry. Everywhere else whatever the broker kills by itself is parked.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from hashlib import sha256
@@ -33,11 +36,19 @@ from redrive.topology.definitions import (
 from redrive.topology.model import Queue, QueueType, Topology
 from redrive.topology.naming import RungNames, fill
 from redrive.topology.snapshot import Server
-from redrive.topology.validation import LONGEST_NAME, problems_of_definitions, problems_of_queue, problems_of_redrive
+from redrive.topology.validation import (
+    LONGEST_NAME,
+    problems_of_definitions,
+    problems_of_existing,
+    problems_of_queue,
+    problems_of_redrive,
+)
 
 # A message whose handling kills the worker comes back this often before the broker parks it (quorum queues). The same
 # on every version: 4.x has this default, 3.x has none.
 DELIVERY_LIMIT = 20
+
+_OF_QUORUM_ROUTE = ("x-delivery-limit", "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max")
 
 _MOST_WORDS = 1_000  # characters of a problem
 
@@ -48,8 +59,9 @@ def expand(topology: Topology, server: Server) -> Definitions:
     for exchange in topology.exchanges:
         collected.add(exchange.definition, by=f"exchange {exchange.name}")
     for queue in topology.queues:
-        collected.problems += problems_of_queue(queue, topology.type_of(queue), server)
-        for definition in QueueLayout(topology, queue, server).definitions():
+        layout = QueueLayout(topology, queue, server)
+        collected.problems += layout.problems()
+        for definition in layout.definitions():
             collected.add(definition, by=f"queue {queue.name}")
     if topology.delays or any(queue.retry and queue.retry.via is RetryRoute.DELAYED for queue in topology.queues):
         for definition in _ladder(topology, server):
@@ -135,7 +147,8 @@ class QueueLayout:
         self.type = topology.type_of(queue)
         self.naming = topology.names_of(queue)
         self.server = server
-        self.has_dlq = queue.has_dlq(topology.queue_type)
+        self.held = topology.held_queue(queue)  # of an existing queue, where the broker was asked
+        self.has_dlq = queue.has_dlq(self.type)
         self.has_delays = topology.delays or (queue.retry is not None and queue.retry.via is RetryRoute.DELAYED)
 
     # Names --------------------------------------------------------------------------------------------
@@ -214,11 +227,18 @@ class QueueLayout:
         """The queue's own, and those for some errors only (`dlq={Error: "name"}`)."""
         return tuple(dict.fromkeys((self.dlq_queue, *self.queue.dead_ends))) if self.has_dlq else ()
 
+    def problems(self) -> Iterator[str]:
+        """What no broker should get. An existing queue is judged where the broker was asked for it."""
+        if not self.queue.existing:
+            yield from problems_of_queue(self.queue, self.type, self.server)
+        elif self.held is not None:
+            yield from problems_of_existing(self.queue, self.held, self._arguments_of_route(), self.type, self.server)
+
     # Definitions --------------------------------------------------------------------------------------
 
     def definitions(self) -> Iterator[Definition]:
         queue, retry = self.queue, self.queue.retry
-        yield QueueDefinition(queue.name, queue.durable, queue.auto_delete, self._main_arguments())
+        yield self._main()
         for bind in queue.bind:
             yield BindingDefinition(bind.exchange, queue.name, bind.routing_key, arguments=dict(bind.arguments))
         if retry is not None and retry.via in (RetryRoute.REJECT, RetryRoute.REPUBLISH):
@@ -238,6 +258,24 @@ class QueueLayout:
         arguments["x-dead-letter-exchange"] = DEFAULT_EXCHANGE
         arguments["x-dead-letter-routing-key"] = self.queue.name
         return QueueDefinition(self.quarantine_name(worker), arguments=arguments)
+
+    def _main(self) -> QueueDefinition:
+        if self.held is not None:
+            return replace(self.held, existing=True)
+        queue = self.queue
+        arguments = {"x-queue-type": str(self.type)} if queue.existing else self._main_arguments()
+        return QueueDefinition(queue.name, queue.durable, queue.auto_delete, arguments, queue.existing)
+
+    def _arguments_of_route(self) -> dict[str, object]:
+        """The arguments of the main queue without which its retries do not work."""
+        match self.queue.retry.via if self.queue.retry is not None and self.queue.retry.rungs else None:
+            case RetryRoute.REJECT:
+                return self._dead_letter_arguments()
+            case RetryRoute.QUORUM:
+                needed = self._quorum_arguments()
+                return {name: value for name, value in needed.items() if name in _OF_QUORUM_ROUTE}
+            case _:
+                return {}
 
     def _main_arguments(self) -> dict[str, object]:
         arguments: dict[str, object] = {"x-queue-type": str(self.type)}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias, TypedDict
 
 from redrive.checks import checked
 from redrive.errors import ConfigurationError
 from redrive.recovery.retry import Retry, retry_example
-from redrive.topology.definitions import Arguments, BindingDefinition, Definitions, ExchangeDefinition
+from redrive.topology.definitions import Arguments, BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
 from redrive.topology.naming import Naming
 from redrive.wire.values import brief_repr
 
@@ -140,6 +140,9 @@ class Queue:
     # at-least-once or at-most-once; quorum queues do the first without a word
     dead_lettering: DeadLettering | None = None
     delivery_limit: int | None = None  # how often a quorum queue delivers a message before it gives it up
+    # take a queue that exists as it is: it is never declared or compared, and only its retry and dead-letter queues are
+    # made. Its type and arguments are those that the broker reports
+    existing: bool = False
     # where a re-drive of its dead letters goes unless the operator names another destination: own (the default), retry,
     # original, exchange:NAME:KEY, or the name of a queue
     redrive_to: str | None = None
@@ -149,6 +152,7 @@ class Queue:
         object.__setattr__(self, "bind", tuple(self.bind))
         object.__setattr__(self, "dead_ends", tuple(dict.fromkeys(self.dead_ends)))
         _check_dlq(self.name, self.dlq)
+        _check_existing(self)
         _check_redrive_to(self.name, self.redrive_to)
         if self.type is not None:
             object.__setattr__(self, "type", queue_type(self.type, f"queue {self.name}"))
@@ -177,6 +181,7 @@ class DeclarationOptions(TypedDict, total=False):
     naming: Naming | None
     dead_lettering: DeadLettering | None
     delivery_limit: int | None
+    existing: bool
     redrive_to: str | None
 
 
@@ -198,6 +203,7 @@ class Topology:
     queue_type: QueueType = QueueType.CLASSIC
     delays: bool = False  # publish with a delay, even if no queue retries by that route
     others: Definitions = field(default_factory=Definitions)  # taken as they are
+    held: Definitions = field(default_factory=Definitions)  # existing queues as the broker has them, where it was asked
 
     def __post_init__(self) -> None:
         for name in ("exchanges", "queues", "bindings"):
@@ -209,7 +215,19 @@ class Topology:
         naming = queue.naming or self.naming
         return replace(naming, dlq_queue=queue.dlq) if isinstance(queue.dlq, str) else naming
 
+    def with_held(self, held: Definitions) -> Topology:
+        """Return the topology with its existing queues as they are among these definitions of a broker."""
+        names = {queue.name for queue in self.queues if queue.existing}
+        return replace(self, held=Definitions(queues=tuple(queue for queue in held.queues if queue.name in names)))
+
+    def held_queue(self, queue: Queue) -> QueueDefinition | None:
+        """Return an existing queue as the broker has it; None for other queues, and where the broker was not asked."""
+        return self.held.queue(queue.name) if queue.existing else None
+
     def type_of(self, queue: Queue) -> QueueType:
+        held = self.held_queue(queue)
+        if held is not None:
+            return queue_type(held.type, str(held))
         """Return the type of a queue: its own, or that of the topology."""
         return queue.type or self.queue_type
 
@@ -226,6 +244,22 @@ def _check_dlq(queue: str, dlq: bool | str | None) -> None:
             Naming(dlq_queue=dlq)
         except ConfigurationError as error:
             raise ConfigurationError(f"queue {queue[:_LONGEST]}: dlq: {error}") from None
+
+
+_OF_A_DECLARATION = ("type", "durable", "auto_delete", "arguments", "delivery_limit", "dead_lettering")
+
+
+def _check_existing(queue: Queue) -> None:
+    """Refuse what only a declaration could give the queue."""
+    if not queue.existing:
+        return
+    defaults = {field.name: field.default for field in fields(Queue)} | {"arguments": {}}
+    if said := [name for name in _OF_A_DECLARATION if getattr(queue, name) != defaults[name]]:
+        raise ConfigurationError(
+            f"queue {queue.name[:_LONGEST]}: existing=True takes it as it is, and {', '.join(said)} would change it: "
+            f"leave {'it' if len(said) == 1 else 'them'} out, or leave out existing=True and give the queue other "
+            "arguments with `redrive topology migrate`"
+        )
 
 
 def _check_redrive_to(queue: str, to: str | None) -> None:

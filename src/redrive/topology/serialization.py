@@ -1,4 +1,4 @@
-"""A topology written as TOML or YAML, and written back.
+"""A topology written as TOML or YAML, and written back; also as Python.
 
     queue_type = "quorum"
 
@@ -21,7 +21,7 @@ at once.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import partial
 from math import isfinite
@@ -37,11 +37,12 @@ from redrive.topology.naming import Naming
 from redrive.wire.values import brief_repr
 
 # What no file can say: code, and what was taken from elsewhere as it is.
-_UNSAYABLE = {"others", "only", "never", "classify"}
+_UNSAYABLE = {"others", "held", "only", "never", "classify"}
 
 _MOST_VALUES = 200_000
 _MOST_DEPTH = 40  # arguments begin at the fourth, and AMQP knows 32
 _MOST_WORDS = 300
+_LINE = 100
 
 _Table: TypeAlias = "Mapping[str, Any]"
 T = TypeVar("T")
@@ -260,6 +261,59 @@ def to_toml(topology: Topology) -> str:
     return "\n".join(parts)
 
 
+def to_yaml(topology: Topology) -> str:
+    """The same file as YAML."""
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigurationError("writing YAML needs PyYAML: pip install 'redrive[yaml]', or use TOML") from None
+    written: str = yaml.safe_dump(_plain(topology), sort_keys=False, allow_unicode=True)
+    return written
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(said) for name, said in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(said) for said in value]
+    if isinstance(value, bool | int | float):
+        return value
+    return str(value) if isinstance(value, str) else {name: _plain(said) for name, said in _set_fields(value)}
+
+
+def to_python(topology: Topology, name: str) -> str:
+    """The exchanges, queues and bindings of queues as a module with an application of this name."""
+    calls = [
+        _call("app.exchange", _set_fields(exchange), positional=("name", "type")) for exchange in topology.exchanges
+    ]
+    calls += [_call("app.queue", _set_fields(queue), positional=("name",)) for queue in topology.queues]
+    body = "\n".join(calls)
+    imports = ["from redrive import App" + (", Retry" if "=Retry(" in body else "")]
+    imports += ["from redrive.topology import Bind"] if "bind=[Bind(" in body else []
+    return "\n".join([*imports, "", f"app = App({_text(name)})", body]) + "\n"
+
+
+def _call(what: str, said: Iterable[tuple[str, Any]], *, positional: tuple[str, ...] = ()) -> str:
+    arguments = [_python(value) if name in positional else f"{name}={_python(value)}" for name, value in said]
+    line = f"{what}({', '.join(arguments)})"
+    if len(line) <= _LINE or what[0].isupper():
+        return line
+    return f"{what}(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")"
+
+
+def _python(value: Any) -> str:
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_text(name)}: {_python(said)}" for name, said in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_python, value)) + "]"
+    first = ("exchange", "routing_key") if isinstance(value, Bind) else ()
+    return _call(type(value).__name__, _set_fields(value), positional=first)
+
+
 def _lines(value: Any) -> str:
     return "".join(f"{name} = {_toml(said)}\n" for name, said in _set_fields(value))
 
@@ -290,6 +344,6 @@ def _toml(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """A basic string of TOML: quotes, backslashes and control characters escaped."""
+    """A basic string of TOML, which is one of Python, too: quotes, backslashes and control characters escaped."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(f"\\u{ord(one):04x}" if ord(one) < 0x20 or ord(one) == 0x7F else one for one in escaped) + '"'

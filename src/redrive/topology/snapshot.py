@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redrive.errors import ConfigurationError
-from redrive.topology.definitions import Definitions
+from redrive.topology.definitions import Definitions, effective
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,23 @@ class BrokerSnapshot:
 
     def state(self, queue: str) -> QueueState:
         return self.queues.get(queue, QueueState())
+
+    @property
+    def effective(self) -> Definitions:
+        """The definitions by which the broker works: each queue with the arguments that its policy gives it."""
+        queues = (effective(queue, self.state(queue.name).effective_policy) for queue in self.definitions.queues)
+        return replace(self.definitions, queues=tuple(queues))
+
+    def with_counts(self, counts: Mapping[str, tuple[int, int]]) -> BrokerSnapshot:
+        """Return the snapshot with these ready messages and consumers, by queue, instead of its own figures."""
+        exact = {
+            name: replace(self.state(name), messages=messages, consumers=consumers)
+            for name, (messages, consumers) in counts.items()
+        }
+        return replace(self, queues={**self.queues, **exact})
+
+    def sees_policy(self, queue: str) -> bool:
+        return self.complete and not self.state(queue).policy_unknown
 
     def __repr__(self) -> str:
         how = "everything" if self.complete else "what was asked about"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from redrive.recovery.retry import Retry, RetryRoute
 from redrive.text import closest, did_you_mean
 from redrive.topology import ladder
 from redrive.topology.cycles import find_cycles
-from redrive.topology.definitions import TEXTS, WHOLE_NUMBERS, Definitions, QueueDefinition, misfits
+from redrive.topology.definitions import TEXTS, WHOLE_NUMBERS, Arguments, Definitions, QueueDefinition, misfits
 from redrive.topology.model import DestinationKind, Queue, QueueType
 from redrive.topology.routing import dead_letter_targets, targets
 from redrive.topology.snapshot import Server
@@ -51,8 +52,32 @@ def problems_of_queue(queue: Queue, kind: QueueType, server: Server) -> Iterator
         yield f"{who}: a negative delivery_limit drops messages at their first requeue on {server}: leave it out"
     if queue.dead_lettering == "at-least-once":
         yield from _at_least_once(queue, kind, who)
+    yield from _problems_of_failures(queue, kind, server)
+
+
+def problems_of_existing(
+    queue: Queue, held: QueueDefinition, needed: Arguments, kind: QueueType, server: Server
+) -> Iterator[str]:
+    """What the retries of a queue that is taken as it is would need of it. `needed`: the arguments of its route."""
+    limit = held.arguments.get("x-delivery-limit")
+    found = replace(queue, existing=False, arguments=held.arguments, delivery_limit=limit)
+    yield from _problems_of_failures(found, kind, server)
+    wrong = {name: value for name, value in needed.items() if held.arguments.get(name) != value}
+    if queue.retry is not None and wrong:
+        want = " and ".join(f"{name} {brief_repr(value)}" for name, value in wrong.items())
+        have = " and ".join(
+            brief_repr(value) if value is not None else "nothing" for value in map(held.arguments.get, wrong)
+        )
+        yield (
+            f"queue {queue.name}: via={str(queue.retry.via)!r} needs {want}, and the queue, taken as it is, has {have}"
+            ": use via='republish', which needs nothing of the queue; or leave out existing=True and give the queue "
+            "these arguments with `redrive topology migrate`. (Plain AMQP does not report policies; --management does)"
+        )
+
+
+def _problems_of_failures(queue: Queue, kind: QueueType, server: Server) -> Iterator[str]:
     if kind is QueueType.STREAM and (queue.retry is not None or queue.dlq):
-        yield f"{who}: a stream keeps its messages and has no dead letters: leave out retry and dlq"
+        yield f"queue {queue.name}: a stream keeps its messages and has no dead letters: leave out retry and dlq"
     if queue.retry is not None:
         yield from _problems_of_retry(queue, queue.retry, kind, server)
 
@@ -157,7 +182,8 @@ def problems_of_definitions(definitions: Definitions) -> Iterator[str]:
             hint = did_you_mean(exchange.type, _KNOWN_TYPES, ": want direct, fanout, topic or headers", shown=repr)
             yield f"{exchange}: unknown type {exchange.type!r}{hint}"
     for queue in definitions.queues:
-        yield from _arguments(queue)
+        if not queue.existing:
+            yield from _arguments(queue)
     yield from _dangling_bindings(definitions)
     for cycle in expiring_cycles(definitions):
         yield (
@@ -168,7 +194,7 @@ def problems_of_definitions(definitions: Definitions) -> Iterator[str]:
 
 def _names(definitions: Definitions) -> Iterator[str]:
     named = [("exchange", exchange.name) for exchange in definitions.exchanges]
-    named += [("queue", queue.name) for queue in definitions.queues]
+    named += [("queue", queue.name) for queue in definitions.queues if not queue.existing or not queue.name]
     for kind, name in named:
         size = len(name.encode())
         if not name:

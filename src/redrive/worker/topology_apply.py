@@ -17,6 +17,7 @@ from redrive.worker.ports import Declarer
 async def provision(plan: Plan, broker: Declarer) -> tuple[PlanStep, ...]:
     """Make what the plan wants made, in an order that works, and say what that was."""
     _refuse_conflicts(plan)
+    _refuse_missing(plan, plan.steps_by(Action.MISSING))
     steps = plan.steps_by(Action.CREATE, Action.UNSEEN)
     await declare((step.definition for step in steps), broker)
     return steps
@@ -25,13 +26,18 @@ async def provision(plan: Plan, broker: Declarer) -> tuple[PlanStep, ...]:
 def require_applied(plan: Plan) -> None:
     """For those who make nothing: is everything there, and as wanted? What plain AMQP cannot see is taken on trust."""
     _refuse_conflicts(plan)
-    if missing := plan.steps_by(Action.CREATE):
-        raise TopologyMissing([str(step.definition) for step in missing])
+    _refuse_missing(plan, plan.steps_by(Action.CREATE, Action.MISSING))
 
 
 def _refuse_conflicts(plan: Plan) -> None:
     if plan.conflicts:
         raise TopologyConflict([str(step) for step in plan.conflicts])
+
+
+def _refuse_missing(plan: Plan, missing: tuple[PlanStep, ...]) -> None:
+    if missing:
+        existing = [str(step.definition) for step in plan.steps_by(Action.MISSING)]
+        raise TopologyMissing([str(step.definition) for step in missing], existing)
 
 
 async def declare(definitions: Iterable[Definition], broker: Declarer) -> None:

@@ -1,12 +1,15 @@
 """`redrive topology`, as its user types it, on the embedded broker of a folder."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from redrive import Queue, Retry
 from redrive.cli import main
+from redrive.cli.loading import load_topology
 from redrive.testing import Endpoint
 from redrive.topology.definitions_json import DefinitionsFile
 from topology_systems import EXAMPLES, SYSTEMS
@@ -52,7 +55,9 @@ def test_a_conflict_tells_have_and_want_and_nothing_is_applied() -> None:
     assert "redrive topology migrate" in result.stderr
     assert topology("plan", RAFFLE, "--json").exit_code == 0
     plan = json.loads(topology("plan", RAFFLE, "--json").stdout)
-    assert plan["summary"] == {"create": 8, "unchanged": 0, "conflict": 1, "unseen": 0, "extra": 0}
+    assert plan["summary"] == {
+        "create": 8, "unchanged": 0, "existing": 0, "missing": 0, "conflict": 1, "unseen": 0, "extra": 0, "other": 0,
+    }  # fmt: skip
     (conflict,) = (step for step in plan["steps"] if step["action"] == "conflict")
     assert {"what": "x-max-length", "have": 5, "want": None} in conflict["differences"]
 
@@ -60,10 +65,30 @@ def test_a_conflict_tells_have_and_want_and_nothing_is_applied() -> None:
 def test_what_nobody_asked_for_is_drift_when_strict() -> None:
     assert topology("apply", RAFFLE).exit_code == 0
     Path("empty.toml").write_text("")
-    assert topology("check", "empty.toml").exit_code == 0
+    relaxed = topology("check", "empty.toml")
+    assert (relaxed.exit_code, relaxed.stdout.partition(": ")[2]) == (0, "9 of others\n")
     strict = topology("check", "empty.toml", "--strict")
     assert strict.exit_code == 9
-    assert "· extra     queue raffle_queue" in strict.stdout
+    assert "· other     queue raffle_queue" in strict.stdout
+
+
+def test_what_belongs_to_others_is_shown_to_those_who_ask_for_everything() -> None:
+    assert topology("apply", RAFFLE).exit_code == 0
+    Path("mine.toml").write_text(
+        '[[exchanges]]\nname = "mine"\ntype = "fanout"\n'
+        '[[queues]]\nname = "mine"\ndlq = false\nbind = { mine = [""] }\n'
+        '[[queues]]\nname = "stale"\ndlq = false\nbind = { mine = [""] }\n'
+    )
+    assert topology("apply", "mine.toml").exit_code == 0
+    Path("mine.toml").write_text('[[queues]]\nname = "stale"\ndlq = false\n')
+    plan = topology("plan", "mine.toml")
+    assert "raffle" not in plan.stdout
+    assert "· extra     binding mine → stale []" in plan.stdout
+    assert plan.stdout.endswith(": 1 unchanged, 1 extra, 12 of others\n")
+    assert "raffle" not in topology("plan", "mine.toml", "--json").stdout
+    everything = topology("plan", "mine.toml", "--all")
+    assert "· other     queue raffle_queue" in everything.stdout
+    assert "= unchanged queue stale" in everything.stdout
 
 
 def test_over_plain_amqp_bindings_cannot_be_seen_and_the_plan_says_so(amqp_url: str, rabbitmq: Endpoint) -> None:
@@ -105,6 +130,100 @@ def test_a_broker_that_is_not_there_is_exit_code_7() -> None:
     result = topology("plan", RAFFLE, "--broker", "amqp://me:secret@127.0.0.1:1/")
     assert result.exit_code == 7
     assert "secret" not in result.stderr
+
+
+# existing queues ----------------------------------------------------------------------------------
+
+OLD = """
+[[exchanges]]
+name = "events"
+type = "topic"
+
+[[queues]]
+name = "orders"
+dlq = false
+bind = { events = ["order.*"] }
+arguments = { x-message-ttl = 86400000, x-dead-letter-exchange = "", x-dead-letter-routing-key = "old.dead" }
+
+[[queues]]
+name = "old.dead"
+dlq = false
+"""
+
+
+def test_an_existing_queue_stays_as_it_is_and_the_plan_says_what_that_means() -> None:
+    Path("old.toml").write_text(OLD)
+    assert topology("apply", "old.toml").exit_code == 0
+    Path("shop.toml").write_text('[[queues]]\nname = "orders"\nexisting = true\nretry = { delay = "15s" }\n')
+    plan = topology("plan", "shop.toml")
+    assert plan.exit_code == 0
+    assert "= existing  queue orders\n              as it is: " in plan.stdout
+    assert "'x-message-ttl': 86400000" not in plan.stdout
+    assert "x-message-ttl 86400000" in plan.stdout
+    assert "goes to its own dead-letter exchange (default exchange), to old.dead" in plan.stdout
+    assert topology("check", "shop.toml").exit_code == 9
+    assert topology("apply", "shop.toml").exit_code == 0
+    assert topology("check", "shop.toml").exit_code == 0
+    assert topology("plan", "old.toml").stdout.partition(": ")[2] == "4 unchanged, 6 of others\n"
+    migration = topology("migrate", "shop.toml", "orders", "--dry-run")
+    assert (migration.exit_code, "it is taken as it is (existing=True)" in migration.stderr) == (6, True)
+
+
+def test_an_existing_queue_that_is_missing_is_drift_and_an_error() -> None:
+    Path("shop.toml").write_text('[[queues]]\nname = "orders"\nexisting = true\n')
+    plan = topology("plan", "shop.toml")
+    assert "! missing   queue orders" in plan.stdout
+    assert "Redrive never creates a queue with existing=True" in plan.stderr
+    assert topology("check", "shop.toml").exit_code == 9
+    applied = topology("apply", "shop.toml")
+    assert applied.exit_code == 4
+    assert "existing=True takes a queue as it is, and never makes it" in applied.stderr
+
+
+@pytest.mark.parametrize("form", ["python", "toml", "yaml"])
+def test_a_declaration_of_an_existing_queue_is_written_and_can_be_applied(form: str) -> None:
+    Path("old.toml").write_text(OLD)
+    assert topology("apply", "old.toml").exit_code == 0
+    name, source = ("adopted.py", "adopted:app") if form == "python" else (f"adopted.{form}", f"adopted.{form}")
+    sys.modules.pop("adopted", None)
+    assert topology("adopt", "orders", "--retry", "30s", "--format", form, "--output", name).exit_code == 0
+    text = Path(name).read_text()
+    assert "x-message-ttl 86400000" in text.splitlines()[0]
+    assert "to old.dead" in text.splitlines()[1]
+    assert load_topology(source).queues == (Queue("orders", existing=True, retry=Retry(delay="30s")),)
+    assert topology("apply", source).exit_code == 0
+    assert topology("check", source).exit_code == 0
+
+
+@pytest.mark.parametrize("form", ["python", "toml", "yaml"])
+def test_an_exact_declaration_is_what_the_broker_has(form: str) -> None:
+    Path("old.toml").write_text(OLD)
+    assert topology("apply", "old.toml").exit_code == 0
+    name, source = ("exactly.py", "exactly:app") if form == "python" else (f"exactly.{form}", f"exactly.{form}")
+    sys.modules.pop("exactly", None)
+    assert topology("adopt", "orders", "--exact", "--format", form, "--output", name).exit_code == 0
+    plan = topology("plan", source)
+    assert plan.stdout.partition(": ")[2] == "3 unchanged, 1 of others\n"
+
+
+def test_a_queue_that_does_not_exist_cannot_be_adopted() -> None:
+    Path("old.toml").write_text(OLD)
+    assert topology("apply", "old.toml").exit_code == 0
+    missing = topology("adopt", "oders")
+    assert missing.exit_code == 4
+    assert "there is no queue oders, did you mean orders?" in missing.stderr
+    assert topology("adopt", "orders", "--exact", "--retry", "15s").exit_code == 2
+
+
+def test_an_argument_with_a_line_break_does_not_end_the_comment_on_its_queue() -> None:
+    dlx = "gone\nraise OSError"
+    arguments = f"arguments = {{ x-dead-letter-exchange = {json.dumps(dlx)} }}"
+    Path("old.toml").write_text(f'[[queues]]\nname = "orders"\ndlq = false\n{arguments}\n')
+    assert topology("apply", "old.toml").exit_code == 0
+    sys.modules.pop("hostile", None)
+    assert topology("adopt", "orders", "--output", "hostile.py").exit_code == 0
+    assert "raise OSError" in Path("hostile.py").read_text()
+    assert [queue.name for queue in load_topology("hostile:app").queues] == ["orders"]
 
 
 # export, import -----------------------------------------------------------------------------------

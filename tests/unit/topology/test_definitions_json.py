@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigurationError
-from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server, expand
+from redrive.recovery.retry import Retry
+from redrive.topology import (
+    BindingDefinition,
+    Definitions,
+    ExchangeDefinition,
+    Queue,
+    QueueDefinition,
+    Server,
+    Topology,
+    expand,
+)
 from redrive.topology.definitions_json import DefinitionsFile, hash_password
 from topology_systems import SYSTEMS, VERSIONS, system
 
@@ -157,3 +167,12 @@ def test_what_is_quoted_of_a_file_is_short() -> None:
     with pytest.raises(ConfigurationError) as refused:
         read_all(json.dumps({"queues": [{"name": ["x" * 1_000_000]}]}))
     assert len(str(refused.value)) < 200
+
+
+def test_an_existing_queue_is_left_to_whoever_declares_it() -> None:
+    wanted = expand(Topology(queues=[Queue("orders", existing=True, retry=Retry(delay="15s"))]), Server.of("4.3"))
+    assert [row["name"] for row in DefinitionsFile.of(wanted).raw["queues"]] == ["orders.dlq", "orders.retry"]
+    held = {"name": "orders", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-max-length": 5}}
+    merged = DefinitionsFile({"queues": [held]}).with_definitions(wanted)
+    assert merged.raw["queues"][0] == held
+    assert merged.definitions().queue("orders") == QueueDefinition("orders", arguments={"x-max-length": 5})

@@ -1,6 +1,6 @@
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition, Server
-from redrive.topology.plan import Action, Difference, make_plan
-from redrive.topology.snapshot import BrokerSnapshot
+from redrive.topology.plan import Action, Difference, make_plan, own_part
+from redrive.topology.snapshot import BrokerSnapshot, QueueState
 
 EVENTS = ExchangeDefinition("events", "topic")
 ORDERS = QueueDefinition("orders", arguments={"x-queue-type": "classic", "x-message-ttl": 1000})
@@ -66,9 +66,46 @@ def test_what_nobody_asked_for_is_extra_and_no_work() -> None:
     )
     plan = make_plan(WANTED, snapshot(WANTED | more))
     assert plan.is_empty
+    assert [str(step.definition) for step in plan.steps_by(Action.OTHER)] == ["exchange other (direct)", "queue other"]
+    assert [str(step.definition) for step in plan.steps_by(Action.EXTRA)] == ["binding events → orders [invoice.*]"]
+
+
+def test_bindings_that_touch_nothing_of_ours_are_those_of_others() -> None:
+    more = Definitions.of(
+        [ExchangeDefinition("other")],
+        [QueueDefinition("other"), QueueDefinition("shared")],
+        [
+            BindingDefinition("events", "other", "order.*"),  # of our exchange, to a queue of others
+            BindingDefinition("other", "shared", "a"),  # of an existing queue, which is not ours to judge
+            BindingDefinition("events", "shared", "a"),
+            BindingDefinition("other", "events", "a", "exchange"),
+        ],
+    )
+    wanted = WANTED | Definitions.of(queues=[QueueDefinition("shared", existing=True)])
+    plan = make_plan(wanted, snapshot(WANTED | more))
     assert [str(step.definition) for step in plan.steps_by(Action.EXTRA)] == [
-        "exchange other (direct)", "queue other", "binding events → orders [invoice.*]",
+        "binding events → shared [a]", "binding other → events [a]",
     ]  # fmt: skip
+    hidden = [step for step in plan.steps if step not in plan.shown()]
+    assert {step.action for step in hidden} == {Action.OTHER}
+    assert plan.shown(everything=True) == plan.steps
+
+
+def test_what_is_of_an_application_are_its_queues_what_feeds_them_and_where_their_dead_letters_go() -> None:
+    held = WANTED | Definitions.of(
+        [ExchangeDefinition("other"), ExchangeDefinition("old.dlx")],
+        [
+            QueueDefinition("orders", arguments={"x-dead-letter-exchange": "old.dlx"}),
+            QueueDefinition("other"),
+            QueueDefinition("old.dead"),
+        ],
+        [BindingDefinition("old.dlx", "old.dead", "#"), BindingDefinition("other", "other"), BOUND,
+         BindingDefinition("old.dlx", "old.dead", "order.*")],
+    )  # fmt: skip
+    mine = own_part(held, Definitions.of(queues=[QueueDefinition("orders", existing=True)]))
+    assert [one.name for one in mine.exchanges] == ["events", "old.dlx"]
+    assert [one.name for one in mine.queues] == ["old.dead", "orders"]
+    assert {bind.source for bind in mine.bindings} == {"events", "old.dlx"}
 
 
 def test_over_plain_amqp_bindings_are_unseen_unless_an_end_is_missing() -> None:
@@ -81,3 +118,44 @@ def test_the_order_of_a_bindings_arguments_means_nothing() -> None:
     wanted = Definitions.of([EVENTS], [ORDERS], [BindingDefinition("events", "orders", arguments={"a": 1, "b": 2})])
     have = Definitions.of([EVENTS], [ORDERS], [BindingDefinition("events", "orders", arguments={"b": 2, "a": 1})])
     assert make_plan(wanted, snapshot(have)).is_empty
+
+
+# Existing queues ----------------------------------------------------------------------------------
+
+
+def note(have: BrokerSnapshot) -> str:
+    (step,) = make_plan(Definitions.of(queues=[QueueDefinition("orders", existing=True)]), have).steps_by(
+        Action.EXISTING
+    )
+    return step.note
+
+
+def test_an_existing_queue_is_taken_with_whatever_arguments_it_has() -> None:
+    plan = make_plan(Definitions.of(queues=[QueueDefinition("orders", existing=True)]), snapshot(WANTED))
+    assert plan.is_empty
+    assert not plan.conflicts
+    (step,) = plan.steps_by(Action.EXISTING)
+    assert step.definition.arguments == ORDERS.arguments
+
+
+def test_an_existing_queue_that_is_not_there_is_missing_and_not_created() -> None:
+    plan = make_plan(Definitions.of(queues=[QueueDefinition("orders", existing=True)]), snapshot())
+    assert not plan.is_empty
+    assert [str(step) for step in plan.steps] == ["missing: queue orders"]
+
+
+def test_a_plan_says_what_becomes_of_what_the_broker_removes_from_an_existing_queue() -> None:
+    plain = Definitions.of(queues=[QueueDefinition("orders")])
+    assert note(snapshot(plain)) == (
+        "it has no dead-letter exchange: what expires in it, overflows or is rejected by others is dropped"
+    )
+    assert "unless a policy sets one, what expires in it" in note(snapshot(plain, complete=False))
+    by_policy = QueueState(effective_policy={"dead-letter-exchange": "", "dead-letter-routing-key": "old.dead"})
+    led = Definitions.of(queues=[QueueDefinition("orders"), QueueDefinition("old.dead")])
+    found = BrokerSnapshot(Server.of("4.3"), led, complete=True, queues={"orders": by_policy})
+    assert note(found).endswith("goes to its own dead-letter exchange (default exchange), to old.dead")
+    nowhere = QueueDefinition("orders", arguments={"x-dead-letter-exchange": "gone"})
+    assert note(snapshot(Definitions.of(queues=[nowhere]))).endswith(
+        "goes to its own dead-letter exchange gone, which leads to no queue: it is dropped"
+    )
+    assert note(snapshot(Definitions.of(queues=[nowhere]), complete=False)).endswith("dead-letter exchange gone")

@@ -204,3 +204,12 @@ def test_what_a_value_itself_complains_about_is_quoted_in_short_too() -> None:
     with pytest.raises(TopologyError) as refused:
         parse_toml(f'queue_type = "{"x" * 100_000}"')
     assert len(str(refused.value)) < 500
+
+
+def test_an_existing_queue_is_one_word_of_a_file() -> None:
+    topology = parse_toml('[[queues]]\nname = "orders"\nexisting = true\nretry = { delay = "15s" }\n')
+    assert topology.queues == (Queue("orders", existing=True, retry=Retry(delay="15s")),)
+    assert parse_toml(to_toml(topology)) == topology
+    assert parse_yaml("queues: [{name: orders, existing: true, retry: {delay: 15s}}]") == topology
+    with pytest.raises(TopologyError, match="queue orders: existing=True takes it as it is, and arguments would"):
+        parse_toml('[[queues]]\nname = "orders"\nexisting = true\narguments = { x-max-length = 5 }\n')

@@ -192,3 +192,48 @@ def test_a_default_destination_that_leads_to_a_queue_is_accepted(to: str) -> Non
 def test_a_default_destination_that_cannot_be_read_is_an_error_of_its_queue(to: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^queue q: redrive_to: destination"):
         Queue("q", redrive_to=to)
+
+
+# Existing queues ----------------------------------------------------------------------------------
+
+
+def test_what_would_change_an_existing_queue_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="takes it as it is, and type, arguments would change it: leave them"):
+        Queue("orders", existing=True, type="quorum", arguments={"x-max-length": 5})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="and delivery_limit would change it: leave it out"):
+        Queue("orders", existing=True, delivery_limit=5)
+    with pytest.raises(ConfigurationError, match="existing 'yes': want true or false"):
+        Queue("orders", existing="yes")  # type: ignore[arg-type]
+
+
+def held_with(arguments: dict[str, object], retry: Retry) -> Topology:
+    topology = Topology(queues=[Queue("orders", existing=True, retry=retry)])
+    return topology.with_held(Definitions.of(queues=[QueueDefinition("orders", arguments=arguments)]))
+
+
+def test_arguments_of_an_existing_queue_that_nobody_may_change_are_not_judged() -> None:
+    foreign = {"x-mesage-ttl": 5, "x-queue-mode": "lazy", "x-queue-type": "quorum", "x-delivery-limit": -1}
+    wanted = expand(held_with(foreign, Retry(delay="15s")), Server.of("3.10"))
+    assert wanted.queue("orders") == QueueDefinition("orders", arguments=foreign, existing=True)
+    retry = wanted.queue("orders.retry")
+    assert retry is not None
+    assert retry.type == "quorum"
+
+
+def test_a_route_is_judged_by_the_arguments_that_the_existing_queue_has() -> None:
+    route = {"x-dead-letter-exchange": "retry.orders", "x-dead-letter-routing-key": "retry"}
+    with pytest.raises(TopologyError, match="RabbitMQ drops what x-message-ttl removes, as a cycle"):
+        expand(held_with({**route, "x-message-ttl": 5}, Retry(delay="15s", via="reject")), Server.of("4.3"))
+    quorum = {**route, "x-queue-type": "quorum", "x-delivery-limit": 5}
+    with pytest.raises(TopologyError, match="RabbitMQ drops, as a cycle, what reaches delivery_limit"):
+        expand(held_with(quorum, Retry(delay="15s", via="reject")), Server.of("4.3"))
+    with pytest.raises(TopologyError, match="via='quorum' needs x-delivery-limit 2 and x-delayed-retry-type 'all'"):
+        expand(held_with({"x-queue-type": "quorum"}, Retry(delay="15s", via="quorum")), Server.of("4.3"))
+    with pytest.raises(TopologyError, match="a stream keeps its messages and has no dead letters"):
+        expand(held_with({"x-queue-type": "stream"}, Retry(delay="15s")), Server.of("4.3"))
+
+
+def test_an_existing_queue_that_the_broker_was_not_asked_for_is_not_judged() -> None:
+    topology = Topology(queues=[Queue("orders", existing=True, retry=Retry(delay="15s", via="reject"))])
+    wanted = expand(topology, Server.of("4.3")).queue("orders")
+    assert wanted == QueueDefinition("orders", arguments={"x-queue-type": "classic"}, existing=True)

@@ -20,6 +20,7 @@ Words = Annotated[str, Query(max_length=10_000, description="Which messages: `er
 GroupedBy = Annotated[GroupBy, Query(description="What makes a group.")]
 Became = Annotated[ItemOutcome | None, Query(description="Only those of which this became.")]
 Fresh = Annotated[bool, Query(description="Look again, instead of showing what was seen half a minute ago.")]
+Everything = Annotated[bool, Query(description="With what belongs to other applications.")]
 Reveal = Annotated[bool, Query(description="With what looks like a secret. Goes into the audit.")]
 Prefer = Annotated[str | None, Header(description="`wait=10`: answer when it is over, or after so many seconds.")]
 RowId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The number of the row.")]

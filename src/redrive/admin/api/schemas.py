@@ -347,6 +347,7 @@ class StepOut(ResponseModel):
     action: str
     what: str
     differences: list[str]
+    note: str = Field(description="What to know of a queue that is taken as it is.")
 
 
 class TopologyOut(ResponseModel):
@@ -355,10 +356,12 @@ class TopologyOut(ResponseModel):
     exchanges: int
     queues: int
     bindings: int
-    drift: list[StepOut] = Field(description="What differs from the application's topology; empty: nothing.")
+    drift: list[StepOut] = Field(
+        description="What differs from the application's topology, and queues that are taken as they are."
+    )
 
     @classmethod
-    def of(cls, view: TopologyView) -> Self:
+    def of(cls, view: TopologyView, *, everything: bool = False) -> Self:
         held = view.snapshot.definitions
         return cls(
             server=str(view.snapshot.server),
@@ -371,8 +374,9 @@ class TopologyOut(ResponseModel):
                     action=step.action,
                     what=printable(str(step.definition)),
                     differences=[printable(str(one)) for one in step.differences],
+                    note=printable(step.note),
                 )
-                for step in view.drift.steps
+                for step in view.drift.shown(everything=everything)
                 if step.action is not Action.UNCHANGED
             ],
         )

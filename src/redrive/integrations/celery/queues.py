@@ -107,6 +107,12 @@ class CelerySettings:
 
 
 def _check(queue: Queue) -> None:
+    if queue.existing:
+        raise ConfigurationError(
+            f"equip: queue {queue.name}: existing=True: Celery rejects what cannot be published, and the queue, taken "
+            "as it is, may drop what is rejected: leave existing=True out, and `redrive topology migrate` gives the "
+            "queue its dead-letter exchange"
+        )
     if queue.retry is not None and queue.retry.rungs and queue.retry.via is not RetryRoute.REPUBLISH:
         raise ConfigurationError(
             f"equip: queue {queue.name} retries via {queue.retry.via!r}: a retry of Celery's is published, with other "

@@ -8,9 +8,9 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
-from redrive.topology.definitions import DEFAULT_DELIVERY_LIMIT, Definitions, QueueDefinition, effective
+from redrive.topology.definitions import DEFAULT_DELIVERY_LIMIT, QueueDefinition
 from redrive.topology.dlq_detection import dead_letter_queues, declared_dlqs, is_called_waiting
-from redrive.topology.expansion import expand
+from redrive.topology.expansion import QueueLayout, expand
 from redrive.topology.model import Queue, Topology
 from redrive.topology.reachability import Reachability
 from redrive.topology.snapshot import BrokerSnapshot
@@ -38,17 +38,16 @@ class RuleContext:
     ) -> None:
         self.server = snapshot.server
         self.is_complete = snapshot.complete  # with all queues, bindings, policies and plugins
-        self.wanted = wanted or Topology()
-        self.asked = expand(wanted, snapshot.server) if wanted is not None else Definitions()
+        self.definitions = snapshot.effective
+        self.wanted = (wanted or Topology()).with_held(self.definitions)
+        self.asked = expand(self.wanted, snapshot.server)
         self.handler_limits = handler_limits
         told = snapshot.consumer_timeout
         self.consumer_timeout = consumer_timeout if told is None else timedelta(milliseconds=told)
         self.vhost = vhost
         self._snapshot = snapshot
         seen = snapshot.definitions
-        queues = tuple(effective(queue, snapshot.state(queue.name).effective_policy) for queue in seen.queues)
-        self.definitions = Definitions(seen.exchanges, queues, seen.bindings)
-        self.queues = {queue.name: queue for queue in queues}
+        self.queues = {queue.name: queue for queue in self.definitions.queues}
         self.exchanges = {exchange.name for exchange in seen.exchanges}
         self._declared = {queue.name: queue.arguments for queue in seen.queues}
         self.flows = Reachability(self.definitions)
@@ -85,6 +84,11 @@ class RuleContext:
     def main(self, queue: str) -> Queue | None:
         """What the topology says of a queue, if it is one of its main queues."""
         return self._mains.get(queue)
+
+    def own_dead_letter_queues(self, queue: str) -> tuple[str, ...]:
+        """Return the dead-letter queues that the topology gives a queue, its own first."""
+        main = self.main(queue)
+        return QueueLayout(self.wanted, main, self.server).dead_letter_queues if main is not None else ()
 
     def is_worked(self, queue: str) -> bool:
         return bool(self.consumers(queue)) or queue in self._mains

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from redrive.recovery.retry import RetryRoute
 from redrive.text import pluralise
 from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
 from redrive.topology.doctor.context import Occurrence, RuleContext
-from redrive.topology.doctor.phrases import show, with_arguments, with_dlq
+from redrive.topology.doctor.phrases import show, with_arguments, with_dead_letters_to, with_dlq
 from redrive.topology.reachability import is_pattern
 
 _AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
@@ -88,6 +89,26 @@ def no_dlq(context: RuleContext) -> Iterator[Occurrence]:
             consumers = pluralise(context.consumers(queue.name) or 0, "consumer")
             who = "is in the topology" if main is not None else f"has {consumers}"
             yield Occurrence(queue.name, f"it {who}, and has no dead-letter exchange", with_dlq(context, queue))
+
+
+def parked_elsewhere(context: RuleContext) -> Iterator[Occurrence]:
+    """Find the existing queues whose own dead-letter exchange leads elsewhere than to their dead-letter queues."""
+    for queue in context.definitions.queues:
+        main, own = context.main(queue.name), context.own_dead_letter_queues(queue.name)
+        if main is None or not main.existing or not own or queue.dead_letter_exchange is None:
+            continue
+        targets = context.dead_letters[queue.name] - set(own)
+        if main.retry is not None and main.retry.via is RetryRoute.REJECT:
+            continue
+        if targets:
+            elsewhere = ", ".join(sorted(targets))
+            said = show(context, queue, "x-dead-letter-exchange")
+            yield Occurrence(
+                queue.name,
+                f"taken as it is, with {said}: what expires, overflows or is rejected by others goes to {elsewhere}, "
+                f"and what its consumer parks to {own[0]}",
+                f"look into {elsewhere}, too; or {with_dead_letters_to(context, queue, own[0])}",
+            )
 
 
 def at_most_once(context: RuleContext) -> Iterator[Occurrence]:

@@ -43,8 +43,10 @@ def with_dead_letters_to(context: RuleContext, queue: QueueDefinition, target: s
 
 
 def with_dlq(context: RuleContext, queue: QueueDefinition) -> str:
-    dlq = f"{queue.name}.dlq"
-    return f"declare queue {dlq}; {with_dead_letters_to(context, queue, dlq)}"
+    """Return how to keep what dies in a queue: in the dead-letter queue of the topology, or in a new one."""
+    own = context.own_dead_letter_queues(queue.name)
+    declare = "" if own else f"declare queue {queue.name}.dlq; "
+    return declare + with_dead_letters_to(context, queue, own[0] if own else f"{queue.name}.dlq")
 
 
 def without_delivery_limit(context: RuleContext, queue: QueueDefinition) -> str:

@@ -286,6 +286,17 @@ RULES = (
     ),
     # Good to know.
     Rule(
+        "parked-elsewhere",
+        Severity.INFO,
+        "the broker's own dead letters go to another queue than the application's",
+        "A queue that is taken as it is (`existing=True`) keeps its dead-letter exchange. What its consumer parks goes "
+        "to the application's dead-letter queue; what the broker removes goes where it went before.",
+        "look into both; or lead the queue's dead letters to the application's dead-letter queue, by a policy or "
+        "`redrive topology migrate`",
+        dead_letter_rules.parked_elsewhere,
+        "bindings",
+    ),
+    Rule(
         "not-examined",
         Severity.INFO,
         "not everything could be examined",

@@ -138,6 +138,7 @@ def test_a_task_with_a_strange_base_is_told_of(app: Celery, caplog: pytest.LogCa
             lambda app: equip(app, Topology([], [Queue("films", retry=Retry(delay="1s", via="reject"))])),
             "use via='republish'",
         ),
+        (lambda app: equip(app, Topology([], [Queue("films", existing=True)])), "may drop what is rejected"),
     ],
 )
 def test_what_cannot_be_is_said(app: Celery, how: Callable[[Celery], None], why: str) -> None:

@@ -223,3 +223,37 @@ def test_over_plain_amqp_the_overflow_may_come_from_a_policy() -> None:
     main = quorum("q", TO_DLQ | {"x-dead-letter-strategy": "at-least-once"})
 
     assert subjects(seen(main, complete=False), "at-least-once-ineffective") == []
+
+
+# Existing queues ----------------------------------------------------------------------------------
+
+TAKEN = Topology(queues=[Queue("q", existing=True)])
+
+
+def test_what_the_broker_removes_from_an_existing_queue_goes_where_it_went_before() -> None:
+    to_old = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "old.dead"}
+    found = seen(classic("q", to_old), classic("old.dead"), classic("q.dlq"))
+
+    finding = only(found, "parked-elsewhere", TAKEN)
+
+    assert finding.severity == "info"
+    assert finding.evidence == (
+        "taken as it is, with x-dead-letter-exchange '': what expires, overflows or is rejected by others goes to "
+        "old.dead, and what its consumer parks to q.dlq"
+    )
+    assert finding.fix.startswith("look into old.dead, too; or make q again with x-dead-letter-exchange: ''")
+
+
+def test_an_existing_queue_whose_dead_letters_end_with_the_applications_is_in_order() -> None:
+    to_own = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q.dlq"}
+    found = seen(classic("q", to_own), classic("q.dlq"))
+    assert subjects(found, "parked-elsewhere", TAKEN) == []
+    assert subjects(found, "parked-elsewhere", Topology(queues=[Queue("q", existing=True, dlq=False)])) == []
+
+
+def test_an_existing_queue_without_a_dead_letter_exchange_can_get_one_by_policy() -> None:
+    finding = only(seen(classic("q"), classic("q.dlq")), "no-dlq", TAKEN)
+    assert finding.fix == (
+        "rabbitmqctl set_policy --apply-to queues q '^q$' "
+        '\'{"dead-letter-exchange": "", "dead-letter-routing-key": "q.dlq"}\''
+    )

@@ -65,11 +65,16 @@ SURVEYS = [
         classic("one.retry", {"x-message-ttl": 5, "x-dead-letter-exchange": "events"}),
     ),
     seen(classic("q"), complete=False),
+    seen(
+        classic("taken", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "old.dead"}),
+        classic("taken.dlq"),
+        classic("old.dead"),
+    ),
 ]
 
 
 def findings() -> list[tuple[BrokerSnapshot, Finding]]:
-    wanted = Topology(queues=[Queue("a"), Queue("slow")])
+    wanted = Topology(queues=[Queue("a"), Queue("slow"), Queue("taken", existing=True)])
     return [
         (snapshot, finding)
         for snapshot in SURVEYS

@@ -50,7 +50,7 @@ def test_over_plain_amqp_it_says_what_it_could_not_judge_and_how_it_could() -> N
     assert "no policies, bindings, plugins" in finding.evidence
     assert {
         "no-dlq", "at-most-once", "ttl-no-way-back", "ttl-drops", "ttl-lost-by-name", "retry-shared", "mirrored",
-        "delayed-no-plugin",
+        "delayed-no-plugin", "parked-elsewhere",
     } == set(finding.evidence.partition("not judged: ")[2].split(", "))  # fmt: skip
     assert "--management" in finding.fix
 
