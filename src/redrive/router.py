@@ -90,7 +90,7 @@ class Router:
         """Declare a queue with its retry and dead-letter queues.
 
         The options are those of `Queue`: bind, retry, dlq, type, durable, auto_delete, arguments, naming,
-        dead_lettering, delivery_limit, redrive_to.
+        dead_lettering, delivery_limit, existing, redrive_to.
         """
         _check_options(f"queue {name}", options, QueueOptions)
         queue = Queue(name, **cast("dict[str, Any]", options))
@@ -121,6 +121,7 @@ class Router:
             naming: the names of its retry and dead-letter queues
             dead_lettering: at-least-once or at-most-once; quorum queues use the first if it is not given
             delivery_limit: how often a quorum queue delivers a message before it dead-letters it
+            existing: take a queue that exists as it is, and make only its retry and dead-letter queues
             redrive_to: where a re-drive of its dead letters goes by default
 
         The handler:

@@ -239,6 +239,7 @@ class PrometheusObserver(Observer, Collector):
                 self._breakers.setdefault((name or queue, queue), BreakerState.CLOSED)
 
     def expect_exchange(self, exchange: str) -> None:
+        """Export the metrics of an exchange before the first publish."""
         with self._lock:
             self._publishes(exchange)
 

@@ -225,6 +225,7 @@ class Topology:
         return self.held.queue(queue.name) if queue.existing else None
 
     def type_of(self, queue: Queue) -> QueueType:
+        """Return the type of a queue: that of an existing queue, its own, or the topology's."""
         held = self.held_queue(queue)
         if held is not None:
             return queue_type(held.type, str(held))
