@@ -229,7 +229,6 @@ class Topology:
         held = self.held_queue(queue)
         if held is not None:
             return queue_type(held.type, str(held))
-        """Return the type of a queue: its own, or that of the topology."""
         return queue.type or self.queue_type
 
     def queue(self, name: str) -> Queue | None:
