@@ -427,11 +427,7 @@ class App(Router):
         async with AsyncExitStack() as stack:
             connect = await self._connector(stack)
             connection = await connect("relay", patience=_RELAY_PATIENCE, window=5000)
-            lock = None
-            if not self.database.is_postgresql:  # SQLite has no locks on rows
-                name = f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}"
-                lock = RelayLock(connection, name, _RELAY_PATIENCE)
-                await lock.acquire(stop, standby=standby)
+            lock = await self._acquire_relay_lock(connection, stop, standby)
             if apply_topology:
                 await self._apply_topology_for_relay(connection)
             waker = await stack.enter_async_context(OutboxListener(self.database, channel_of(self.schema.outbox.table)))
@@ -454,6 +450,15 @@ class App(Router):
                 ready(relay)
             await relay.run(stop)
         return relay
+
+    async def _acquire_relay_lock(self, connection: Connection, stop: asyncio.Event, standby: bool) -> RelayLock | None:
+        """Return the lock that only one relay can have; None on PostgreSQL, which has locks on rows."""
+        if self.database.is_postgresql:
+            return None
+        name = f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}"
+        lock = RelayLock(connection, name, _RELAY_PATIENCE)
+        await lock.acquire(stop, standby=standby)
+        return lock
 
     async def _apply_topology_for_relay(self, connection: Connection) -> None:
         """A relay needs no more than its rows' way to a queue. It may not be allowed to make anything, and queues that

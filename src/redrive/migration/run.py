@@ -195,9 +195,8 @@ class Migration:
         except (MigrationRefused, MigrationPaused):
             raise
         except TimeoutError as error:
-            raise self._paused_error(
-                record, "a queue does not become empty: somebody keeps publishing to it"
-            ) from error
+            why = "a queue does not become empty: somebody keeps publishing to it"
+            raise self._paused_error(record, why) from error
         except RedriveError as error:
             raise self._paused_error(record, str(error)) from error
 
@@ -258,9 +257,8 @@ class Migration:
                 return record.next_record(MigrationStep.DIVERT)
             if late := self._unknown(direct, record):
                 record = await self._adopt(late, record)
-        raise self._paused_error(
-            record, f"{direct[0]} comes back, or AMQP cannot take it away: delete it by other means"
-        )
+        why = f"{direct[0]} comes back, or AMQP cannot take it away: delete it by other means"
+        raise self._paused_error(record, why)
 
     async def _lay_detours(self, record: MigrationRecord) -> None:
         for binding in record.bindings:
@@ -384,10 +382,8 @@ class Migration:
         await self._operations.unbind(BindingDefinition(names.gatehouse, gate))
         await self._operations.unbind(entrance(names))
         await self._settle()
-        to_store, to_gate = (
-            TransferRoute(names.route_exchange(names.store), waits=True),
-            TransferRoute(names.route_exchange(gate), waits=True),
-        )
+        to_store = TransferRoute(names.route_exchange(names.store), waits=True)
+        to_gate = TransferRoute(names.route_exchange(gate), waits=True)
         await self._transfer_exclusively(record, lambda one: to_store if was_carried(one.exchange, names) else to_gate)
         await self._transfer_all(gate, self._keep_waiting_in(names.store))
         self.result.retreats += 1
@@ -437,10 +433,8 @@ class Migration:
         """Everything that is in a queue. One that is gone is empty."""
         carried = 0
         while (found := await self._operations.usage(source)) is not None:
-            async with (
-                self._transfer(source, choose) as pump,
-                asyncio.timeout(_HALF_A_MINUTE + found.messages / _SLOWEST),
-            ):
+            limit = _HALF_A_MINUTE + found.messages / _SLOWEST
+            async with self._transfer(source, choose) as pump, asyncio.timeout(limit):
                 await pump.drain()
             carried += pump.carried
             if not await self._operations.ready(source):

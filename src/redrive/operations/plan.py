@@ -7,6 +7,7 @@ operation is allowed to move.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -133,20 +134,8 @@ def warnings(
     into_dead: bool | None = False,  # is the destination a dead-letter queue? None: not known
     unproven: tuple[str, ...] = (),  # destinations that only the messages name
 ) -> tuple[str, ...]:
-    told = []
-    moves = order.kind is OperationKind.MOVE
-    for target in targets:
-        if target.exists is False:
-            told.append(f"{target} does not exist: nothing can be moved there")
-        elif target.consumers == 0 and not target.exchange and not into_dead and not moves:
-            told.append(f"{target} has no consumer: messages will wait there")
-    if into_dead and order.kind in (OperationKind.REDRIVE, OperationKind.EDIT):
-        told.append(
-            f"{order.to.name} is a dead-letter queue, and a re-drive removes the failure record: reason, attempts and "
-            f"source will be missing there. To keep them: redrive dlq move {order.queue} --to {order.to.name}"
-        )
-    if moves and into_dead is None:
-        told.append(f"whether {order.to.name} is a dead-letter queue cannot be seen without --app or --management")
+    """Return what the operator should know before the operation starts."""
+    told = list(_destination_warnings(order, targets, into_dead))
     if unproven:
         told.append(
             f"only the messages name {', '.join(map(displayed_name, unproven[:10]))}: no queue is known to "
@@ -164,12 +153,35 @@ def warnings(
     if consumers:
         many = "a consumer takes" if consumers == 1 else f"{consumers} consumers take"
         told.append(f"{many} messages out of {order.queue} at the same time: not all may be found")
+    if order.kind is not OperationKind.MOVE:
+        told += _duplicate_warnings(found, inbox_windows, now)
+    return tuple(told)
+
+
+def _destination_warnings(
+    order: OperationRequest, targets: tuple[PlanTarget, ...], into_dead: bool | None
+) -> Iterator[str]:
+    moves = order.kind is OperationKind.MOVE
+    for target in targets:
+        if target.exists is False:
+            yield f"{target} does not exist: nothing can be moved there"
+        elif target.consumers == 0 and not target.exchange and not into_dead and not moves:
+            yield f"{target} has no consumer: messages will wait there"
+    if into_dead and order.kind in (OperationKind.REDRIVE, OperationKind.EDIT):
+        yield (
+            f"{order.to.name} is a dead-letter queue, and a re-drive removes the failure record: reason, attempts and "
+            f"source will be missing there. To keep them: redrive dlq move {order.queue} --to {order.to.name}"
+        )
+    if moves and into_dead is None:
+        yield f"whether {order.to.name} is a dead-letter queue cannot be seen without --app or --management"
+
+
+def _duplicate_warnings(found: PlanTally, inbox_windows: dict[str, timedelta], now: datetime) -> Iterator[str]:
     age = now - found.oldest if found.oldest is not None else None
     for queue, window in inbox_windows.items():
-        if not moves and found.sources[queue] and age is not None and age > window:
-            told.append(
+        if found.sources[queue] and age is not None and age > window:
+            yield (
                 f"the oldest died {format_roughly(age)} ago, and the inbox of {queue} "
                 f"remembers {format_duration(window)}: "
                 "a message that was processed in part before may be processed twice"
             )
-    return tuple(told)

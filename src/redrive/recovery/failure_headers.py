@@ -32,9 +32,8 @@ the smallest frame of AMQP has four.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from struct import Struct
@@ -43,19 +42,27 @@ from typing import NamedTuple
 import msgspec
 
 from redrive.errors import RemoteProtocolError
-from redrive.recovery.durations import milliseconds
 from redrive.recovery.failure import Failure
+from redrive.recovery.header_draft import (
+    HeaderDraft,
+    delay_field,
+    encode_label,
+    encode_moment,
+    encode_number,
+    encode_text,
+    headers_of,
+    size_of,
+    trim_to,
+)
 from redrive.recovery.history import MOST, MOST_ATTEMPTS, NO_HISTORY, Attempt, History
 from redrive.recovery.history import HeaderNames as HeaderNames
-from redrive.text import elide_lines, truncate
+from redrive.text import truncate
 from redrive.wire.properties import PERSISTENT, Properties
 from redrive.wire.raw_properties import (
     RawValue,
     check_properties,
     patch_properties,
-    raw_array,
     raw_field,
-    raw_long,
     raw_text,
     read_user_id,
     with_new_headers,
@@ -70,9 +77,6 @@ _TABLE = 4  # bytes: the length of a table, where there was none
 # Bytes that the counts take beside the name of the first: a table's length; the names', types and numbers; a name.
 _COUNT = 4 + 2 * 6 + len(HeaderNames.DROPPED)
 _ATTEMPT_WORDS = 250  # characters; the newest message is there in full when it is parked
-_FEW_WORDS = 80
-_SHORTEST_STACK = 200
-_MOST_LABEL = 200
 _LONGEST_FINGERPRINT = 32
 
 _HARMFUL = (
@@ -111,7 +115,6 @@ _FAILURE_RECORD = (
 _FIELD_FIRST_FAILED_AT = raw_field(_FIRST_FAILED_AT)
 _FIELD_HISTORY = raw_field(_HISTORY)
 
-_INT = Struct(">ci")
 _SIZED = Struct(">cI")
 _NEW_PROPERTIES = Properties(delivery_mode=PERSISTENT).encode()
 
@@ -161,9 +164,9 @@ def properties_for_retry(
         if first is not None and len(first) <= budget:
             return first
     attempts, dropped = _attempts(history, failure, attempt, delay)
-    draft = _HeaderDraft(
-        failed={names.attempts.encode(): _number(_failed_attempts(history, failure, attempt))},
-        core=_state(history, failure, not_before) | ({_QUARANTINE: _text(mark)} if mark else {}),
+    draft = HeaderDraft(
+        failed={names.attempts.encode(): encode_number(_failed_attempts(history, failure, attempt))},
+        core=_state(history, failure, not_before) | ({_QUARANTINE: encode_text(mark)} if mark else {}),
         facts=_origin(history, origin),
         words={names.reason.encode(): names.format_reason(attempts[-1].error_type, attempts[-1].message)}
         if attempts
@@ -189,15 +192,19 @@ def properties_for_parking(
     """The properties of a copy for the dead-letter queue. Without a failure no attempt is counted."""
     attempts, dropped = _attempts(history, failure, attempt, None)
     core, facts = _state(history, failure, None), _origin(history, origin)
-    core[names.reason.encode()] = _text(reason)
-    facts[_HOST], facts[_APP], facts[_PARKED_AT] = _label(origin.host), _label(origin.app), _moment(at)
+    core[names.reason.encode()] = encode_text(reason)
+    facts[_HOST], facts[_APP], facts[_PARKED_AT] = (
+        encode_label(origin.host),
+        encode_label(origin.app),
+        encode_moment(at),
+    )
     if failure is not None:
         core[_FINGERPRINT], facts[_ERROR] = (
-            _text(failure.fingerprint[:_LONGEST_FINGERPRINT]),
-            _label(failure.error_type),
+            encode_text(failure.fingerprint[:_LONGEST_FINGERPRINT]),
+            encode_label(failure.error_type),
         )
-    draft = _HeaderDraft(
-        failed={names.attempts.encode(): _number(_failed_attempts(history, failure, attempt))},
+    draft = HeaderDraft(
+        failed={names.attempts.encode(): encode_number(_failed_attempts(history, failure, attempt))},
         core=core,
         facts=facts,
         words={_MESSAGE: failure.message} if failure is not None else {},
@@ -216,7 +223,7 @@ def has_room_for_counter(raw: bytes, *, names: HeaderNames = NAMES, budget: int 
         check_properties(raw)
     except RemoteProtocolError:
         return True
-    counts = {names.attempts.encode(): _number(MOST), _DROPPED: _number(MOST)}
+    counts = {names.attempts.encode(): encode_number(MOST), _DROPPED: encode_number(MOST)}
     return len(_patch(raw, counts, names)) <= budget
 
 
@@ -235,11 +242,11 @@ def _first_retry(
         return None
     frame = _frame(names, failure.error_type, failure.fingerprint, attempt, delay)
     message = truncate(failure.message, _ATTEMPT_WORDS)
-    at, told = _moment(failure.at), _text(message)
+    at, told = encode_moment(failure.at), encode_text(message)
     size = frame.attempt_size + len(told) + len(at)
     story = (
         *(frame.failed, at, _origin_fields(origin.exchange, origin.routing_key, origin.queue)),
-        *(frame.reason, _text(message.join(frame.around_message)), _FIELD_HISTORY),
+        *(frame.reason, encode_text(message.join(frame.around_message)), _FIELD_HISTORY),
         *(_SIZED.pack(b"A", size + 5), _SIZED.pack(b"F", size)),
         *(frame.attempt, told, frame.fingerprint, at, frame.delay),
     )
@@ -276,12 +283,12 @@ def _frame(
 ) -> _HeaderFrame:
     count, reason = names.attempts.encode(), names.reason.encode()
     of_attempt = (
-        b"".join((b"\x06number", _number(attempt), b"\x05error", _text(error_type), b"\x07message")),
-        b"".join((b"\x0bfingerprint", _text(fingerprint), b"\x02at")),
-        _delay_field(delay),
+        b"".join((b"\x06number", encode_number(attempt), b"\x05error", encode_text(error_type), b"\x07message")),
+        b"".join((b"\x0bfingerprint", encode_text(fingerprint), b"\x02at")),
+        delay_field(delay),
     )
     return _HeaderFrame(
-        raw_field(count, _number(attempt)) + _FIELD_FIRST_FAILED_AT,
+        raw_field(count, encode_number(attempt)) + _FIELD_FIRST_FAILED_AT,
         raw_field(reason),
         names.reason_parts(error_type),
         *of_attempt,
@@ -291,18 +298,6 @@ def _frame(
 
 
 # What there is to tell ------------------------------------------------------------------------------
-
-
-class _HeaderDraft(NamedTuple):
-    """A story in the parts by which it is shortened, the dearest first."""
-
-    failed: Mapping[bytes, RawValue]  # how many attempts did
-    core: Mapping[bytes, RawValue]  # what the next decision is made from, and what parked messages are grouped by
-    facts: Mapping[bytes, RawValue]
-    words: Mapping[bytes, str]
-    stack: str = ""
-    attempts: tuple[Attempt, ...] = ()
-    dropped: int = 0
 
 
 def _failed_attempts(history: History, failure: Failure | None, attempt: int) -> int:
@@ -329,15 +324,15 @@ def _attempts(
 def _state(history: History, failure: Failure | None, not_before: datetime | None) -> dict[bytes, RawValue]:
     state = {}
     if history.snoozes:
-        state[_SNOOZES] = _number(history.snoozes)
+        state[_SNOOZES] = encode_number(history.snoozes)
     if history.crashes:
-        state[_CRASHES] = _number(history.crashes)
+        state[_CRASHES] = encode_number(history.crashes)
     if history.first_failed_at is not None:
-        state[_FIRST_FAILED_AT] = _moment(history.first_failed_at)
+        state[_FIRST_FAILED_AT] = encode_moment(history.first_failed_at)
     elif failure is not None:
-        state[_FIRST_FAILED_AT] = _moment(failure.at)
+        state[_FIRST_FAILED_AT] = encode_moment(failure.at)
     if not_before is not None:
-        state[_NOT_BEFORE] = _moment(not_before)
+        state[_NOT_BEFORE] = encode_moment(not_before)
     return state
 
 
@@ -353,7 +348,7 @@ def _origin(history: History, origin: Origin) -> dict[bytes, RawValue]:
 # Making it fit --------------------------------------------------------------------------------------
 
 
-def _write_headers(raw: bytes, draft: _HeaderDraft, names: HeaderNames, budget: int) -> bytes:
+def _write_headers(raw: bytes, draft: HeaderDraft, names: HeaderNames, budget: int) -> bytes:
     try:
         check_properties(raw)
     except RemoteProtocolError:
@@ -361,28 +356,28 @@ def _write_headers(raw: bytes, draft: _HeaderDraft, names: HeaderNames, budget: 
     user = read_user_id(raw)
     if user is not None:
         draft = draft._replace(core={**draft.core, _USER_ID: raw_text(user)})
-    whole = _patch(raw, _headers(draft), names)
+    whole = _patch(raw, headers_of(draft), names)
     if len(whole) <= budget:
         return whole
-    taken = len(_patch(raw, draft.failed, names)) - _size(draft.failed)
-    return _patch(raw, _trim_to(draft, budget - taken), names)
+    taken = len(_patch(raw, draft.failed, names)) - size_of(draft.failed)
+    return _patch(raw, trim_to(draft, budget - taken), names)
 
 
-def _with_new_properties(raw: bytes, draft: _HeaderDraft, budget: int) -> bytes:
+def _with_new_properties(raw: bytes, draft: HeaderDraft, budget: int) -> bytes:
     room = budget - _TABLE - len(_NEW_PROPERTIES)
     headers = {_RAW_PROPERTIES: encode_value(raw)}
-    if _size(headers) > room - _CORE:
-        headers[_RAW_SIZE] = _number(len(raw))
-        excess = _size(headers) - (room - _CORE)
+    if size_of(headers) > room - _CORE:
+        headers[_RAW_SIZE] = encode_number(len(raw))
+        excess = size_of(headers) - (room - _CORE)
         headers[_RAW_PROPERTIES] = encode_value(raw[: max(0, len(raw) - excess)])
-    headers |= _trim_to(draft, room - _size(headers))
+    headers |= trim_to(draft, room - size_of(headers))
     return patch_properties(_NEW_PROPERTIES, set_headers=headers)
 
 
 def _patch(raw: bytes, headers: Mapping[bytes, RawValue], names: HeaderNames) -> bytes:
-    removing = (
-        _headers_to_remove(names) if headers else _headers_to_remove(names) - {_DROPPED}
-    )  # an old count keeps what explains it
+    removing = _headers_to_remove(names)
+    if not headers:  # an old count keeps what explains it
+        removing -= {_DROPPED}
     return patch_properties(raw, set_headers=headers, remove_headers=removing, drop_expiration=True, drop_user_id=True)
 
 
@@ -390,123 +385,3 @@ def _patch(raw: bytes, headers: Mapping[bytes, RawValue], names: HeaderNames) ->
 def _headers_to_remove(names: HeaderNames) -> frozenset[bytes]:
     """What goes unless it is set. Not the count: where there is no room for the new one, the old one stays."""
     return frozenset((*_HARMFUL, *_FAILURE_RECORD, names.reason.encode()))
-
-
-def _headers(draft: _HeaderDraft) -> dict[bytes, RawValue]:
-    headers = {**draft.failed, **draft.core, **draft.facts}
-    for name, text in draft.words.items():
-        headers[name] = _text(text)
-    if draft.stack:
-        headers[_STACK] = _text(draft.stack)
-    if draft.attempts:
-        headers[_HISTORY] = raw_array(map(_attempt, draft.attempts))
-    if draft.dropped:
-        headers[_DROPPED] = _number(draft.dropped)
-    return headers
-
-
-def _trim_to(draft: _HeaderDraft, room: int) -> dict[bytes, RawValue]:
-    for shorten in _TRIMMERS:
-        headers = _headers(draft)
-        excess = _size(headers) - room
-        if excess <= 0:
-            return headers
-        draft = shorten(draft, excess)
-    headers = _headers(draft)
-    return headers if _size(headers) <= room else {}
-
-
-def _fewer_attempts(draft: _HeaderDraft, excess: int) -> _HeaderDraft:
-    goes, freed = 0, -(len(_DROPPED) + 6)  # what it takes to say that some are missing
-    for attempt in draft.attempts[:-1]:
-        if freed >= excess:
-            break
-        goes += 1
-        freed += len(_attempt(attempt))
-    return draft._replace(attempts=draft.attempts[goes:], dropped=draft.dropped + goes)
-
-
-def _shorter_stack(draft: _HeaderDraft, excess: int) -> _HeaderDraft:
-    room = len(_text(draft.stack)) - 5 - excess
-    return draft._replace(stack=elide_lines(draft.stack, room) if room >= _SHORTEST_STACK else "")
-
-
-def _shorter_texts(draft: _HeaderDraft, _: int) -> _HeaderDraft:
-    return draft._replace(
-        words={name: truncate(text, _FEW_WORDS) for name, text in draft.words.items()},
-        attempts=tuple(replace(attempt, message=truncate(attempt.message, _FEW_WORDS)) for attempt in draft.attempts),
-    )
-
-
-def _no_attempts(draft: _HeaderDraft, _: int) -> _HeaderDraft:
-    return draft._replace(attempts=(), dropped=draft.dropped + len(draft.attempts))
-
-
-def _core_alone(draft: _HeaderDraft, _: int) -> _HeaderDraft:
-    return _HeaderDraft(draft.failed, draft.core, {}, {}, dropped=draft.dropped)
-
-
-def _count_alone(draft: _HeaderDraft, _: int) -> _HeaderDraft:
-    """With the number of attempts that are not told: without it the count would not be believed."""
-    return _HeaderDraft(draft.failed, {}, {}, {}, dropped=draft.dropped)
-
-
-_TRIMMERS: tuple[Callable[[_HeaderDraft, int], _HeaderDraft], ...] = (
-    *(_fewer_attempts, _shorter_stack, _shorter_texts, _no_attempts, _core_alone, _count_alone),
-)
-
-
-def _size(headers: Mapping[bytes, RawValue]) -> int:
-    return sum(1 + len(name) + len(value) for name, value in headers.items())
-
-
-# Values ---------------------------------------------------------------------------------------------
-
-
-def _attempt(attempt: Attempt) -> RawValue:
-    at = _moment(attempt.at) if attempt.at is not None else None
-    return _attempt_of(attempt.number, attempt.error_type, attempt.message, attempt.fingerprint, at, attempt.delay)
-
-
-def _attempt_of(
-    number: int, error_type: str, message: str, fingerprint: str, at: RawValue | None, delay: timedelta | None
-) -> RawValue:
-    """One table of the history. There are as many as the message has failed, so it is put together by hand."""
-    parts = [
-        *(b"\x06number", _number(number), b"\x05error", _text(error_type)),
-        *(b"\x07message", _text(message), b"\x0bfingerprint", _text(fingerprint)),
-    ]
-    if at is not None:
-        parts += (b"\x02at", at)
-    body = b"".join((*parts, _delay_field(delay)))
-    return _SIZED.pack(b"F", len(body)) + body
-
-
-def _delay_field(delay: timedelta | None) -> bytes:
-    return b"" if delay is None else b"\x08delay-ms" + raw_long(max(0, milliseconds(delay)))
-
-
-def _number(value: int) -> RawValue:
-    return _INT.pack(b"I", max(0, min(value, MOST)))
-
-
-def _moment(at: datetime) -> RawValue:
-    """As people read it, to the millisecond: AMQP's own timestamps know only seconds."""
-    if at.tzinfo is not UTC:
-        at = at.astimezone(UTC)
-    return b"S\0\0\0\x18%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (
-        *(at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond // 1000),
-    )
-
-
-def _label(text: str) -> RawValue:
-    return _text(truncate(text, _MOST_LABEL))
-
-
-def _text(text: str) -> RawValue:
-    """Text of our own. It is always UTF-8, so that it is read back as text."""
-    try:
-        raw = text.encode()
-    except UnicodeEncodeError:
-        raw = text.encode("utf-8", "backslashreplace")
-    return _SIZED.pack(b"S", len(raw)) + raw

@@ -50,7 +50,7 @@ from redrive.worker.message import Message, current_message
 from redrive.worker.outage import Outage
 from redrive.worker.quarantine import HandlerLock, Quarantine
 from redrive.worker.settlement import FailedDelivery, VerdictExecutor, mark_of
-from redrive.worker.transactions import DatabaseLost, NoMessageId, Transactions
+from redrive.worker.transactions import DatabaseLost, NoMessageId
 
 log = logging.getLogger("redrive.worker")
 
@@ -75,12 +75,11 @@ class DeliveryPipeline:
         quarantine: Quarantine | None = None,
         lock: HandlerLock | None = None,
         stopping: asyncio.Event | None = None,
-        transactions: Transactions | None = None,
-        outage: Outage | None = None,
+        invocation: Invocation | None = None,
         breaker: Breakers | None = None,
     ) -> None:
         """`quorum`: it is a quorum queue, where the broker counts deliveries. `quarantine`: the crash guard, if
-        there is one. `lock`, `stopping` and `outage`, that of the database, are those of the whole worker.
+        there is one. `lock` and `stopping` are those of the whole worker. `invocation`: None is one without a database.
         """
         self.spec = spec
         self.queue = spec.queue.name
@@ -98,7 +97,7 @@ class DeliveryPipeline:
         self.lock = lock or HandlerLock()
         self.lock.before_alone.append(settlement.transfers.flush)
         self._stopping = stopping or asyncio.Event()
-        self.invocation = Invocation(spec, handler, clock, transactions, outage or Outage(observer))
+        self.invocation = invocation or Invocation(spec, handler, clock, None, Outage(observer))
         self._is_plain = self.invocation.is_plain
 
     async def __call__(self, delivery: Delivery) -> None:

@@ -27,6 +27,7 @@ from redrive.worker.codecs import Codecs
 from redrive.worker.consumer_spec import BatchSpec, ConsumerSpec
 from redrive.worker.events import Observer
 from redrive.worker.handlers import Handler
+from redrive.worker.invocation import Invocation
 from redrive.worker.outage import Outage
 from redrive.worker.pipeline import DeliveryPipeline
 from redrive.worker.ports import Subscription, TransferPublisher, WorkerBroker
@@ -87,16 +88,7 @@ class Worker:
 
     def _make_pipeline(self, spec: ConsumerSpec, publishes: TransferPublisher) -> DeliveryPipeline:
         context = self._context
-        handler = Handler(
-            spec.function,
-            codecs=context.codecs,
-            given=context.given,
-            session_types=context.session_types,
-            threads=spec.batch.batchers if spec.batch is not None else spec.concurrency,
-            processes=spec.processes,
-            for_batches=spec.batch is not None,
-            reads=spec.batch is None or spec.batch.prepare is None,
-        )
+        handler = self._make_handler(spec)
         names = QueueLayout(context.topology, spec.queue, context.server)
         settlement = VerdictExecutor(
             spec,
@@ -134,9 +126,21 @@ class Worker:
             quarantine=quarantine,
             lock=self._lock,
             stopping=self._stopping,
-            transactions=context.transactions,
-            outage=self._outage,
+            invocation=Invocation(spec, handler, context.clock, context.transactions, self._outage),
             breaker=self._breakers_of(spec),
+        )
+
+    def _make_handler(self, spec: ConsumerSpec) -> Handler:
+        context = self._context
+        return Handler(
+            spec.function,
+            codecs=context.codecs,
+            given=context.given,
+            session_types=context.session_types,
+            threads=spec.batch.batchers if spec.batch is not None else spec.concurrency,
+            processes=spec.processes,
+            for_batches=spec.batch is not None,
+            reads=spec.batch is None or spec.batch.prepare is None,
         )
 
     def _prepare_handler(self, batch: BatchSpec) -> Handler | None:
