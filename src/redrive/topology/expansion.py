@@ -39,6 +39,8 @@ from redrive.topology.validation import LONGEST_NAME, problems_of_definitions, p
 # on every version: 4.x has this default, 3.x has none.
 DELIVERY_LIMIT = 20
 
+_ABANDONED = timedelta(days=1)  # after which a queue of a worker that is gone is deleted
+
 _MOST_WORDS = 1_000  # characters of a problem
 
 
@@ -234,10 +236,15 @@ class QueueLayout:
         """
         arguments = _waiting_arguments(self.type)
         arguments["x-message-ttl"] = milliseconds(ttl)
-        arguments["x-expires"] = milliseconds(timedelta(days=1))
+        arguments["x-expires"] = milliseconds(_ABANDONED)
         arguments["x-dead-letter-exchange"] = DEFAULT_EXCHANGE
         arguments["x-dead-letter-routing-key"] = self.queue.name
         return QueueDefinition(self.quarantine_name(worker), arguments=arguments)
+
+    def stopped_worker(self, worker: str) -> QueueDefinition:
+        """An empty queue by which a worker shows that it stopped in order, where its quarantine queue must stay."""
+        arguments = {"x-queue-type": str(QueueType.CLASSIC), "x-expires": milliseconds(_ABANDONED)}
+        return QueueDefinition(self.quarantine_name(f"{worker}.stopped"), arguments=arguments)
 
     def _main_arguments(self) -> dict[str, object]:
         arguments: dict[str, object] = {"x-queue-type": str(self.type)}
