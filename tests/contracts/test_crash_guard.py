@@ -300,9 +300,10 @@ async def test_a_message_that_fails_after_its_connection_was_lost_does_not_becom
 
 @pytest.mark.parametrize("marked_alone", [False, True])
 async def test_fifty_stops_just_after_a_lost_connection_park_nothing_and_copy_nothing(
-    app: App, loses_acks: bool, *, marked_alone: bool
+    app: App, loses_acks: bool, monkeypatch: pytest.MonkeyPatch, *, marked_alone: bool
 ) -> None:
     """What the worker was handling is in its queue again, marked, and the worker that the mark names is gone."""
+    monkeypatch.setattr(quarantine, "_TTL", timedelta(milliseconds=2))
     handler = Handler()
     consume(app, handler, concurrency=3)
     async with app.running() as running:
