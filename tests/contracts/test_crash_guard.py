@@ -28,12 +28,13 @@ from redrive.recovery.history import HeaderNames
 from redrive.testing import Endpoint
 from redrive.worker import quarantine
 from redrive.worker.events import DeliveryOutcome
+from redrive.worker.worker import Worker
 from working import Watcher, depth, take, working
 
 ORDERS = 60
 OFTEN = 50
 SHORT = Retry(attempts=3, delay="20ms")
-STRANGER = "0123456789ab"  # a worker that is not there
+DEAD_WORKER = "0123456789ab"
 
 
 @pytest.fixture(params=["classic", "quorum"])
@@ -57,13 +58,18 @@ async def publish_orders(running: ConnectedApp, count: int = ORDERS) -> None:
         await running.publishing.publish("", "orders", b"%d" % number, Properties(delivery_mode=2))
 
 
+async def leave_dead_worker(running: ConnectedApp) -> None:
+    """What a worker leaves behind when it dies: its quarantine queue."""
+    await running.publishing.declare_queue(f"orders.quarantine.{DEAD_WORKER}")
+
+
 @asynccontextmanager
-async def one_worker(running: ConnectedApp, *, within: float) -> AsyncIterator[None]:
+async def one_worker(running: ConnectedApp, *, within: float) -> AsyncIterator[Worker]:
     """A worker of its own identity, as each deploy starts one."""
     worker = running.worker(running.app.select_consumers(()))
     await worker.start()
     try:
-        yield
+        yield worker
     finally:
         await worker.stop(timedelta(seconds=within))
 
@@ -270,6 +276,102 @@ async def test_a_message_that_is_handled_alone_survives_fifty_lost_connections(a
     assert handler.handled[7] >= 1
 
 
+@pytest.mark.parametrize("redelivered", [False, True])
+async def test_a_message_that_fails_after_its_connection_was_lost_does_not_become_two(
+    app: App, *, redelivered: bool
+) -> None:
+    handler = Handler()
+
+    @app.consumer("orders", retry=Retry(attempts=3, delay="1ms"))
+    async def fails(order: int) -> None:
+        await handler(order)
+        raise OSError("busy")
+
+    async with quickly_reconnecting(app) as (running, watcher):
+        headers: dict[str, Any] = {HeaderNames.QUARANTINE: "alone"} if redelivered else {}
+        await running.publishing.publish("", "orders", b"7", Properties(delivery_mode=2, headers=headers))
+        await cut_while_handling(running, handler)
+        await watcher.seen(DeliveryOutcome.RELEASED)
+        handler.set_free()
+        await watcher.seen(DeliveryOutcome.PARKED)
+        assert await depth(running.publishing, "orders.dlq") == 1
+    assert handler.handled == {7: 4}  # an attempt whose connection was lost is not counted
+
+
+@pytest.mark.parametrize("marked_alone", [False, True])
+async def test_fifty_stops_just_after_a_lost_connection_park_nothing_and_copy_nothing(
+    app: App, loses_acks: bool, monkeypatch: pytest.MonkeyPatch, *, marked_alone: bool
+) -> None:
+    """What the worker was handling is in its queue again, marked, and the worker that the mark names is gone."""
+    monkeypatch.setattr(quarantine, "_TTL", timedelta(milliseconds=2))
+    handler = Handler()
+    consume(app, handler, concurrency=3)
+    async with app.connect() as running:
+        running.consuming._backoff = Backoff(first=timedelta(milliseconds=1), ceiling=timedelta(milliseconds=2))
+        headers: dict[str, Any] = {HeaderNames.QUARANTINE: "alone"} if marked_alone else {}
+        await running.publishing.publish("", "orders", b"7", Properties(delivery_mode=2, headers=headers))
+        for _ in range(OFTEN):
+            handler.begun.clear()
+            async with one_worker(running, within=0) as worker:
+                await asyncio.wait_for(handler.begun.wait(), 20)
+                await until_unsettled(worker, 1)  # the original of a copy is acked
+                await running.consuming.queue_info("orders")  # and the broker has read that
+                (await running.consuming.link()).abort(ConnectionLost("cut"))
+        assert await depth(running.publishing, "orders.dlq") == 0
+        handler.set_free()
+        async with one_worker(running, within=10) as worker:
+            await until_handled(running, handler, 1)
+            await until_unsettled(worker, 0)
+        assert await depth(running.publishing, "orders") + await depth(running.publishing, "orders.dlq") == 0
+    check_once(handler, 1, loses_acks)
+
+
+async def until_unsettled(worker: Worker, count: int) -> None:
+    async with asyncio.timeout(20):
+        while worker.unsettled["orders"] != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_fifty_lost_connections_of_two_workers_that_check_each_other_park_nothing(
+    app: App, amqp_url: str, queue_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine, "_TTL", timedelta(milliseconds=2))  # over when the connection is back
+    lookups: list[bool] = []
+    look_up = quarantine.Quarantine._look_up
+
+    async def look_up_and_note(self: quarantine.Quarantine, worker: str) -> bool:
+        lookups.append(await look_up(self, worker))
+        return lookups[-1]
+
+    monkeypatch.setattr(quarantine.Quarantine, "_look_up", look_up_and_note)
+    other_app = App("shop", broker=amqp_url, queue_type=queue_type, defaults={"retry": SHORT})
+    handlers = [Handler(), Handler()]
+    for one_app, handler in zip((app, other_app), handlers, strict=True):
+        consume(one_app, handler, crash_grace="10s")
+    async with quickly_reconnecting(app) as (one, watcher), quickly_reconnecting(other_app) as (other, other_watcher):
+        marked = Properties(delivery_mode=2, headers={HeaderNames.QUARANTINE: "alone"})
+        await one.publishing.publish("", "orders", b"7", marked)
+        for _ in range(OFTEN):
+            handler = await first_to_begin(handlers)
+            await cut_while_handling(one if handler is handlers[0] else other, handler)
+        for handler in handlers:
+            handler.set_free()
+        async with asyncio.timeout(20):
+            while await depth(one.publishing, "orders"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert await depth(one.publishing, "orders.dlq") == 0
+    assert {event.reason for event in (*watcher.events, *other_watcher.events)} == {"its worker lost the connection"}
+    assert lookups.count(True) > OFTEN // 2  # the other checks were of a worker's own marks, or ended by a stop
+
+
+async def first_to_begin(handlers: list[Handler]) -> Handler:
+    waiting = [asyncio.create_task(handler.begun.wait()) for handler in handlers]
+    await asyncio.wait(waiting, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    return next(handler for handler in handlers if handler.begun.is_set())
+
+
 # Peeks --------------------------------------------------------------------------------------------
 
 
@@ -420,6 +522,40 @@ async def test_without_permission_for_a_quarantine_messages_are_handled_all_the_
     assert "messages that kill their worker are not recognised" in caplog.text
 
 
+async def test_redelivered_messages_are_handled_next_to_each_other(app: App) -> None:
+    """After a deploy the handlers of a whole prefetch must not run one after the other."""
+    together = asyncio.Barrier(10)
+
+    @app.consumer("orders", concurrency=10)
+    async def handle(message: Message) -> None:
+        assert message.redelivered
+        await together.wait()
+
+    async with app.connect() as running:
+        await publish_orders(running, 10)
+        for got in [await running.publishing.get("orders") for _ in range(10)]:
+            assert got is not None
+            got.nack(requeue=True)
+    async with working(app) as (_, watcher):
+        await watcher.seen(DeliveryOutcome.DONE, 10)
+    assert watcher.events == []
+
+
+async def test_a_message_whose_worker_stopped_in_order_is_handled_and_no_crash_is_counted(app: App) -> None:
+    """A worker that stops deletes its quarantine queue; one that dies leaves it."""
+    crashes = []
+
+    @app.consumer("orders", crash_limit=3)
+    async def handle(message: Message) -> None:
+        crashes.append(message.headers[HeaderNames.CRASHES])
+
+    async with working(app) as (running, watcher):
+        mark = Mark(DEAD_WORKER, 1, alone=True)
+        await running.publishing.publish("", "orders", b"1", marked(mark, crashes=2))
+        await watcher.seen(DeliveryOutcome.DONE)
+    assert crashes == [2]
+
+
 async def test_a_message_whose_worker_is_gone_is_handled_alone_next(app: App) -> None:
     """Nothing else of the worker runs meanwhile, not even of another queue."""
     most = running_now = 0
@@ -441,8 +577,9 @@ async def test_a_message_whose_worker_is_gone_is_handled_alone_next(app: App) ->
     async def bill() -> None:
         await work("invoice")
 
-    mark = str(Mark(STRANGER, 3))
+    mark = str(Mark(DEAD_WORKER, 3))
     async with working(app) as (running, watcher):
+        await leave_dead_worker(running)
         properties = Properties(delivery_mode=2, headers={HeaderNames.QUARANTINE: mark})
         await running.publishing.publish("", "orders", b"99", properties)
         count = 0
@@ -462,12 +599,13 @@ async def test_nothing_is_transferred_while_a_message_is_handled_alone(app: App)
     @app.consumer("orders", crash_limit=3, concurrency=5)
     async def handle() -> None:
         connection = running.consuming
-        await connection.publish("", "orders", b"2", marked(Mark(STRANGER, 1, alone=True), crashes=2))
+        await connection.publish("", "orders", b"2", marked(Mark(DEAD_WORKER, 1, alone=True), crashes=2))
         while await depth(connection, "orders"):  # until it is delivered
             pass
         meanwhile.extend([await depth(connection, "orders.dlq") for _ in range(20)])  # the check takes one round trip
 
     async with working(app) as (running, watcher):
+        await leave_dead_worker(running)
         await running.publishing.publish("", "orders", b"1", marked(ALONE))
         await watcher.seen(DeliveryOutcome.DONE)
         (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
@@ -486,11 +624,12 @@ async def test_crashes_are_counted_up_to_the_limit_and_a_stranger_cannot_make_it
     handler.set_free()
     consume(app, handler, crash_limit=3)
     async with working(app) as (running, watcher):
-        for value in ("x" * 1000, f"{STRANGER}/99999999999999999999", 7, ["alone"], b"\xff\xfe", "alone\n"):
+        for value in ("x" * 1000, f"{DEAD_WORKER}/99999999999999999999", 7, ["alone"], b"\xff\xfe", "alone\n"):
             headers: dict[str, Any] = {HeaderNames.QUARANTINE: value}
             await running.publishing.publish("", "orders", b"1", Properties(delivery_mode=2, headers=headers))
         await watcher.seen(DeliveryOutcome.DONE, 6)
-        headers = {HeaderNames.QUARANTINE: str(Mark(STRANGER, 1, alone=True)), HeaderNames.CRASHES: 2}
+        await leave_dead_worker(running)
+        headers = {HeaderNames.QUARANTINE: str(Mark(DEAD_WORKER, 1, alone=True)), HeaderNames.CRASHES: 2}
         await running.publishing.publish("", "orders", b"2", Properties(delivery_mode=2, headers=headers))
         (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
         dead = await take(running.publishing, "orders.dlq")

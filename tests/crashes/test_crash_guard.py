@@ -24,7 +24,7 @@ from redrive import App
 from redrive.client import Connection, Properties
 from redrive.client.topology import QueueInfo
 from redrive.recovery.history import HeaderNames
-from redrive.testing import Endpoint, RabbitMQ
+from redrive.testing import RabbitMQ
 from redrive.testing.broker_process import EmbeddedBroker
 from servers import rabbitmq_root
 
@@ -38,11 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         with EmbeddedBroker(tmp_path / "broker", data=tmp_path / "broker" / "data") as broker:
             yield broker.url
         return
-    node: Endpoint = request.getfixturevalue("rabbitmq")
-    vhost = f"crash-guard-{tmp_path.name}"
-    node.add_vhost(vhost)
-    yield node.url_for(vhost)
-    node.delete_vhost(vhost)
+    yield request.getfixturevalue("amqp_url")
 
 
 @dataclass

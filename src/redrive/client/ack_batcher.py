@@ -27,6 +27,10 @@ class AckBatcher:
     def unsettled(self) -> int:
         return self._unsettled
 
+    @property
+    def is_open(self) -> bool:
+        return self._channel.is_open
+
     def take(self, delivery: Delivery) -> None:
         """Answer for a delivery from here on."""
         self._unsettled += 1

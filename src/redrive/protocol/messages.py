@@ -25,6 +25,10 @@ _TAG = Struct(">QB")
 class Settler(Protocol):
     """Whoever can tell the broker about a delivery. `False` means: too late, the broker delivers it again."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not too late."""
+
     def ack(self, delivery_tag: int) -> bool: ...
 
     def ack_all(self, delivery_tags: list[int]) -> bool: ...
@@ -100,6 +104,11 @@ class Delivery:
     @property
     def settled(self) -> bool:
         return self._settler is None
+
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether the channel that brought it has ended: the broker will deliver the message again."""
+        return self._settler is not None and not self._settler.is_open
 
     def attach(self, settler: Settler) -> None:
         """Name who tells the broker. Called once, by whoever received the delivery."""

@@ -18,8 +18,8 @@ confirm, ack) and handles the copy that comes out of it. The copy carries a *mar
 
 Whatever the worker does with the message ends the mark. If the worker disappears first, the quarantine queue returns
 the message to the main queue, mark included. A marked message in the main queue therefore means: its handler had begun,
-and worker W did not finish. The next worker checks whether W is connected again. If it is, the connection was lost and
-nothing crashed. If it is not, W died, and something that W was handling killed it:
+and worker W did not finish. The next worker checks whether W is connected again, or has stopped in order. If so, the
+connection was lost and nothing crashed. If not, W died, and something that W was handling killed it:
 
     the mark was W/7          the message may be to blame, and so may its neighbours: each is handled alone
     the mark was W/7/alone    nothing else was being handled: that is one crash of this message, counted in its headers
@@ -119,7 +119,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class CheckWorker:
-    """Find out whether the worker named by its mark is alive."""
+    """Find out whether the worker named by its mark died."""
 
     mark: Mark
 

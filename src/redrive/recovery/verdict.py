@@ -1,4 +1,4 @@
-"""Decide what becomes of a delivery after its handler ended. The verdict is a value; `runtime.settling` performs it.
+"""Decide what becomes of a delivery after its handler ended. The verdict is a value; `worker.settlement` performs it.
 
 `admit` (`recovery.admission`) decides before the handler, `decide` after it. Both are pure, and nothing else decides:
 the worker, its batches, consumers of dead letters and the Celery integration call these two functions. A handler that
@@ -80,7 +80,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The worker that handled it lost its connection, and is alive. `alone`: it handled nothing else."""
+    """The worker that handled it lost its connection, and did not die. `alone`: it handled nothing else."""
 
     alone: bool
 

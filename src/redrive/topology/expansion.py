@@ -50,6 +50,8 @@ DELIVERY_LIMIT = 20
 
 _OF_QUORUM_ROUTE = ("x-delivery-limit", "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max")
 
+_ABANDONED = timedelta(days=1)  # after which a queue of a worker that is gone is deleted
+
 _MOST_WORDS = 1_000  # characters of a problem
 
 
@@ -254,10 +256,15 @@ class QueueLayout:
         """
         arguments = _wait_queue_arguments(self.type)
         arguments["x-message-ttl"] = milliseconds(ttl)
-        arguments["x-expires"] = milliseconds(timedelta(days=1))
+        arguments["x-expires"] = milliseconds(_ABANDONED)
         arguments["x-dead-letter-exchange"] = DEFAULT_EXCHANGE
         arguments["x-dead-letter-routing-key"] = self.queue.name
         return QueueDefinition(self.quarantine_name(worker), arguments=arguments)
+
+    def stopped_worker(self, worker: str) -> QueueDefinition:
+        """An empty queue by which a worker shows that it stopped in order, where its quarantine queue must stay."""
+        arguments = {"x-queue-type": str(QueueType.CLASSIC), "x-expires": milliseconds(_ABANDONED)}
+        return QueueDefinition(self.quarantine_name(f"{worker}.stopped"), arguments=arguments)
 
     def _main(self) -> QueueDefinition:
         if self.held is not None:

@@ -1,7 +1,7 @@
 """Call the handler of a consumer: within its time limit, its middleware and its transaction.
 
 A handler with an inbox or a session runs in a transaction, which commits before the message is acknowledged. While the
-database is unavailable, the call is repeated (`runtime.outage`).
+database is unavailable, the call is repeated (`worker.outage`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     admit      may it be handled now? Breaker and rate limit; then `recovery.admission` decides
     read       the body, as the type that the handler asks for
     handle     the handler, within its time limit and its middleware (`invocation`)
-    settle     ack; or `recovery.verdict` decides, and `settling` performs the verdict
+    settle     ack; or `recovery.verdict` decides, and `settlement` performs the verdict
 
 A message that fails is settled while the next one is handled: a retry costs a publish and its confirm, and no other
 message waits for that (see `transfers`).

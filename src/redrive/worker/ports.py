@@ -51,6 +51,10 @@ class Subscription(Protocol):
     def unsettled(self) -> int:
         """How many deliveries are here that the broker still answers for."""
 
+    @property
+    def restarts(self) -> int:
+        """How often consuming had to be taken up again."""
+
     async def flush(self) -> None:
         """Wait until the broker has read what was settled so far."""
 

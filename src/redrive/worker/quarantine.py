@@ -11,6 +11,10 @@ A quarantine queue belongs to one worker. It is declared when the first redelive
 nothing goes wrong has none. Its TTL is short and has no effect on messages that are being handled: the worker takes a
 message from it at once, and an unacknowledged message does not expire. When the worker is gone, the broker requeues the
 messages, their TTL is over, and they are dead-lettered to the main queue.
+
+A worker that stops in order shows it, because messages that it lost with a connection may still be in the main queue,
+marked: it deletes its quarantine queue; or, if a message may be on its way out of that queue, it leaves an empty queue
+next to it. A quarantine queue without a consumer and without that sign is one of a worker that died.
 """
 
 from __future__ import annotations
@@ -154,6 +158,8 @@ class Quarantine:
         self._opening = asyncio.Lock()
         self._consuming: Subscription | None = None
         self._is_refused = False
+        self._reconnects = 0  # of the connection, before it consumed the quarantine queue
+        self._has_expired = False  # a message of the quarantine queue, before it arrived
         self._cleaning: set[asyncio.Task[None]] = set()
         self._lookups: dict[str, asyncio.Task[bool]] = {}  # by the worker that is looked for
         self._number = 0
@@ -192,6 +198,7 @@ class Quarantine:
             self._disable(error)
             return case.delivery
         except TimeoutError:
+            self._has_expired = True
             self._settlement.report_release(case, "it did not come out of quarantine")
             return None
         except asyncio.CancelledError:
@@ -212,12 +219,12 @@ class Quarantine:
     async def _declare(self) -> None:
         wanted = self._names.quarantine(self._worker, self._ttl)
         try:
-            reconnects = self._broker.reconnects
+            self._reconnects = self._broker.reconnects
             await self._broker.declare_queue(wanted.name, durable=True, arguments=wanted.arguments)
             if wanted.type == "quorum" and not self._names.server.embedded:
                 await asyncio.sleep(_YOUNG_QUORUM_QUEUE)
                 await self._broker.queue_info(wanted.name)  # waits for a connection
-                if self._broker.reconnects != reconnects:
+                if self._broker.reconnects != self._reconnects:
                     raise ConnectionLost(f"the connection was lost just after {wanted.name} was declared")
             self._settlement.quarantine_queue = wanted.name
             self._consuming = await self._broker.consume(
@@ -271,12 +278,12 @@ class Quarantine:
     # Checking -----------------------------------------------------------------------------------------
 
     def check(self, case: FailedDelivery, mark: Mark) -> None:
-        """Find out, in the background, whether the worker that had begun this message is alive, and settle it."""
+        """Find out, in the background, whether the worker that had begun this message died, and settle it."""
         self._settlement.transfers.spawn(self._check(case, mark))
 
     async def _check(self, case: FailedDelivery, mark: Mark) -> None:
         try:
-            survived = mark.worker == self._worker or await self._is_alive(mark.worker)
+            survived = mark.worker == self._worker or await self._survived(mark.worker)
             await self._lock.wait()  # a message that is handled alone may kill us in the middle of the transfer
         except RedriveError as error:
             self._settlement.release(case, f"its worker cannot be checked: {error}", pause=True, moving=True)
@@ -293,16 +300,19 @@ class Quarantine:
     def _settle(self, case: FailedDelivery, outcome: HandlerOutcome) -> None:
         self._settlement.settle(case, decide(outcome, case.history, self._policy, self._clock.now(), 0.0))
 
-    async def _is_alive(self, worker: str) -> bool:
-        """Whether a worker is connected, or connects within the grace period. Messages of one worker share a lookup."""
+    async def _survived(self, worker: str) -> bool:
+        """Whether a worker did not die: it is connected, or connects within the grace period, or stopped in order.
+        Messages of one worker share a lookup.
+        """
         lookup = self._lookups.get(worker)
         if lookup is None:
-            lookup = self._lookups[worker] = asyncio.create_task(self._is_consuming(worker))
+            lookup = self._lookups[worker] = asyncio.create_task(self._look_up(worker))
             lookup.add_done_callback(lambda _: self._lookups.pop(worker))
         return await asyncio.shield(lookup)
 
-    async def _is_consuming(self, worker: str) -> bool:
-        """Whether a worker consumes its quarantine queue, now or within the grace period."""
+    async def _look_up(self, worker: str) -> bool:
+        if await self._has_stopped(worker):
+            return True
         loop = asyncio.get_running_loop()
         name, deadline = self._names.quarantine_name(worker), loop.time() + self._grace.total_seconds()
         while not self._stopping.is_set():
@@ -310,14 +320,22 @@ class Quarantine:
                 if (await self._broker.queue_info(name)).consumers:
                     return True
             except NotFound:
-                return False
+                return True  # a worker that stops in order deletes it, one that dies does not
             left = deadline - loop.time()
             if left <= 0:
-                return False
+                return await self._has_stopped(worker)
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(_POLL, left)):
                     await self._stopping.wait()
         return False
+
+    async def _has_stopped(self, worker: str) -> bool:
+        """Whether a worker has left the sign that it stopped in order."""
+        try:
+            await self._broker.queue_info(self._names.stopped_worker(worker).name)
+        except NotFound:
+            return False
+        return True
 
     # The end ------------------------------------------------------------------------------------------
 
@@ -326,7 +344,9 @@ class Quarantine:
         return self._consuming.unsettled if self._consuming is not None else 0
 
     async def close(self) -> None:
-        """Delete the queue, if everything in it is settled. What is left in it returns to the main queue."""
+        """End the quarantine, and show that this worker stopped in order; unless a message in it is not settled, which
+        then counts as one that its worker did not finish. What is left in it returns to the main queue.
+        """
         for task in (*self._cleaning, *self._lookups.values()):
             task.cancel()
         if self._consuming is None:
@@ -335,14 +355,25 @@ class Quarantine:
             await self._consuming.abort()
             return
         await self._consuming.cancel()
-        name = self._names.quarantine_name(self._worker)
         with suppress(RedriveError, TimeoutError):
             async with asyncio.timeout(_LAST_ANSWERS):
-                await self._delete_if_empty(name)
+                await self._show_order()
 
-    async def _delete_if_empty(self, name: str) -> None:
-        if not (await self._broker.queue_info(name)).messages:
-            await self._broker.delete_queue(name)
+    async def _show_order(self) -> None:
+        queue = self._names.quarantine(self._worker, self._ttl)
+        if (await self._broker.queue_info(queue.name)).messages or (queue.type == "quorum" and self._has_returned):
+            sign = self._names.stopped_worker(self._worker)
+            await self._broker.declare_queue(sign.name, durable=True, arguments=sign.arguments)
+        else:
+            await self._broker.delete_queue(queue.name)
+
+    @property
+    def _has_returned(self) -> bool:
+        """Whether the queue may have returned a message. A quorum queue keeps one that it dead-letters until the main
+        queue has it, and does not show it: deleted before that, it would take the message along.
+        """
+        restarts = self._consuming.restarts if self._consuming is not None else 0
+        return self._has_expired or restarts > 0 or self._broker.reconnects != self._reconnects
 
     def __repr__(self) -> str:
         return f"<Quarantine {self._names.quarantine_name(self._worker)} watched={self.unsettled}>"

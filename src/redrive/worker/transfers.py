@@ -79,7 +79,10 @@ class Transfers:
     # Copies -------------------------------------------------------------------------------------------
 
     def send(self, delivery: Delivery, to: CopyDestination, raw: bytes, event: DeliverySettled | None) -> None:
-        """Publish a copy; `on_reply` continues when the broker has answered. `event` is what observers get then."""
+        """Publish a copy; `on_reply` goes on when the broker has on_reply. `event` is what observers get then."""
+        if delivery.is_taken_back:
+            self._leave(delivery, event)
+            return
         if to.x_delay is not None:
             raw = patch_properties(raw, set_headers={b"x-delay": raw_long(to.x_delay)})
         copy = PendingCopy(self, delivery, event)
@@ -89,6 +92,14 @@ class Transfers:
             task = self.spawn(self._send_in_turn(to, raw, delivery, event))
             self._publishing.add(task)
             task.add_done_callback(self._publishing.discard)
+
+    def _leave(self, delivery: Delivery, event: DeliverySettled | None) -> None:
+        """The broker has the message again. With a copy there would be two."""
+        self.returning.discard(delivery)
+        delivery.nack(requeue=True)
+        if event is not None:
+            event = replace(event, outcome=DeliveryOutcome.RELEASED, reason="its connection was lost", delay=None)
+            self._observer.settled(event)
 
     async def _send_in_turn(
         self, to: CopyDestination, raw: bytes, delivery: Delivery, event: DeliverySettled | None
@@ -135,6 +146,9 @@ class Transfers:
         """Move a delivery to a quarantine queue. Returns whether it is there; if not, it is released. Raises
         PublishRefused.
         """
+        if delivery.is_taken_back:
+            self._leave(delivery, event)
+            return False
         self._moving[delivery] = task = asyncio.create_task(self._move(delivery, queue, raw, event))
         task.add_done_callback(lambda _: self._end_move(delivery))
         return await asyncio.shield(task)  # if the handler is cancelled now, the move still comes to its end

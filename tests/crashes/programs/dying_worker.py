@@ -218,6 +218,10 @@ class MortalSettler:
         self._fate = fate
         self._number = number
 
+    @property
+    def is_open(self) -> bool:
+        return self._inner.is_open
+
     def ack(self, delivery_tag: int) -> bool:
         self._fate.before("ack", self._number)
         return self._inner.ack(delivery_tag)

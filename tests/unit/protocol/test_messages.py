@@ -19,6 +19,10 @@ class Notebook:
         self.listens = listens
         self.notes: list[tuple[object, ...]] = []
 
+    @property
+    def is_open(self) -> bool:
+        return self.listens
+
     def ack(self, delivery_tag: int) -> bool:
         self.notes.append(("ack", delivery_tag))
         return self.listens
@@ -177,6 +181,16 @@ def test_settling_too_late_says_so(settle: Settle) -> None:
     delivery.attach(Notebook(listens=False))
 
     assert settle(delivery) is False
+
+
+def test_a_delivery_whose_channel_has_ended_is_taken_back_until_it_is_settled() -> None:
+    delivery, other = deliver(), deliver()
+    delivery.entrust(Notebook(listens=False))
+    other.entrust(Notebook())
+
+    assert (delivery.is_taken_back, other.is_taken_back, deliver().is_taken_back) == (True, False, False)
+    delivery.ack()
+    assert not delivery.is_taken_back
 
 
 def test_a_delivery_introduces_itself() -> None:

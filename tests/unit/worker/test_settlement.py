@@ -47,6 +47,7 @@ class Broker:
         self.has_room = True
         self.holds_back = False
         self.refuses = False
+        self.is_open = True  # the channel of its deliveries
         self._unanswered: list[ConfirmCallback] = []
 
     def publish_now(self, exchange: str, routing_key: str, _: bytes, properties: Any, waiter: ConfirmCallback) -> bool:
@@ -508,6 +509,31 @@ async def test_what_has_no_room_for_a_mark_is_parked_as_uncountable(broker: Brok
 
     assert [exchange for exchange, _, _ in broker.published] == ["dlq.orders"]
     assert [(event.outcome, event.reason) for event in watcher.events] == [(DeliveryOutcome.PARKED, "uncountable")]
+
+
+async def test_a_message_that_the_broker_took_back_is_not_copied(broker: Broker) -> None:
+    """Its connection was lost while its handler ran: the broker delivers it again, and with a copy there were two."""
+    watcher = Watcher()
+    pipeline, delivery = pipeline_of(broker, watcher=watcher, retry=Retry(attempts=3)), broker.delivers()
+    broker.is_open = False
+
+    await settle(pipeline, delivery)
+
+    assert broker.published == []
+    assert delivery.settled
+    assert [(event.outcome, event.reason) for event in watcher.events] == [
+        (DeliveryOutcome.RELEASED, "its connection was lost")
+    ]
+
+
+async def test_a_message_that_the_broker_took_back_is_not_moved(broker: Broker) -> None:
+    pipeline, delivery = pipeline_of(broker), broker.delivers()
+    broker.is_open = False
+
+    assert not await move(pipeline, delivery)
+
+    assert broker.published == []
+    assert delivery.settled
 
 
 async def test_pauses_go_on_growing_while_messages_are_only_moved(broker: Broker) -> None:
