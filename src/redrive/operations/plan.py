@@ -23,6 +23,7 @@ from redrive.topology.snapshot import BrokerSnapshot
 
 MOST_SAMPLES = 5
 MOST_TARGETS = 100
+OTHER_ROUTES: Route = ("", "(others)")  # stands for all beyond these
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ async def tally(broker: BrowsePort, order: OperationRequest, chooser: MessageSel
             ineligible[str(choice)] += 1
             return False
         route = choice.exchange, choice.routing_key
-        routes[route if len(routes) < MOST_TARGETS or route in routes else ("", "(others)")] += 1
+        routes[route if len(routes) < MOST_TARGETS or route in routes else OTHER_ROUTES] += 1
         if source := choice.origin or letter.source:
             sources[source] += 1
         if letter.dead_at is not None and (oldest is None or letter.dead_at < oldest):
@@ -148,9 +149,12 @@ def warnings(
     if moves and into_dead is None:
         told.append(f"whether {order.to.name} is a dead-letter queue cannot be seen without --app or --management")
     if unproven:
+        names = ", ".join(map(shown_name, unproven[:10]))
+        unknown = "no queue is known to dead-letter to " + order.queue
+        if order.to.way is DestinationKind.ORIGINAL:
+            unknown = "whether that leads to the queues they failed in is not known"
         told.append(
-            f"only the messages name {', '.join(map(shown_name, unproven[:10]))}: no queue is known to dead-letter to "
-            f"{order.queue} (--app or --management may help). Any producer can write that name"
+            f"only the messages name {names}: {unknown} (--app or --management may help). Any producer can write that"
         )
     if order.ramp is not None and unseen:
         told.append(
