@@ -68,8 +68,9 @@ async def taken(connection: Connection, queue: str) -> AsyncIterator[Delivery]:
 
 async def declare(connection: Connection, queue_type: str = "classic", dlq: str = DLQ) -> None:
     kind = {"x-queue-type": queue_type}
-    for name in (dlq, TARGET):
-        await connection.declare_queue(name, arguments=kind)
+    unlimited = {"x-delivery-limit": -1} if queue_type == "quorum" and connection.server_version >= (4,) else {}
+    await connection.declare_queue(dlq, arguments=kind | unlimited)
+    await connection.declare_queue(TARGET, arguments=kind)
     dying = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dlq}
     await connection.declare_queue(WORK, arguments=kind | dying)
 
