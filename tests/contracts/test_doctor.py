@@ -16,7 +16,7 @@ from redrive.client import Connection
 from redrive.inspection import inspect_broker
 from redrive.inspection.management import Management, ManagementMonitor
 from redrive.inspection.passive import probe, server_of
-from redrive.migration.run import prospect
+from redrive.migration.run import preview
 from redrive.recovery.retry import Retry, RetryRoute
 from redrive.testing import Endpoint, RabbitMQ
 from redrive.topology import Exchange, Queue, QueueType, Topology, expand
@@ -98,7 +98,7 @@ async def test_the_figures_of_an_applications_queues_are_of_now(ward: Ward) -> N
     async with await ward.connection.consume("orders", prefetch=1):
         snapshot = await inspect_broker(ward.connection, wanted, management)
         watcher = ManagementMonitor(Management(management), ward.vhost)
-        plan = await prospect("orders", expand(wanted, snapshot.server), ward.connection, watcher)
+        plan = await preview("orders", expand(wanted, snapshot.server), ward.connection, watcher)
 
     assert snapshot.state("orders").consumers == 1
     assert plan is not None

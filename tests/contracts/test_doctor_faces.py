@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
-from admin_api import an_office, asking
+from admin_api import admin_context, asking
 from redrive import App
 from redrive.admin.target import BrokerTarget
 from redrive.cli import main
@@ -57,7 +57,7 @@ class Shop:
     async def asked(self) -> tuple[Findings, Findings]:
         """What the API and the console report."""
         target = load_target(self.source, None, self.management)
-        async with asking(an_office(None, self.folder, target=target)) as client:
+        async with asking(admin_context(None, self.folder, target=target)) as client:
             rows = (await client.get("/admin/doctor")).json()["items"]
             page = (await client.get("/doctor")).text
         shown: Findings = set()

@@ -33,6 +33,7 @@ from redrive.operations.operation import (
 )
 from redrive.recovery.retry import RetryRoute
 from redrive.testing import Endpoint
+from redrive.topology import Exchange, Queue, Topology
 from working import working
 
 DLQ, WORK, TARGET = "orders.dlq", "orders.work", "payments.work"
@@ -67,8 +68,9 @@ async def taken(connection: Connection, queue: str) -> AsyncIterator[Delivery]:
 
 async def declare(connection: Connection, queue_type: str = "classic", dlq: str = DLQ) -> None:
     kind = {"x-queue-type": queue_type}
-    for name in (dlq, TARGET):
-        await connection.declare_queue(name, arguments=kind)
+    unlimited = {"x-delivery-limit": -1} if queue_type == "quorum" and connection.server_version >= (4,) else {}
+    await connection.declare_queue(dlq, arguments=kind | unlimited)
+    await connection.declare_queue(TARGET, arguments=kind)
     dying = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dlq}
     await connection.declare_queue(WORK, arguments=kind | dying)
 
@@ -189,6 +191,100 @@ async def test_no_destination_leads_a_restricted_operator_out_of_its_queues(
 
     assert answer.status_code == (200 if to == "retry" else 403)
     assert await depths(connection) == (0, 0)
+
+
+# `original` --------------------------------------------------------------------------------------------
+
+
+async def declare_exchanges(connection: Connection) -> None:
+    """`orders` feeds the queue for work, at once or after a wait; `payments` feeds the one that the producer wants."""
+    for exchange, queue, key in (("orders", WORK, "new"), ("payments", TARGET, "pay")):
+        await connection.declare_exchange(exchange, "direct")
+        await connection.bind_queue(queue, exchange, key)
+    waiting = {"x-message-ttl": 10, "x-dead-letter-exchange": "orders", "x-dead-letter-routing-key": "new"}
+    await connection.declare_queue("orders.wait", arguments=waiting)
+    await connection.bind_queue("orders.wait", "orders", "later")
+
+
+async def reject(connection: Connection) -> None:
+    async with taken(connection, WORK) as delivery:
+        delivery.reject(requeue=False)
+    await until_depth(connection, DLQ, 1)
+
+
+@pytest.mark.parametrize("forged", [FORGED, FORGED | FORGED_DEATHS])
+async def test_a_forged_exchange_does_not_move_a_message(
+    connection: Connection, office: AdminContext, forged: Mapping[str, Any]
+) -> None:
+    await declare(connection)
+    await declare_exchanges(connection)
+    await die(connection, forged)
+
+    async with asking(office, "operator") as client:
+        plan = (await client.post(f"/admin/dlq/queues/{DLQ}/re-drive/plan", json={"to": "original"})).json()
+        operation = await redriven(client, to="original")
+        items = (await client.get(f"/admin/operations/{operation['id']}/items")).json()["items"]
+        assert await depths(connection) == (0, 0)
+        await redriven(client, to="exchange:payments:pay")
+
+    why = (
+        f"it names exchange payments with key pay, which does not lead to {WORK}, where it failed; name a queue or an "
+        "exchange with --to to send it there"
+    )
+    assert plan["ineligible"] == [{"reason": why, "count": 1}]
+    assert [item["why"] for item in items] == [why]
+    assert await depths(connection) == (0, 1)
+
+
+async def test_a_forged_exchange_is_not_the_default_of_a_queue_that_is_re_driven_to_its_origin(
+    connection: Connection, amqp_url: str, management_url: str | None, tmp_path: Path
+) -> None:
+    events = Exchange("orders", "direct")
+    queue = Queue(WORK, bind=events.on("new"), dlq=DLQ, redrive_to="original")
+    topology = Topology(exchanges=[events], queues=[queue])
+    await declare(connection)
+    await declare_exchanges(connection)
+    await die(connection, FORGED)
+
+    for management in {management_url, None}:  # the application alone knows it as well
+        office = admin_context(amqp_url, tmp_path, management=management, topology=topology)
+        async with asking(office, "operator") as client:
+            operation = await redriven(client)
+        assert operation["to"] == "original"
+        assert await depths(connection) == (0, 0)
+
+
+@pytest.mark.parametrize("key", ["new", "later"])
+async def test_a_message_goes_to_the_exchange_that_leads_to_its_queue(
+    connection: Connection, office: AdminContext, key: str
+) -> None:
+    await declare(connection)
+    await declare_exchanges(connection)
+    await connection.publish("orders", key, b"order")
+    await reject(connection)
+
+    async with asking(office, "operator") as client:
+        operation = await redriven(client, to="original")
+
+    assert operation["counts"]["moved"] == 1
+    await until_depth(connection, WORK, 1)
+
+
+async def test_over_plain_amqp_an_exchange_that_a_message_names_is_used_with_a_warning(
+    request: pytest.FixtureRequest, connection: Connection, amqp_url: str, tmp_path: Path
+) -> None:
+    only_on_rabbitmq(request)
+    await declare(connection)
+    await declare_exchanges(connection)
+    await connection.publish("orders", "new", b"order")
+    await reject(connection)
+    service = a_service(amqp_url, tmp_path)
+
+    plan = await service.plan(OperationRequest(OperationKind.REDRIVE, DLQ, to=Destination.parse("original")))
+    over = await service.run(await service.begin(plan.order))
+
+    assert any(warning.startswith("only the messages name orders (new)") for warning in plan.warnings), plan.warnings
+    assert over.counts.moved == 1
 
 
 async def test_a_dead_letter_queue_that_two_queues_share_gives_each_its_own(

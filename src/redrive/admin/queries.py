@@ -22,7 +22,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 from redrive.admin.cached_target import CachedTarget
 from redrive.admin.target import BrokerTarget, ConnectedTarget
@@ -356,6 +356,7 @@ class Queries:
             began=self.clock.now(),
             retries=await self._retries(view, order),
             feeders=view.feeders(),
+            leads=view.publish_routes().leads,
             budget=view.broker.budget,
         )
 
@@ -468,13 +469,21 @@ def _unseen(found: PlanTally, order: OperationRequest, view: ConnectedTarget) ->
 
 def _unproven(found: PlanTally, order: OperationRequest, view: ConnectedTarget) -> tuple[str, ...]:
     """Return the destinations that only the messages name."""
-    if (
-        order.kind is OperationKind.DISCARD
-        or order.to.way not in (DestinationKind.OWN, DestinationKind.RETRY)
-        or view.feeders().of(order.queue)
-    ):
+    if order.kind is OperationKind.DISCARD:
         return ()
-    return tuple(sorted(source for source in found.sources if not is_named_after(order.queue, source)))
+    knows_feeders = bool(view.feeders().of(order.queue))
+    match order.to.way:
+        case DestinationKind.OWN | DestinationKind.RETRY:
+            named = found.sources if not knows_feeders else ()
+            return tuple(sorted(source for source in named if not is_named_after(order.queue, source)))
+        case DestinationKind.ORIGINAL:
+            leads, routes = view.publish_routes().leads, found.routes.keys() - {plan.OTHER_ROUTES}
+            proven = {route for route in routes for queue in found.sources if knows_feeders and leads(*route, queue)}
+            return tuple(sorted(str(PlanTarget(*route, 0)) for route in routes - proven))
+        case DestinationKind.QUEUE | DestinationKind.EXCHANGE:
+            return ()
+        case other:
+            assert_never(other)
 
 
 def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> EditPreview:

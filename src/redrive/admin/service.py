@@ -149,6 +149,7 @@ class Service(Queries):
                         clock=self.clock,
                         retries=await self._retries(view, order),
                         feeders=view.feeders(),
+                        leads=view.publish_routes().leads,
                         keeps_order=await view.keeps_order(order.queue),
                         prefers_urgent=await view.prefers_urgent(order.queue),
                         sight=view,

@@ -30,12 +30,13 @@ from redrive.operations.selector import Route
 from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.topology import Definitions, QueueDefinition, Server, Topology, expand
+from redrive.topology.definitions import effective
 from redrive.topology.dlq_detection import Feeders, dead_letter_queues, declared_dlqs, feeders, is_called_dead, sources
 from redrive.topology.doctor import Finding, examine
 from redrive.topology.expansion import QueueLayout
 from redrive.topology.naming import Naming, fill
 from redrive.topology.peek_safety import PeekCost, peek_cost
-from redrive.topology.reachability import Reachability
+from redrive.topology.reachability import PublishRoutes, Reachability
 from redrive.topology.routing import targets as queues_reached
 from redrive.topology.snapshot import BrokerSnapshot
 
@@ -186,8 +187,20 @@ class ConnectedTarget:
 
     def feeders(self) -> Feeders:
         """Return which queues dead-letter to which, by the application and by the broker, policies included."""
-        whole = [self.wanted, *([self.snapshot.effective] if self.snapshot.complete else [])]
-        return feeders(self.topology, self.snapshot.server, whole)
+        return feeders(self.topology, self.snapshot.server, self._known())
+
+    def publish_routes(self) -> PublishRoutes:
+        """Return where publishes lead to, by the application and by the broker, policies included."""
+        bound = [queue.name for queue in self.topology.queues if queue.bind]
+        return PublishRoutes(self._known(), complete=self.snapshot.complete, bound=bound)
+
+    def _known(self) -> list[Definitions]:
+        """Return what the application wants; and, if all of it was seen, what the broker holds."""
+        if not self.snapshot.complete:
+            return [self.wanted]
+        seen, state = self.snapshot.definitions, self.snapshot.state
+        queues = [effective(queue, state(queue.name).effective_policy) for queue in seen.queues]
+        return [self.wanted, replace(seen, queues=tuple(queues))]
 
     async def definition(self, queue: str) -> QueueDefinition:
         """Return a queue as the broker has it; over plain AMQP the broker is asked until all of it is known."""

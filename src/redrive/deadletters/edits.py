@@ -48,7 +48,7 @@ _WHY_NOT = {
     "expiration": "a re-drive takes it out, since the message would expire again",
     "cluster_id": "AMQP has no use for it any more",
 }
-_BOOKS = frozenset(("x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC"))
+_BOOKS = frozenset(("x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", "x-opt-delivery-time"))
 _BOOKS_BEGIN = ("x-redrive-", "x-redriven-", "x-first-death-", "x-last-death-")
 
 

@@ -11,8 +11,8 @@ CPFs, card numbers (with a right check digit, since other long numbers are what 
 beside other numbers, an amount or a date: of digits with single spaces or dashes between them, each part that begins
 and ends at one of these may be it.
 
-Text is not parsed and still has keys: `password=…`, `"password": …` in a JSON that was cut off or stands inside a
-string, `<password>…`. There more is hidden than must be, rather than less.
+Text is not parsed and still has keys: `password=…`, `--password …`, `"password": …` in a JSON that was cut off or
+stands inside a string, `<password>…`. There more is hidden than must be, rather than less.
 
 This keeps secrets off screens and out of tickets. It is no barrier for somebody who wants to get one past it.
 """
@@ -57,8 +57,9 @@ _LEAST_CARD = 13
 _NO_LENGTH = range(0)
 _TWICE = [sum(divmod(2 * digit, 10)) for digit in range(10)]
 
-_KEY = r"([A-Za-z_][\w.-]{0,63}+)"
-_PAIR = re.compile(rf"(?<![\w.-]){_KEY}(?:\\{{0,15}}+[\"'])?\s{{0,8}}+(=>|[:=])\s{{0,8}}+", re.ASCII)
+_KEY = r"(\w[\w.-]{0,63}+)"
+_OPTION = re.compile(rf"(?<![\w-])--{_KEY}[\"']?,?\s{{1,8}}+(?!-)", re.ASCII)
+_PAIR = re.compile(rf"(?<!\w){_KEY}(?:\\{{0,15}}+[\"'])?\s{{0,8}}+(=>|[:=])\s{{0,8}}+", re.ASCII)
 _QUOTE = re.compile(r"(\\{0,15}+)([\"'])")
 _ELEMENT = re.compile(r"<([A-Za-z_][\w:.-]{0,63}+)(?:\s[^<>]{0,500}+)?>", re.ASCII)
 _ELEMENT_TEXT = re.compile(r"(?:[^<]++|<!\[CDATA\[.*?(?:\]\]>|\Z))*+", re.DOTALL)
@@ -174,6 +175,9 @@ def _keyed_secrets(text: str, redaction: Redaction) -> Iterator[_Span]:
             done = _value_end(text, start, found[2])
             if done > start:
                 yield start, done
+    for found in _OPTION.finditer(text) if "--" in text else ():
+        if redaction.hides(found[1]) and (done := _value_end(text, found.end(), "=")) > found.end():
+            yield found.end(), done
     done = 0
     for found in _ELEMENT.finditer(text) if "<" in text else ():
         if found.end() >= done and redaction.hides(found[1]):

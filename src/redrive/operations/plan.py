@@ -24,6 +24,7 @@ from redrive.topology.snapshot import BrokerSnapshot
 
 MOST_SAMPLES = 5
 MOST_TARGETS = 100
+OTHER_ROUTES: Route = ("", "(others)")  # stands for all beyond these
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ async def scan(broker: BrowsePort, order: OperationRequest, chooser: MessageSele
             ineligible[str(choice)] += 1
             return False
         route = choice.exchange, choice.routing_key
-        routes[route if len(routes) < MOST_TARGETS or route in routes else ("", "(others)")] += 1
+        routes[route if len(routes) < MOST_TARGETS or route in routes else OTHER_ROUTES] += 1
         if source := choice.origin or letter.source:
             sources[source] += 1
         if letter.dead_at is not None and (oldest is None or letter.dead_at < oldest):
@@ -137,9 +138,12 @@ def warnings(
     """Return what the operator should know before the operation starts."""
     told = list(_destination_warnings(order, targets, into_dead))
     if unproven:
+        names = ", ".join(map(displayed_name, unproven[:10]))
+        unknown = "no queue is known to dead-letter to " + order.queue
+        if order.to.way is DestinationKind.ORIGINAL:
+            unknown = "whether that leads to the queues they failed in is not known"
         told.append(
-            f"only the messages name {', '.join(map(displayed_name, unproven[:10]))}: no queue is known to "
-            f"dead-letter to {order.queue} (--app or --management may help). Any producer can write that name"
+            f"only the messages name {names}: {unknown} (--app or --management may help). Any producer can write that"
         )
     if order.ramp is not None and unseen:
         told.append(

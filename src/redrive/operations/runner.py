@@ -49,7 +49,7 @@ from redrive.operations.pipeline import QUIET, MessageAction, OperationPipeline,
 from redrive.operations.ports import BrowsedMessages, OperationPort, OperationStore
 from redrive.operations.reconciliation import Reconciliation, key_of
 from redrive.operations.returns import Returns, Sight
-from redrive.operations.selector import MessageSelector, Route
+from redrive.operations.selector import Leads, MessageSelector, Route
 from redrive.topology.dlq_detection import Feeders
 from redrive.worker.clock import Clock
 
@@ -73,6 +73,7 @@ class OperationRunner:
         clock: Clock,
         retries: Mapping[str, Route] | None = None,
         feeders: Feeders | None = None,
+        leads: Leads | None = None,
         keeps_order: bool = True,
         prefers_urgent: bool = False,
         sight: Sight | None = None,
@@ -90,6 +91,7 @@ class OperationRunner:
         self._clock = clock
         self._retries = retries or {}
         self._feeders = feeders
+        self._leads = leads
         self._keeps_order = keeps_order
         self._prefers_urgent = prefers_urgent
         self._goes_on = operation.started_at is not None  # with what another process has begun
@@ -318,6 +320,7 @@ class OperationRunner:
             mixed=mixed,
             retries=self._retries,
             feeders=self._feeders,
+            leads=self._leads,
             budget=self._broker.budget,
         )
 

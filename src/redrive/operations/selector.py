@@ -25,6 +25,7 @@ from redrive.operations.origins import displayed_name, origin_of
 from redrive.topology.dlq_detection import Feeders
 
 Route = tuple[str, str]  # exchange and key
+Leads = Callable[[str, str, str], bool | None]  # does this exchange, with this key, lead to this queue? None: not known
 
 NO_RETRY = "no retry exchange is known for the queue it failed in"
 NO_ORIGIN = "the exchange of its first publish is not known: name a queue (--to QUEUE)"
@@ -62,6 +63,7 @@ class MessageSelector:
         mixed: bool = False,
         retries: Mapping[str, Route] | None = None,  # the way into the retry queue, by source queue
         feeders: Feeders | None = None,  # which queues dead-letter to which
+        leads: Leads | None = None,  # where a publish leads to
         budget: int,  # bytes that properties may have
     ) -> None:
         selection = order.selection
@@ -74,6 +76,7 @@ class MessageSelector:
         self._group = selection.group
         self._retries = retries or {}
         self._feeders = feeders or Feeders()
+        self._leads = leads
         self._budget = budget
 
     def selects(self, letter: Summary, body: bytes, raw_properties: bytes) -> bool:
@@ -106,17 +109,28 @@ class MessageSelector:
 
     def _route(self, letter: Summary) -> Choice:
         to, origin = self._order.to, ""
-        if to.way in (DestinationKind.OWN, DestinationKind.RETRY):
+        if to.way in (DestinationKind.OWN, DestinationKind.RETRY, DestinationKind.ORIGINAL):
             found = origin_of(letter, self._feeders, restricted=self._order.is_restricted)
-            if found.queue is None:
+            if found.queue is None and not self._is_guess:
                 return Skipped(found.why)
-            origin, letter = found.queue, letter.with_source(found.queue)
+            origin, letter = found.queue or "", letter.with_source(found.queue)
         route = route_of(to, letter, self._retries.get)
         if isinstance(route, str):
             return Skipped(route)
+        if to.way is DestinationKind.ORIGINAL and origin and self.leads(*route, origin) is False:
+            return Skipped(_misleading(*route, origin))
         if why := self._denial(origin or to.name):
             return Skipped(why)
         return Selected(*route, origin)
+
+    @property
+    def _is_guess(self) -> bool:
+        """Return whether nothing is known by which an exchange that a message names could be checked."""
+        return self._order.to.way is DestinationKind.ORIGINAL and not self._feeders.of(self._order.queue)
+
+    def leads(self, exchange: str, key: str, queue: str) -> bool | None:
+        """Return whether a publish leads to a queue; None: not known."""
+        return self._leads(exchange, key, queue) if self._leads is not None else None
 
     def _denial(self, queue: str) -> str:
         """Why the operator may not send there; nothing if that is allowed."""
@@ -125,6 +139,14 @@ class MessageSelector:
         if self._order.to.way in (DestinationKind.ORIGINAL, DestinationKind.EXCHANGE):
             return NO_EXCHANGE
         return "" if self._order.may_send_to(queue) else f"the operator may not send to {displayed_name(queue)}"
+
+
+def _misleading(exchange: str, key: str, queue: str) -> str:
+    where = f"exchange {displayed_name(exchange)}" if exchange else "the default exchange"
+    return (
+        f"it names {where} with key {displayed_name(key)}, which does not lead to {displayed_name(queue)}, where it "
+        "failed; name a queue or an exchange with --to to send it there"
+    )
 
 
 def route_of(to: Destination, letter: Summary, retry: Callable[[str], Route | None]) -> Route | str:

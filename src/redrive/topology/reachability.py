@@ -8,12 +8,14 @@ those can be. Every hop is exact: there is a key that takes it. A way of several
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
 
 from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition
 
 ANY = "#"
 _BY_KEY = ("direct", "topic")
+_MOST_CACHED = 4096  # pairs of exchange and key, which senders choose
 
 
 class Reachability:
@@ -93,6 +95,44 @@ class Reachability:
         alternate = definition.alternate if definition is not None else None
         if alternate is not None and (not found or is_pattern(key)):
             yield from self._walk(alternate, key, seen)
+
+
+class PublishRoutes:
+    """Where a publish leads to, directly or through queues in which messages wait, as far as it is known."""
+
+    def __init__(self, seen: Iterable[Definitions], *, complete: bool, bound: Collection[str] = ()) -> None:
+        """`seen`: a broker, an application's topology, or both. `complete`: they contain all bindings of the broker.
+        `bound`: queues of which all bindings are known in any case.
+        """
+        self._flows = [(Reachability(definitions), _queues_for_waiting(definitions)) for definitions in seen]
+        self._complete = complete
+        self._bound = frozenset(bound)
+        self._reached = lru_cache(_MOST_CACHED)(self._reach)
+
+    def leads(self, exchange: str, key: str, queue: str) -> bool | None:
+        """Return whether a message that is published with this key gets into a queue; None: not known."""
+        if queue in self._reached(exchange, key):
+            return True
+        return False if self._complete or queue in self._bound else None
+
+    def _reach(self, exchange: str, key: str) -> frozenset[str]:
+        """A key that looks like a pattern reaches nothing here: only senders with something in mind write one."""
+        found = frozenset[str]()
+        for flows, waiting in self._flows if not is_pattern(key) else ():
+            new = flows.reach(exchange, key)
+            while new:
+                found |= new
+                after = (flows.of_dead_letters(waiting[name]) for name in new if name in waiting)
+                new = frozenset[str]().union(*after) - found
+        return found
+
+    def __repr__(self) -> str:
+        return f"<PublishRoutes {'of a whole broker' if self._complete else f'to {len(self._bound)} queues'}>"
+
+
+def _queues_for_waiting(definitions: Definitions) -> dict[str, QueueDefinition]:
+    found = (queue for queue in definitions.queues if None not in (queue.ttl, queue.dead_letter_exchange))
+    return {queue.name: queue for queue in found}
 
 
 def is_pattern(key: str) -> bool:

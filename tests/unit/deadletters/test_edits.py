@@ -117,6 +117,7 @@ def test_what_is_not_named_stays_byte_for_byte(headers: dict[str, Any], body: by
         ({"set_headers": {"x-death": []}}, "header x-death: a re-drive writes or removes it"),
         ({"set_headers": {"x-redriven-count": 0}}, "would be in vain"),
         ({"set_headers": {"CC": ["q"]}}, "header CC"),
+        ({"set_headers": {"x-opt-delivery-time": 4102444800000}}, "header x-opt-delivery-time"),
         ({"properties": {"content-type": "a"}}, "unknown property content-type, did you mean content_type?"),
         ({"properties": {"zzz": "a"}}, "unknown property zzz: want content_type, "),
         ({"properties": {"user_id": "a"}}, "property user_id cannot be set: RabbitMQ"),

@@ -185,8 +185,8 @@ def test_settling_too_late_says_so(settle: Settle) -> None:
 
 def test_a_delivery_whose_channel_has_ended_is_taken_back_until_it_is_settled() -> None:
     delivery, other = deliver(), deliver()
-    delivery.entrust(Notebook(listens=False))
-    other.entrust(Notebook())
+    delivery.attach(Notebook(listens=False))
+    other.attach(Notebook())
 
     assert (delivery.is_taken_back, other.is_taken_back, deliver().is_taken_back) == (True, False, False)
     delivery.ack()

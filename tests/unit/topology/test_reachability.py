@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
-from redrive.topology.reachability import Reachability, overlap
+from redrive.topology.reachability import PublishRoutes, Reachability, overlap
 from redrive.topology.routing import matches_topic, targets
 
 EVENTS = ExchangeDefinition("events", "topic")
@@ -122,3 +122,42 @@ def test_examples_of_a_pattern_pass_the_bindings_that_it_can_pass() -> None:
     seen = flows(EVENTS, BindingDefinition("events", "q", "a.*.c"), BindingDefinition("events", "r", "b.#"))
 
     assert set(seen.examples("events", "a.#")) == {"a.x", "a.x.c"}
+
+
+# Publishes ----------------------------------------------------------------------------------------------
+
+WAITING = {"x-message-ttl": 50, "x-dead-letter-exchange": "events", "x-dead-letter-routing-key": "order.new"}
+SHOP = Definitions.of(
+    [EVENTS],
+    [
+        QueueDefinition("orders"),
+        QueueDefinition("mails", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}),
+        QueueDefinition("wait", arguments=WAITING),
+    ],
+    [BindingDefinition("events", "orders", "order.*"), BindingDefinition("events", "mails", "mail.*")],
+)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "leads"),
+    [
+        ("events", "order.new", True),
+        ("", "orders", True),
+        ("", "wait", True),  # and on, when its time is over
+        ("events", "mail.new", False),  # it gets there only if it fails in mails
+        ("events", "order.*", False),
+        ("events", "#", False),
+        ("nowhere", "order.new", False),
+    ],
+)
+def test_a_publish_leads_to_the_queues_that_it_reaches_at_once_or_after_a_wait(
+    exchange: str, key: str, leads: bool
+) -> None:
+    assert PublishRoutes([SHOP], complete=True).leads(exchange, key, "orders") is leads
+
+
+def test_where_a_publish_does_not_lead_is_known_of_a_whole_broker_or_of_a_queue_whose_bindings_are_known() -> None:
+    assert PublishRoutes([SHOP], complete=False).leads("elsewhere", "a", "orders") is None
+    assert PublishRoutes([SHOP], complete=False, bound=["mails"]).leads("elsewhere", "a", "orders") is None
+    assert PublishRoutes([SHOP], complete=False, bound=["orders"]).leads("elsewhere", "a", "orders") is False
+    assert PublishRoutes([SHOP], complete=False).leads("events", "order.new", "orders") is True
