@@ -292,8 +292,10 @@ def _comments(source: str) -> dict[int, str]:
         if token.type == tokenize.COMMENT:
             text = token.string.removeprefix("#").strip()
             (behind if token.line[: token.start[1]].strip() else above)[token.start[0]] = text
-    for line in sorted(above, reverse=True):
-        if not above[line].endswith(":") and line + 1 not in above:
+    for line in sorted(above):
+        if not above[line].endswith(":") and line + 1 in above:  # the comment goes on in the next line
+            above[line + 1] = f"{above[line]} {above[line + 1]}"
+        elif not above[line].endswith(":"):
             behind.setdefault(line + 1, above[line])
     return behind
 
