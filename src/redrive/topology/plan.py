@@ -6,8 +6,8 @@ existing    it is to exist, and is there: it is taken as it is, whatever its arg
 missing     it is to exist, and does not: Redrive never creates it
 conflict    it is there, and different: RabbitMQ cannot change it in place
 unseen      it may be there: plain AMQP cannot list bindings; making it again does no harm
-extra       a binding at a queue or exchange of ours that nobody asked for: never touched
-other       it belongs to another application: never touched, and shown to those who ask for everything
+extra       a binding at a queue or exchange of ours that is not wanted: never touched
+other       it belongs to another application: never touched, and shown only on request
 """
 
 from __future__ import annotations
