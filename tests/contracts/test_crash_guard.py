@@ -21,7 +21,7 @@ from redrive import App, Batch, Message, Retry
 from redrive.client import Connection, Properties
 from redrive.client.browser import QueueBrowser
 from redrive.connected_app import ConnectedApp
-from redrive.errors import ConnectionLost
+from redrive.errors import ConnectionLost, PublishRefused
 from redrive.recovery.admission import ALONE, Mark
 from redrive.recovery.backoff import Backoff
 from redrive.recovery.history import HeaderNames
@@ -324,6 +324,29 @@ async def test_fifty_stops_just_after_a_lost_connection_park_nothing_and_copy_no
             await until_unsettled(worker, 0)
         assert await depth(running.publishing, "orders") + await depth(running.publishing, "orders.dlq") == 0
     check_once(handler, 1, loses_acks)
+
+
+@pytest.mark.parametrize("queue_type", ["quorum"])
+async def test_a_quarantine_queue_that_may_still_dead_letter_a_message_is_not_deleted(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main queue is full. A quorum queue then keeps what it dead-letters, and does not count it as a message."""
+    monkeypatch.setattr(quarantine, "_TTL", timedelta(milliseconds=2))
+    handler = Handler()
+    consume(app, handler, arguments={"x-max-length": 1}, prefetch=1)
+    async with app.running() as running:
+        running.consuming._backoff = Backoff(first=timedelta(milliseconds=1), ceiling=timedelta(milliseconds=2))
+        await running.publishing.publish("", "orders", b"7", marked(ALONE))
+        async with one_worker(running, within=0) as worker:
+            await asyncio.wait_for(handler.begun.wait(), 20)
+            with pytest.raises(PublishRefused):
+                await publish_orders(running)
+            (await running.consuming.link()).abort(ConnectionLost("cut"))
+            its_queue = f"orders.quarantine.{worker._around.worker}"
+            async with asyncio.timeout(20):
+                while (await running.publishing.queue_info(its_queue)).messages:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        await running.publishing.queue_info(its_queue)
 
 
 async def until_unsettled(worker: Worker, count: int) -> None:
