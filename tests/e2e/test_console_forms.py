@@ -143,11 +143,12 @@ def ended(page: Page) -> None:
 
 def test_every_form_of_every_page_is_tested(busy_shop: ShopAtNight, visitors: Any) -> None:
     visitor = visitors(busy_shop)
-    running = busy_shop.redrive_slowly()
     found = _forms(visitor.open("/sign-in"))
     visitor.sign_in("admin")
     for path in SCREENS:
-        found |= _forms(visitor.open(path.format(running=running)))
+        if "{running}" in path:  # begun now, since it ends some day
+            path = path.format(running=busy_shop.redrive_slowly())
+        found |= _forms(visitor.open(path))
     acting = {f"post {_pattern(urlsplit(form.path).path)}" for form in ACTING.values()}
     for form in ACTING.values():
         form.open(visitor.page, busy_shop)
