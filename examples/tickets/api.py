@@ -1,6 +1,6 @@
 """The API: a ticket and its event are committed together.
 
-    uvicorn examples.tickets.api:api
+uvicorn examples.tickets.api:api
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The application: two consumers, and what happens when they fail.
 
-    POST /tickets ─> outbox ─> relay ─> ticket.opened ─┬─> tickets.assign ─> help desk ─> ticket.assigned (outbox)
-                                                       └─> tickets.audit (batches) <──────────┘
+POST /tickets ─> outbox ─> relay ─> ticket.opened ─┬─> tickets.assign ─> help desk ─> ticket.assigned (outbox)
+                                                   └─> tickets.audit (batches) <──────────┘
 
-    the help desk answers        the ticket
-    200                          gets its agent; the event is committed with it
-    422                          is parked at once, in tickets.refused
-    429, 503 with Retry-After    waits as long as the help desk asks for
-    500, nothing for 10 s        is tried again after 5 s, 10 s, 20 s, ..., then parked in tickets.assign.dlq
-    errors again and again       waits in its queue: the breaker is open, and no attempt is used
+the help desk answers        the ticket
+200                          gets its agent; the event is committed with it
+422                          is parked at once, in tickets.refused
+429, 503 with Retry-After    waits as long as the help desk asks for
+500, nothing for 10 s        is tried again after 5 s, 10 s, 20 s, ..., then parked in tickets.assign.dlq
+errors again and again       waits in its queue: the breaker is open, and no attempt is used
 """
 
 from __future__ import annotations

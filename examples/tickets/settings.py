@@ -1,4 +1,4 @@
-"""What can be set from outside: HELPDESK_URL. The broker and the database are set by REDRIVE_BROKER, REDRIVE_DATABASE."""
+"""What can be set from outside: HELPDESK_URL. Redrive reads REDRIVE_BROKER and REDRIVE_DATABASE itself."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ async def test_a_quarantine_queue_that_may_still_dead_letter_a_message_is_not_de
     monkeypatch.setattr(quarantine, "_TTL", timedelta(milliseconds=2))
     handler = Handler()
     consume(app, handler, arguments={"x-max-length": 1}, prefetch=1)
-    async with app.running() as running:
+    async with app.connect() as running:
         running.consuming._backoff = Backoff(first=timedelta(milliseconds=1), ceiling=timedelta(milliseconds=2))
         await running.publishing.publish("", "orders", b"7", marked(ALONE))
         async with one_worker(running, within=0) as worker:
