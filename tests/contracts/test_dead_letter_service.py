@@ -149,32 +149,32 @@ async def test_an_id_that_stands_for_several_messages_is_refused_with_all_of_the
 ) -> None:
     await prepare(connection, 2)
     await connection.publish_many([dead_letter(1, copy=copy) for copy in range(12)])
-    ids = [letter.id for letter in (await service.peek(DLQ)).letters if letter.message_id == "m-1"]
+    ids = [letter.id for letter in (await service.peek(DLQ)).dead_letters if letter.message_id == "m-1"]
 
     for ambiguous in ("m-1", "m-1-"):  # a message_id, and the beginning of an id
         with pytest.raises(LetterAmbiguous, match=r"stands for 13 messages in orders\.dlq") as caught:
             await service.message(DLQ, ambiguous)
         assert (list(caught.value.matches), caught.value.more) == (ids[:10], 3)
-    assert (await service.message(DLQ, ids[12])).letter.headers["copy"] == 11
-    assert (await service.message(DLQ, ids[3][:-1])).letter.id == ids[3]
+    assert (await service.message(DLQ, ids[12])).dead_letter.headers["copy"] == 11
+    assert (await service.message(DLQ, ids[3][:-1])).dead_letter.id == ids[3]
 
 
 async def test_messages_that_are_the_same_in_everything_are_one(connection: Connection, service: Service) -> None:
     await prepare(connection, 2)
     await connection.publish_many([dead_letter(1)])
 
-    assert (await service.message(DLQ, "m-1")).letter.message_id == "m-1"
+    assert (await service.message(DLQ, "m-1")).dead_letter.message_id == "m-1"
 
 
 async def test_messages_are_searched_grouped_and_shown(connection: Connection, service: Service) -> None:
     await prepare(connection, 6)
 
     page = await service.peek(DLQ, "body.order:>1", limit=2)
-    assert ([letter.message_id for letter in page.letters], page.next) == (["m-2", "m-3"], 5)
+    assert ([letter.message_id for letter in page.dead_letters], page.next) == (["m-2", "m-3"], 5)
     groups = await service.groups(DLQ, GroupBy.FINGERPRINT)
     assert [(group.key, group.count) for group in groups.groups] == [("3fa9c0ffee", 3), ("77d1beef00", 3)]
     found = await service.message(DLQ, "m-4")
-    assert (found.body, found.letter.error) == (b'{"order": 4}', "TimeoutError")
+    assert (found.body, found.dead_letter.error) == (b'{"order": 4}', "TimeoutError")
 
     with pytest.raises(SearchError):
         await service.peek(DLQ, "since:yesterdayish")

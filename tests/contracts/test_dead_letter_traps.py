@@ -314,7 +314,7 @@ async def test_a_hundred_looks_lose_nothing_or_are_refused(
         except PeekUnsafe:
             refused += 1
         else:
-            assert len({letter.message_id for letter in page.letters}) == 30
+            assert len({letter.message_id for letter in page.dead_letters}) == 30
 
     assert refused == (100 if queue_type == "quorum with defaults" and counts_looks(connection) else 0)
     await until_depth(connection, DLQ, 30)
@@ -383,7 +383,7 @@ async def test_who_spends_deliveries_pays_one_for_each_look(
     service = a_service(amqp_url, tmp_path, management=management_url)
 
     for _ in range(3):
-        assert len((await service.peek(DLQ, risk=Risk(spend=True))).letters) == 1
+        assert len((await service.peek(DLQ, risk=Risk(spend=True))).dead_letters) == 1
 
     paid = headers_of(await taken(connection, DLQ)).get("x-delivery-count", 0)
     assert paid == (3 if connection.server_version < (4, 3) else 0)
@@ -395,7 +395,7 @@ async def test_the_limit_that_lifts_all_limits_deletes_on_3_x(
     await prepare(connection, 2, "quorum", **{"x-delivery-limit": -1})
     service = a_service(amqp_url, tmp_path, management=management_url)
     if connection.server_version >= (4,):
-        assert len((await service.peek(DLQ)).letters) == 2
+        assert len((await service.peek(DLQ)).dead_letters) == 2
         return
     for spend in (False, True):
         with pytest.raises(PeekUnsafe, match="deletes a message at its first return") as refused:
@@ -439,7 +439,7 @@ async def test_plain_amqp_does_not_know_policies_and_says_so(
         assert "REDRIVE_MANAGEMENT" in str(refused.value)
     else:
         assert view.peek_safety is PeekSafety.COUNTS
-    assert len((await service.peek(DLQ, risk=Risk(spend=True))).letters) == 2
+    assert len((await service.peek(DLQ, risk=Risk(spend=True))).dead_letters) == 2
 
 
 async def test_a_policy_can_make_looks_cost(
@@ -478,7 +478,7 @@ async def test_the_dead_letter_queue_that_redrive_declares_can_always_be_looked_
     service = a_service(amqp_url, tmp_path, topology=topology)
 
     for _ in range(DEFAULT_LIMIT + 5):
-        assert len((await service.peek(DLQ)).letters) == 5
+        assert len((await service.peek(DLQ)).dead_letters) == 5
 
     await until_depth(connection, DLQ, 5)
     tell(f"quorum, declared by the application: {DEFAULT_LIMIT + 5} looks, 5 of 5 messages left")

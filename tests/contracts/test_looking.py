@@ -24,7 +24,7 @@ async def test_a_hundred_looks_cost_nothing(connection: Connection, amqp_url: st
     async with operating(amqp_url) as broker:
         for _ in range(100):
             page = await peek(broker, DLQ, limit=10)
-            assert [letter.message_id for letter in page.letters] == [f"m-{number}" for number in range(10)] or (
+            assert [letter.message_id for letter in page.dead_letters] == [f"m-{number}" for number in range(10)] or (
                 queue_type == "quorum" and connection.server_version < (4, 3)  # which rotate
             )
             await until_depth(connection, DLQ, 30)
@@ -77,16 +77,16 @@ async def test_pages_follow_one_another(connection: Connection, amqp_url: str) -
         seen, start = [], 1
         while start is not None:
             page = await peek(broker, DLQ, limit=10, start=start)
-            seen += [letter.message_id for letter in page.letters]
+            seen += [letter.message_id for letter in page.dead_letters]
             start = page.next
         assert seen == [f"m-{number}" for number in range(25)]
 
         query = parse("body.order:>20", NOW)
         page = await peek(broker, DLQ, query=query, limit=3)
-        assert [letter.message_id for letter in page.letters] == ["m-21", "m-22", "m-23"]
+        assert [letter.message_id for letter in page.dead_letters] == ["m-21", "m-22", "m-23"]
         assert page.next == 25
         page = await peek(broker, DLQ, query=query, limit=3, start=page.next)
-        assert ([letter.message_id for letter in page.letters], page.next) == (["m-24"], None)
+        assert ([letter.message_id for letter in page.dead_letters], page.next) == (["m-24"], None)
 
 
 async def test_groups_by_what_messages_have_in_common(connection: Connection, amqp_url: str) -> None:
@@ -108,13 +108,13 @@ async def test_one_message_is_found_by_its_id_message_id_or_beginning(connection
         by_message_id = await find(broker, DLQ, "m-7")
         assert by_message_id is not None
         assert by_message_id.body == b'{"order": 7}'
-        assert by_message_id.letter.error_message == "no answer to 7"
+        assert by_message_id.dead_letter.error_message == "no answer to 7"
 
-        by_id = await find(broker, DLQ, by_message_id.letter.id)
-        beginning = await find(broker, DLQ, by_message_id.letter.id[:-4])
+        by_id = await find(broker, DLQ, by_message_id.dead_letter.id)
+        beginning = await find(broker, DLQ, by_message_id.dead_letter.id[:-4])
         assert by_id is not None
         assert beginning is not None
-        assert by_id.letter.id == beginning.letter.id == by_message_id.letter.id
+        assert by_id.dead_letter.id == beginning.dead_letter.id == by_message_id.dead_letter.id
         assert await find(broker, DLQ, "m-1") is not None  # which is also a beginning
         with pytest.raises(LetterAmbiguous, match="m stands for 12 messages"):
             await find(broker, DLQ, "m")
@@ -136,4 +136,4 @@ async def test_an_empty_queue_is_looked_at_at_once(connection: Connection, amqp_
     await prepare(connection, 0)
     async with operating(amqp_url) as broker:
         page = await peek(broker, DLQ)
-    assert (page.letters, page.depth, page.next) == ((), 0, None)
+    assert (page.dead_letters, page.depth, page.next) == ((), 0, None)

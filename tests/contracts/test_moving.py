@@ -43,7 +43,7 @@ def a_move(**changes: Any) -> OperationRequest:
 
 async def listed(service: Service, queue: str) -> list[Summary]:
     """What every list shows of the messages, but for where they are."""
-    return [structs.replace(letter, queue="", position=0) for letter in (await service.peek(queue)).letters]
+    return [structs.replace(letter, queue="", position=0) for letter in (await service.peek(queue)).dead_letters]
 
 
 @pytest.mark.parametrize("queue_type", TYPES)

@@ -152,7 +152,7 @@ class Queries:
             try:
                 async with self._lock(view, name):
                     first = await browse.peek(view.broker, name, limit=1)
-                died = first.letters[0].dead_at if first.letters else None
+                died = first.dead_letters[0].dead_at if first.dead_letters else None
             except OperationConflict:
                 pass  # somebody else looks, or works on it: what is left can be told all the same
         return QueueView(
@@ -385,9 +385,9 @@ class Queries:
             chosen: list[EditPreview] = []
             enough = min(order.selection.limit or plan.MOST_SAMPLES, plan.MOST_SAMPLES)
 
-            def see(delivery: Delivery, letter: Summary) -> bool:
-                if isinstance(chooser.choose(letter, delivery.body, delivery.raw_properties), Selected):
-                    chosen.append(_sample(transform, delivery, letter, force))
+            def see(delivery: Delivery, dead_letter: Summary) -> bool:
+                if isinstance(chooser.choose(dead_letter, delivery.body, delivery.raw_properties), Selected):
+                    chosen.append(_sample(transform, delivery, dead_letter, force))
                 return len(chosen) >= enough
 
             await browse.for_each(view.broker, order.queue, see)
@@ -402,10 +402,10 @@ class Queries:
         await self.record("export", queue, filter=text, detail="with secrets" if reveal else "redacted")
         async with self._look(queue, risk) as view:
             depth = await view.broker.depth(queue)
-            async with aclosing(browse.stream(view.broker, queue, depth)) as letters:
-                async for delivery, letter in letters:
-                    if query is None or query.matches(letter, delivery.body, delivery.raw_properties):
-                        yield encode_dead_letter(delivery, letter, redaction=redaction)
+            async with aclosing(browse.stream(view.broker, queue, depth)) as dead_letters:
+                async for delivery, dead_letter in dead_letters:
+                    if query is None or query.matches(dead_letter, delivery.body, delivery.raw_properties):
+                        yield encode_dead_letter(delivery, dead_letter, redaction=redaction)
 
     # Operations and audit -----------------------------------------------------------------------------
 
@@ -486,15 +486,17 @@ def _unproven(found: PlanTally, order: OperationRequest, view: ConnectedTarget) 
             assert_never(other)
 
 
-def _sample(transform: Transform, delivery: Delivery, letter: Summary, force: bool) -> EditPreview:
-    whole = read_dead_letter(delivery.raw_properties, delivery.body, queue=letter.queue, position=letter.position)
+def _sample(transform: Transform, delivery: Delivery, dead_letter: Summary, force: bool) -> EditPreview:
+    whole = read_dead_letter(
+        delivery.raw_properties, delivery.body, queue=dead_letter.queue, position=dead_letter.position
+    )
     try:
         content = apply_transform(transform, delivery, whole, force=force)
     except TransformFailed as error:
-        return EditPreview(letter.id, problem=redact_text(str(error)))
+        return EditPreview(dead_letter.id, problem=redact_text(str(error)))
     if content is None:
-        return EditPreview(letter.id)
-    return EditPreview(letter.id, diff(Content(delivery.raw_properties, delivery.body), content))
+        return EditPreview(dead_letter.id)
+    return EditPreview(dead_letter.id, diff(Content(delivery.raw_properties, delivery.body), content))
 
 
 def risk_of(order: OperationRequest) -> Risk:

@@ -26,22 +26,22 @@ _MSGPACK = "msgpack"
 _CUT_NUMBER = re.compile(r"(?:[0-9][ .-]?){7,}(?=…)|(?<=…)(?:[ .-]?[0-9]){7,}")
 
 
-def hide_summary(letter: S, redaction: Redaction = REDACTION) -> S:
+def hide_summary(dead_letter: S, redaction: Redaction = REDACTION) -> S:
     """Return a message without the secrets in what a summary has of it."""
-    error, message = redact_text(letter.error, redaction), _hide_message(letter.error_message, redaction)
-    return structs.replace(letter, error=error, error_message=message)
+    error, message = redact_text(dead_letter.error, redaction), _hide_message(dead_letter.error_message, redaction)
+    return structs.replace(dead_letter, error=error, error_message=message)
 
 
-def hide_dead_letter(letter: DeadLetter, redaction: Redaction = REDACTION) -> DeadLetter:
+def hide_dead_letter(dead_letter: DeadLetter, redaction: Redaction = REDACTION) -> DeadLetter:
     """Return a message without secrets."""
     return structs.replace(
-        hide_summary(letter, redaction),
-        stack=redact_text(letter.stack, redaction),
-        history=tuple(replace(each, message=_hide_message(each.message, redaction)) for each in letter.history),
-        deaths=tuple(_hide_death(each, redaction) for each in letter.deaths),
-        past=tuple(_hide_death(each, redaction) for each in letter.past),
-        last_redrive=_hide_redrive(letter.last_redrive, redaction),
-        headers=cast("Mapping[str, Any]", redact(letter.headers, redaction)),
+        hide_summary(dead_letter, redaction),
+        stack=redact_text(dead_letter.stack, redaction),
+        history=tuple(replace(each, message=_hide_message(each.message, redaction)) for each in dead_letter.history),
+        deaths=tuple(_hide_death(each, redaction) for each in dead_letter.deaths),
+        past=tuple(_hide_death(each, redaction) for each in dead_letter.past),
+        last_redrive=_hide_redrive(dead_letter.last_redrive, redaction),
+        headers=cast("Mapping[str, Any]", redact(dead_letter.headers, redaction)),
     )
 
 

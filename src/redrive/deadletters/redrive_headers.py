@@ -115,7 +115,7 @@ _SIZED = Struct(">cI")
 
 def properties_for_redrive(
     raw: bytes,
-    letter: Summary,
+    dead_letter: Summary,
     *,
     operation: str,
     by: str,
@@ -127,12 +127,12 @@ def properties_for_redrive(
     budget: int = BUDGET,
 ) -> bytes:
     """The properties of the copy. With `keep_counters` its attempts are counted on instead of from zero."""
-    lineage = {_COUNT: _number(letter.redriven + 1), **_lineage_headers(operation, by, at, reason, from_queue)}
-    if letter.unreadable:
+    lineage = {_COUNT: _number(dead_letter.redriven + 1), **_lineage_headers(operation, by, at, reason, from_queue)}
+    if dead_letter.unreadable:
         return _with_new_properties(raw, lineage, budget)
-    deaths = _deaths(raw, letter, _lineage_fields(operation, by, at, reason, from_queue))
+    deaths = _deaths(raw, dead_letter, _lineage_fields(operation, by, at, reason, from_queue))
     removing = _headers_to_remove(names, keep_counters)
-    setting = _headers_to_keep(raw, letter, names, keep_counters)
+    setting = _headers_to_keep(raw, dead_letter, names, keep_counters)
     for told in _shrinking_lineages(lineage, deaths):
         copy = _patch(raw, setting | told, removing)
         if len(copy) <= budget:
@@ -140,21 +140,21 @@ def properties_for_redrive(
     return _patch(raw, {}, removing)
 
 
-def has_room_for_lineage(raw: bytes, letter: Summary, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
+def has_room_for_lineage(raw: bytes, dead_letter: Summary, *, names: HeaderNames = NAMES, budget: int = BUDGET) -> bool:
     """Is there room for the count and for an operation of up to 40 bytes?"""
-    if letter.unreadable or len(raw) + _MOST_ADDED <= budget:
+    if dead_letter.unreadable or len(raw) + _MOST_ADDED <= budget:
         return True
     needed = {_COUNT: _number(MOST), _OPERATION: _text("0" * 40)}
-    setting = _headers_to_keep(raw, letter, names, False)
+    setting = _headers_to_keep(raw, dead_letter, names, False)
     return len(_patch(raw, setting | needed, _headers_to_remove(names, False))) <= budget
 
 
-def properties_for_move(raw: bytes, letter: Summary, *, budget: int = BUDGET) -> bytes:
+def properties_for_move(raw: bytes, dead_letter: Summary, *, budget: int = BUDGET) -> bytes:
     """The properties of a dead letter that goes to another dead-letter queue: with its whole failure record.
 
     Deliveries that were counted in the old queue are not part of it.
     """
-    if letter.unreadable:
+    if dead_letter.unreadable:
         return _with_new_properties(raw, {}, budget)
     return patch_properties(properties_for_import(raw), remove_headers=_DELIVERIES)
 
@@ -195,19 +195,21 @@ def _headers_to_remove(names: HeaderNames, keep_counters: bool) -> frozenset[byt
     return _HARMFUL | _PARKING | _LINEAGE | counters | {names.reason.encode(), _EXCHANGE, _ROUTING_KEY}
 
 
-def _headers_to_keep(raw: bytes, letter: Summary, names: HeaderNames, keep_counters: bool) -> dict[bytes, RawValue]:
+def _headers_to_keep(
+    raw: bytes, dead_letter: Summary, names: HeaderNames, keep_counters: bool
+) -> dict[bytes, RawValue]:
     """What the copy must know, in headers of the same names in which a retry has it."""
     kept: dict[bytes, RawValue] = {}
-    if letter.exchange is not None:
-        kept[_EXCHANGE] = _name(letter.exchange)
-    if letter.routing_key is not None:
-        kept[_ROUTING_KEY] = _name(letter.routing_key)
+    if dead_letter.exchange is not None:
+        kept[_EXCHANGE] = _name(dead_letter.exchange)
+    if dead_letter.routing_key is not None:
+        kept[_ROUTING_KEY] = _name(dead_letter.routing_key)
     user = read_user_id(raw)
     if user is not None:
         kept[_USER_ID] = raw_text(user)
     if not keep_counters:
         kept |= _celery_reset(raw)
-    elif attempts := max(letter.attempts, _attempts_in(raw, names)):
+    elif attempts := max(dead_letter.attempts, _attempts_in(raw, names)):
         kept[names.attempts.encode()] = _number(attempts)
         kept[_DROPPED] = _number(attempts - len(_tables(find_header(raw, _HISTORY))))
     return kept
@@ -248,31 +250,31 @@ def _shrinking_lineages(lineage: dict[bytes, RawValue], deaths: list[RawValue]) 
     yield {_COUNT: lineage[_COUNT]}
 
 
-def _deaths(raw: bytes, letter: Summary, ended: bytes) -> list[RawValue]:
+def _deaths(raw: bytes, dead_letter: Summary, ended: bytes) -> list[RawValue]:
     """Those that were remembered, and before them those since, of which the newest says how they ended."""
     since = _tables(find_header(raw, b"x-death"))
-    if letter.parked:
-        since.append(_parking_death(letter))
+    if dead_letter.parked:
+        since.append(_parking_death(dead_letter))
     if since:
         since[0] += ended
     deaths = [*since, *_tables(find_header(raw, _DEATHS))][:MOST_DEATHS]
     return [_SIZED.pack(b"F", len(fields)) + fields for fields in deaths]
 
 
-def _parking_death(letter: Summary) -> bytes:
+def _parking_death(dead_letter: Summary) -> bytes:
     """A parking, as the broker would write it, with what only we know at its end."""
     before, after = _parking_fields(
-        letter.attempts,
-        letter.reason,
-        letter.source or "",
-        letter.exchange or "",
-        letter.routing_key or "",
-        letter.error,
-        letter.fingerprint,
+        dead_letter.attempts,
+        dead_letter.reason,
+        dead_letter.source or "",
+        dead_letter.exchange or "",
+        dead_letter.routing_key or "",
+        dead_letter.error,
+        dead_letter.fingerprint,
     )
-    if letter.dead_at is None:
+    if dead_letter.dead_at is None:
         return before + after
-    return before + _TIME + raw_timestamp(max(0, int(letter.dead_at.timestamp()))) + after
+    return before + _TIME + raw_timestamp(max(0, int(dead_letter.dead_at.timestamp()))) + after
 
 
 _TIME = raw_field(b"time")

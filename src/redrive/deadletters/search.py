@@ -76,12 +76,12 @@ class Query:
     redaction: Redaction | None
     _tests: tuple[_Test, ...] = field(compare=False, repr=False)  # the cheap ones first
 
-    def matches(self, letter: Summary, body: Bytes = b"", raw_properties: Bytes = b"") -> bool:
+    def matches(self, dead_letter: Summary, body: Bytes = b"", raw_properties: Bytes = b"") -> bool:
         """Body and properties are only asked for when all else matches."""
         content = _Content(body, raw_properties, self.redaction)
         if self.redaction is not None:
-            letter = hide_summary(letter, self.redaction)
-        return all(test(letter, content) for test in self._tests)
+            dead_letter = hide_summary(dead_letter, self.redaction)
+        return all(test(dead_letter, content) for test in self._tests)
 
     def __str__(self) -> str:
         return " ".join(map(str, self.terms))
@@ -202,30 +202,30 @@ def _test(term: Term, now: datetime, text: str, at: int) -> _Test:
 
 
 def _negated(test: _Test) -> _Test:
-    return lambda letter, content: not test(letter, content)
+    return lambda dead_letter, content: not test(dead_letter, content)
 
 
 def _text_test(term: Term) -> _Test:
     names, value, folded = TEXTS[term.field], term.value, term.value.casefold()
     if term.operator == "=":
-        return lambda letter, _: any((getattr(letter, name) or "") == value for name in names)
-    return lambda letter, content: any(folded in content.fold(getattr(letter, name) or "") for name in names)
+        return lambda dead_letter, _: any((getattr(dead_letter, name) or "") == value for name in names)
+    return lambda dead_letter, content: any(folded in content.fold(getattr(dead_letter, name) or "") for name in names)
 
 
 def _group_test(term: Term) -> _Test:
     value = term.value.lower()
     if term.operator == "=":
-        return lambda letter, _: letter.fingerprint == value
-    return lambda letter, _: letter.fingerprint.startswith(value)
+        return lambda dead_letter, _: dead_letter.fingerprint == value
+    return lambda dead_letter, _: dead_letter.fingerprint.startswith(value)
 
 
 _ANYWHERE = tuple(name for names in TEXTS.values() for name in names)
 
 
 def _free_test(folded: str) -> _Test:
-    def test(letter: Summary, content: _Content) -> bool:
-        known = any(folded in content.fold(getattr(letter, name) or "") for name in _ANYWHERE)
-        return known or letter.fingerprint.startswith(folded) or content.contains(folded)
+    def test(dead_letter: Summary, content: _Content) -> bool:
+        known = any(folded in content.fold(getattr(dead_letter, name) or "") for name in _ANYWHERE)
+        return known or dead_letter.fingerprint.startswith(folded) or content.contains(folded)
 
     return test
 
@@ -254,8 +254,8 @@ def _time_test(term: Term, now: datetime, text: str, at: int) -> _Test:
             f"{term.field}: wants a time ago, like 2h, 15m or 1d, or a time, like 2024-05-17T12:00", text, at
         )
     if term.field == "since":
-        return lambda letter, _: letter.dead_at is not None and letter.dead_at >= moment
-    return lambda letter, _: letter.dead_at is not None and letter.dead_at <= moment
+        return lambda dead_letter, _: dead_letter.dead_at is not None and dead_letter.dead_at >= moment
+    return lambda dead_letter, _: dead_letter.dead_at is not None and dead_letter.dead_at <= moment
 
 
 def _moment(value: str, now: datetime) -> datetime | None:
@@ -273,7 +273,7 @@ def _number_test(term: Term, text: str, at: int) -> _Test:
         example = "like >10kb" if name == "size" else "like 3 or >=3"
         raise SearchError(f"{name}: wants a number, {example}", text, at)
     wanted, compare = int(found[1]) * _UNITS[found[2]], _COMPARISONS[term.operator]
-    return lambda letter, _: compare(getattr(letter, name), wanted)
+    return lambda dead_letter, _: compare(getattr(dead_letter, name), wanted)
 
 
 # Values inside of bodies and headers ------------------------------------------------------------------

@@ -59,19 +59,19 @@ class TimelineEvent(NamedTuple):
     text: str
 
 
-def explain(letter: DeadLetter) -> list[TimelineEvent]:
+def explain(dead_letter: DeadLetter) -> list[TimelineEvent]:
     """Return what happened to a message, oldest first."""
-    if letter.unreadable:
+    if dead_letter.unreadable:
         return [_unknown_event("its properties cannot be read, so nothing is known of how it came here")]
     events = [
-        *_publish_events(letter),
-        *_sorted_by_time(_earlier_events(letter)),
-        *_attempt_events(letter),
-        *_parking_events(letter),
+        *_publish_events(dead_letter),
+        *_sorted_by_time(_earlier_events(dead_letter)),
+        *_attempt_events(dead_letter),
+        *_parking_events(dead_letter),
     ]
-    events += _sorted_by_time(map(_death_event, reversed(letter.deaths)))
-    events += _contradiction_events(letter)
-    if not (letter.parked or letter.deaths):
+    events += _sorted_by_time(map(_death_event, reversed(dead_letter.deaths)))
+    events += _contradiction_events(dead_letter)
+    if not (dead_letter.parked or dead_letter.deaths):
         events.append(_unknown_event("how it came here is not known: it has no story and no x-death"))
     return [event._replace(text=one_line(event.text)) for event in events]
 
@@ -89,27 +89,27 @@ def _unknown_event(text: str) -> TimelineEvent:
     return TimelineEvent(EventKind.UNKNOWN, None, text)
 
 
-def _publish_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
-    if letter.exchange is None and letter.routing_key is None:
+def _publish_events(dead_letter: DeadLetter) -> Iterator[TimelineEvent]:
+    if dead_letter.exchange is None and dead_letter.routing_key is None:
         return
-    exchange = f"exchange {letter.exchange}" if letter.exchange else "the default exchange"
-    key = f" with key {letter.routing_key}" if letter.routing_key else ""
-    text = f"published to {exchange}{key}{_time_suffix(letter.timestamp)}"
-    yield TimelineEvent(EventKind.PUBLISHED, letter.timestamp, text)
+    exchange = f"exchange {dead_letter.exchange}" if dead_letter.exchange else "the default exchange"
+    key = f" with key {dead_letter.routing_key}" if dead_letter.routing_key else ""
+    text = f"published to {exchange}{key}{_time_suffix(dead_letter.timestamp)}"
+    yield TimelineEvent(EventKind.PUBLISHED, dead_letter.timestamp, text)
 
 
 # Before the last re-drive -----------------------------------------------------------------------------
 
 
-def _earlier_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
+def _earlier_events(dead_letter: DeadLetter) -> Iterator[TimelineEvent]:
     told = set()
-    for death in reversed(letter.past):
+    for death in reversed(dead_letter.past):
         yield _death_event(death)
         if death.redrive is not None:
             told.add(death.redrive.operation)
             yield _redrive_event(death.redrive)
-    if letter.last_redrive is not None and letter.last_redrive.operation not in told:
-        yield _redrive_event(letter.last_redrive)
+    if dead_letter.last_redrive is not None and dead_letter.last_redrive.operation not in told:
+        yield _redrive_event(dead_letter.last_redrive)
 
 
 def _redrive_event(redrive: RedriveRecord) -> TimelineEvent:
@@ -139,11 +139,11 @@ def _death_text(death: DeathRecord) -> str:
 # Since then -------------------------------------------------------------------------------------------
 
 
-def _attempt_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
-    if letter.dropped:
-        text = f"{pluralise(letter.dropped, 'earlier attempt')} failed, of which nothing more is told"
+def _attempt_events(dead_letter: DeadLetter) -> Iterator[TimelineEvent]:
+    if dead_letter.dropped:
+        text = f"{pluralise(dead_letter.dropped, 'earlier attempt')} failed, of which nothing more is told"
         yield TimelineEvent(EventKind.FAILED, None, text)
-    for attempt in letter.history:
+    for attempt in dead_letter.history:
         error = ": ".join(filter(None, (attempt.error_type, attempt.message))) or "an error that is not told"
         text = f"attempt {attempt.number} failed{_time_suffix(attempt.at)} with {error}"
         yield TimelineEvent(EventKind.FAILED, attempt.at, text)
@@ -151,27 +151,32 @@ def _attempt_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
             yield TimelineEvent(EventKind.WAITED, attempt.at, f"waited {format_duration(attempt.delay)}")
 
 
-def _parking_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
-    if not letter.parked:
+def _parking_events(dead_letter: DeadLetter) -> Iterator[TimelineEvent]:
+    if not dead_letter.parked:
         return
-    by = f" by {letter.app}" if letter.app else ""
-    on = f" on {letter.host}" if letter.host else ""
-    attempts = f" after {pluralise(letter.attempts, 'attempt')}" if letter.attempts else ""
-    error = f" ({letter.error})" if letter.error and not letter.history else ""
-    text = f"parked{by}{on}{_time_suffix(letter.dead_at)}{attempts}, because {_WHY[ParkReason(letter.reason)]}{error}"
-    yield TimelineEvent(EventKind.DIED, letter.dead_at, text)
+    by = f" by {dead_letter.app}" if dead_letter.app else ""
+    on = f" on {dead_letter.host}" if dead_letter.host else ""
+    attempts = f" after {pluralise(dead_letter.attempts, 'attempt')}" if dead_letter.attempts else ""
+    error = f" ({dead_letter.error})" if dead_letter.error and not dead_letter.history else ""
+    why = _WHY[ParkReason(dead_letter.reason)]
+    text = f"parked{by}{on}{_time_suffix(dead_letter.dead_at)}{attempts}, because {why}{error}"
+    yield TimelineEvent(EventKind.DIED, dead_letter.dead_at, text)
 
 
-def _contradiction_events(letter: DeadLetter) -> Iterator[TimelineEvent]:
+def _contradiction_events(dead_letter: DeadLetter) -> Iterator[TimelineEvent]:
     """Header and broker differ about where it failed: any producer can write the header."""
-    if letter.named is None or not letter.deaths or letter.named in (death.queue for death in letter.deaths):
+    if (
+        dead_letter.named is None
+        or not dead_letter.deaths
+        or dead_letter.named in (death.queue for death in dead_letter.deaths)
+    ):
         return
-    newest = letter.deaths[0].queue
+    newest = dead_letter.deaths[0].queue
     rule = "x-death counts"
-    if letter.source == letter.named:
-        rule += f", unless {newest} is a dead-letter queue of {letter.named}"
+    if dead_letter.source == dead_letter.named:
+        rule += f", unless {newest} is a dead-letter queue of {dead_letter.named}"
     yield _unknown_event(
-        f"its header says that it failed in {letter.named}, and x-death that it died in {newest}: {rule}"
+        f"its header says that it failed in {dead_letter.named}, and x-death that it died in {newest}: {rule}"
     )
 
 

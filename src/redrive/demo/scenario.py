@@ -182,7 +182,7 @@ class Scenario:
         for queue, depth in self._depths.items():
             if depth.dead:
                 page = await _service().peek(f"{queue}.dlq", limit=depth.dead)
-                dead |= {(queue, letter.message_id) for letter in page.letters}
+                dead |= {(queue, letter.message_id) for letter in page.dead_letters}
         lost = len(books.lost_debts(dead))
         table = Table(show_header=False, box=None, padding=(0, 2))
         table.add_row("published", f"{books.sent:,}", "messages, to one or more of seven queues each")

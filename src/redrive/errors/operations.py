@@ -98,7 +98,7 @@ class LetterNotFound(RedriveError):
     def __init__(self, queue: str, letter: str) -> None:
         super().__init__(f"there is no message {letter} in {queue}: it may have been moved")
         self.queue = queue
-        self.letter = letter
+        self.dead_letter = letter
 
 
 class LetterAmbiguous(ConfigurationError):
@@ -117,7 +117,7 @@ class LetterAmbiguous(ConfigurationError):
         listed = ", ".join(matches) + (f" and {more} more" if more else "")
         super().__init__(f"{letter} stands for {len(matches) + more} messages in {queue}: {listed}; give the id of one")
         self.queue = queue
-        self.letter = letter
+        self.dead_letter = letter
         self.matches = tuple(matches)
         self.more = more
 

@@ -48,14 +48,14 @@ class RedriveAction:
         order = operation.order
         properties = properties_for_redrive(
             content.raw_properties,
-            taken.letter,
+            taken.dead_letter,
             operation=operation.id,
             by=order.by,
             at=now,
             reason=order.reason,
             from_queue=order.queue,
             keep_counters=order.keep_counters,
-            names=self._names.get(taken.letter.source or "", NAMES),
+            names=self._names.get(taken.dead_letter.source or "", NAMES),
             budget=self._broker.budget,
         )
         return taken.choice.exchange, taken.choice.routing_key, content.body, properties, True
@@ -72,7 +72,7 @@ class MoveAction:
 
     def _message(self, taken: SelectedMessage) -> Message:
         content, choice = taken.delivery, taken.choice
-        properties = properties_for_move(content.raw_properties, taken.letter, budget=self._broker.budget)
+        properties = properties_for_move(content.raw_properties, taken.dead_letter, budget=self._broker.budget)
         return choice.exchange, choice.routing_key, content.body, properties, True
 
 
@@ -117,11 +117,11 @@ class TransformAction(RedriveAction):
     def _change(self, taken: SelectedMessage) -> Content | str:
         """Return the message as it will be, or why it stays as it is."""
         delivery = taken.delivery
-        letter = read_dead_letter(
-            delivery.raw_properties, delivery.body, queue=taken.letter.queue, position=taken.letter.position
+        dead_letter = read_dead_letter(
+            delivery.raw_properties, delivery.body, queue=taken.dead_letter.queue, position=taken.dead_letter.position
         )
         try:
-            content = apply_transform(self._transform, delivery, letter, force=self._force)
+            content = apply_transform(self._transform, delivery, dead_letter, force=self._force)
         except TransformFailed as error:
             return str(error)
         return content if content is not None else Skipped("the transform skipped it")
@@ -135,7 +135,7 @@ class _OrderedArchiveWriter:
         self._in_order = asyncio.Lock()
 
     async def put(self, taken: Sequence[SelectedMessage]) -> None:
-        lines = [encode_dead_letter(each.delivery, each.letter) for each in taken]
+        lines = [encode_dead_letter(each.delivery, each.dead_letter) for each in taken]
         async with self._in_order:
             if lines:
                 await asyncio.to_thread(self._archive.write, lines)

@@ -40,7 +40,7 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    letters: tuple[Summary, ...]
+    dead_letters: tuple[Summary, ...]
     scanned: int
     depth: int  # of the queue when the look began
     next: int | None  # the position at which the next page begins
@@ -73,7 +73,7 @@ class Grouping:
 class MessageDetail:
     """One message in full."""
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     exchange: str  # of the delivery: by which it came into the dead-letter queue
     routing_key: str
     raw_properties: bytes  # empty without secrets: what they hide cannot be told
@@ -82,7 +82,7 @@ class MessageDetail:
 
 
 def page_without_secrets(page: MessagePage) -> MessagePage:
-    return replace(page, letters=tuple(map(hide_summary, page.letters)))
+    return replace(page, dead_letters=tuple(map(hide_summary, page.dead_letters)))
 
 
 def grouping_without_secrets(found: Grouping) -> Grouping:
@@ -99,9 +99,9 @@ def grouping_without_secrets(found: Grouping) -> Grouping:
 
 
 def detail_without_secrets(found: MessageDetail) -> MessageDetail:
-    letter = hide_dead_letter(found.letter)
-    body = hide_body(found.body, letter.content_type, content_encoding=letter.content_encoding)
-    return replace(found, letter=letter, raw_properties=b"", body=body, revealed=False)
+    dead_letter = hide_dead_letter(found.dead_letter)
+    body = hide_body(found.body, dead_letter.content_type, content_encoding=dead_letter.content_encoding)
+    return replace(found, dead_letter=dead_letter, raw_properties=b"", body=body, revealed=False)
 
 
 async def for_each(
@@ -110,10 +110,10 @@ async def for_each(
     """Show every message to `see`, until it says that it has seen enough. Gives how many it saw, and the depth."""
     depth = await broker.depth(queue)
     seen = 0
-    async with aclosing(stream(broker, queue, depth if at_most is None else min(at_most, depth))) as letters:
-        async for delivery, letter in letters:
+    async with aclosing(stream(broker, queue, depth if at_most is None else min(at_most, depth))) as dead_letters:
+        async for delivery, dead_letter in dead_letters:
             seen += 1
-            if see(delivery, letter):
+            if see(delivery, dead_letter):
                 break
     return seen, depth
 
@@ -144,14 +144,14 @@ async def peek(
     found: list[Summary] = []
     more: int | None = None
 
-    def see(delivery: Delivery, letter: Summary) -> bool:
+    def see(delivery: Delivery, dead_letter: Summary) -> bool:
         nonlocal more
-        if letter.position < start or not _matches(query, delivery, letter):
+        if dead_letter.position < start or not _matches(query, delivery, dead_letter):
             return False
         if len(found) == limit:
-            more = letter.position
+            more = dead_letter.position
             return True
-        found.append(letter)
+        found.append(dead_letter)
         return False
 
     scanned, depth = await for_each(broker, queue, see, None if query is not None else start - 1 + limit)
@@ -164,11 +164,11 @@ async def group(broker: BrowsePort, queue: str, by: GroupBy, query: Query | None
     groups: dict[str, FailureGroup] = {}
     matched = 0
 
-    def see(delivery: Delivery, letter: Summary) -> bool:
+    def see(delivery: Delivery, dead_letter: Summary) -> bool:
         nonlocal matched
-        if _matches(query, delivery, letter):
+        if _matches(query, delivery, dead_letter):
             matched += 1
-            _add(groups, by, letter)
+            _add(groups, by, dead_letter)
         return False
 
     scanned, depth = await for_each(broker, queue, see)
@@ -176,18 +176,20 @@ async def group(broker: BrowsePort, queue: str, by: GroupBy, query: Query | None
     return Grouping(tuple(ordered), matched, scanned, depth)
 
 
-def _add(groups: dict[str, FailureGroup], by: GroupBy, letter: Summary) -> None:
-    key = str(getattr(letter, by) or "")
+def _add(groups: dict[str, FailureGroup], by: GroupBy, dead_letter: Summary) -> None:
+    key = str(getattr(dead_letter, by) or "")
     found = groups.get(key)
     if found is None:
         key = key if len(groups) < MOST_GROUPS else OTHERS
-        found = groups.setdefault(key, FailureGroup(key, 0, letter.error, letter.error_message, sample=letter.id))
+        found = groups.setdefault(
+            key, FailureGroup(key, 0, dead_letter.error, dead_letter.error_message, sample=dead_letter.id)
+        )
     found.count += 1
-    found.redriven += letter.redriven > 0
-    source = letter.source or ""
+    found.redriven += dead_letter.redriven > 0
+    source = dead_letter.source or ""
     if source in found.sources or len(found.sources) < 20:
         found.sources[source] = found.sources.get(source, 0) + 1
-    at = letter.dead_at
+    at = dead_letter.dead_at
     if at is not None:
         found.oldest = at if found.oldest is None or at < found.oldest else found.oldest
         found.newest = at if found.newest is None or at > found.newest else found.newest
@@ -201,15 +203,15 @@ async def find(broker: BrowsePort, queue: str, id: str) -> MessageDetail | None:
     exact: MessageDetail | None = None
     named, similar = _Matches(queue), _Matches(queue)
 
-    def see(delivery: Delivery, letter: Summary) -> bool:
+    def see(delivery: Delivery, dead_letter: Summary) -> bool:
         nonlocal exact
-        if letter.id == id:
-            exact = _detail(delivery, queue, letter.position)
+        if dead_letter.id == id:
+            exact = _detail(delivery, queue, dead_letter.position)
             return True
-        if letter.message_id == id:
-            named.add(delivery, letter)
-        elif letter.id.startswith(id):
-            similar.add(delivery, letter)
+        if dead_letter.message_id == id:
+            named.add(delivery, dead_letter)
+        elif dead_letter.id.startswith(id):
+            similar.add(delivery, dead_letter)
         return False
 
     await for_each(broker, queue, see)
@@ -225,13 +227,13 @@ class _Matches:
         self._ids: dict[str, None] = {}  # in the order of the queue
         self._more = 0
 
-    def add(self, delivery: Delivery, letter: Summary) -> None:
-        if letter.id in self._ids:
+    def add(self, delivery: Delivery, dead_letter: Summary) -> None:
+        if dead_letter.id in self._ids:
             return
         if self._first is None:
-            self._first = _detail(delivery, self._queue, letter.position)
+            self._first = _detail(delivery, self._queue, dead_letter.position)
         if len(self._ids) < MOST_MATCHES:
-            self._ids[letter.id] = None
+            self._ids[dead_letter.id] = None
         else:
             self._more += 1
 
@@ -255,14 +257,14 @@ async def count_returned(broker: BrowsePort, queue: str, operation: str) -> int:
     """How many messages of an operation are back."""
     back = 0
 
-    def see(_: Delivery, letter: Summary) -> bool:
+    def see(_: Delivery, dead_letter: Summary) -> bool:
         nonlocal back
-        back += letter.last_operation == operation
+        back += dead_letter.last_operation == operation
         return False
 
     await for_each(broker, queue, see)
     return back
 
 
-def _matches(query: Query | None, delivery: Delivery, letter: Summary) -> bool:
-    return query is None or query.matches(letter, delivery.body, delivery.raw_properties)
+def _matches(query: Query | None, delivery: Delivery, dead_letter: Summary) -> bool:
+    return query is None or query.matches(dead_letter, delivery.body, delivery.raw_properties)

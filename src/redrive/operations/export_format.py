@@ -73,13 +73,13 @@ class Exported:
 # Writing ----------------------------------------------------------------------------------------------
 
 
-def encode_dead_letter(delivery: Delivered, letter: Summary, *, redaction: Redaction | None = None) -> bytes:
+def encode_dead_letter(delivery: Delivered, dead_letter: Summary, *, redaction: Redaction | None = None) -> bytes:
     """The line, with its line break."""
     line: dict[str, object] = {"format": FORMAT, **({} if redaction is None else {"redacted": True})}
-    line |= _exact_name("queue", letter.queue)
-    told = {name: _readable(getattr(letter, name)) for name in _READABLE}
-    told |= {name: _readable(getattr(letter, field)) for field, name in _RENAMED.items()}
-    told["headers"] = _readable(_headers(delivery, letter))
+    line |= _exact_name("queue", dead_letter.queue)
+    told = {name: _readable(getattr(dead_letter, name)) for name in _READABLE}
+    told |= {name: _readable(getattr(dead_letter, field)) for field, name in _RENAMED.items()}
+    told["headers"] = _readable(_headers(delivery, dead_letter))
     line |= told if redaction is None else _redact(told, redaction)
     line |= _exact_name("exchange", delivery.exchange) | _exact_name("routing_key", delivery.routing_key)
     if redaction is None:
@@ -99,9 +99,9 @@ def _exact_name(name: str, value: str) -> dict[str, object]:
     return _exact(name, value.encode("utf-8", "surrogateescape"))
 
 
-def _headers(delivery: Delivered, letter: Summary) -> Mapping[str, object] | None:
-    if isinstance(letter, DeadLetter):
-        return letter.headers
+def _headers(delivery: Delivered, dead_letter: Summary) -> Mapping[str, object] | None:
+    if isinstance(dead_letter, DeadLetter):
+        return dead_letter.headers
     try:
         return decode_properties(delivery.raw_properties).headers
     except RemoteProtocolError:

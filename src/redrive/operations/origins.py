@@ -41,20 +41,24 @@ class MessageOrigin(NamedTuple):
     why: str = ""  # there is none
 
 
-def origin_of(letter: Summary, feeders: Feeders, *, restricted: bool) -> MessageOrigin:
+def origin_of(dead_letter: Summary, feeders: Feeders, *, restricted: bool) -> MessageOrigin:
     """Return the queue that a dead letter belongs to. `restricted`: the operator may not send to every queue."""
-    if not feeders.of(letter.queue):
-        return _guess(letter, restricted)
-    died_in = _last_verified_queue(letter, feeders)
+    if not feeders.of(dead_letter.queue):
+        return _guess(dead_letter, restricted)
+    died_in = _last_verified_queue(dead_letter, feeders)
     if died_in is not None and died_in not in feeders.dead_letter_queues:
         return MessageOrigin(died_in)
-    at, believed = (died_in, (letter.named,)) if died_in is not None else (letter.queue, (letter.source, letter.named))
+    at, believed = (
+        (died_in, (dead_letter.named,))
+        if died_in is not None
+        else (dead_letter.queue, (dead_letter.source, dead_letter.named))
+    )
     found = next((queue for queue in believed if queue is not None and _feeds(queue, at, feeders)), died_in)
     if found is not None:
         return MessageOrigin(found)
-    if letter.source:
-        return MessageOrigin(None, _foreign_text(letter))
-    only = _only_source(letter.queue, feeders)
+    if dead_letter.source:
+        return MessageOrigin(None, _foreign_text(dead_letter))
+    only = _only_source(dead_letter.queue, feeders)
     return MessageOrigin(only, "" if only else NO_SOURCE)
 
 
@@ -68,10 +72,10 @@ def _feeds(queue: str, at: str, feeders: Feeders) -> bool:
     return queue in feeders.of(at) or queue in feeders.behind(at)
 
 
-def _last_verified_queue(letter: Summary, feeders: Feeders) -> str | None:
+def _last_verified_queue(dead_letter: Summary, feeders: Feeders) -> str | None:
     """The oldest death that is linked to this queue by deaths in queues where messages only pass."""
-    at, found = letter.queue, None
-    for death in letter.deaths:
+    at, found = dead_letter.queue, None
+    for death in dead_letter.deaths:
         if death.queue not in feeders.of(at):
             break
         at = found = death.queue
@@ -80,12 +84,12 @@ def _last_verified_queue(letter: Summary, feeders: Feeders) -> str | None:
     return found
 
 
-def _guess(letter: Summary, restricted: bool) -> MessageOrigin:
+def _guess(dead_letter: Summary, restricted: bool) -> MessageOrigin:
     """What the message names, where nothing is known of the queues."""
-    source, queues = letter.source, {death.queue for death in letter.deaths}
+    source, queues = dead_letter.source, {death.queue for death in dead_letter.deaths}
     if not source:
         return MessageOrigin(None, NO_SOURCE)
-    if is_named_after(letter.queue, source):
+    if is_named_after(dead_letter.queue, source):
         return MessageOrigin(source)
     if queues and source not in queues:
         names = " and ".join(sorted(map(displayed_name, queues))[:3])
@@ -95,14 +99,17 @@ def _guess(letter: Summary, restricted: bool) -> MessageOrigin:
     if restricted:
         return MessageOrigin(
             None,
-            f"only the message names {displayed_name(source)}, and what dead-letters to {letter.queue} is not known; "
-            "name it with --to to send it there",
+            f"only the message names {displayed_name(source)}, and what dead-letters to {dead_letter.queue} is not "
+            "known; name it with --to to send it there",
         )
     return MessageOrigin(source)
 
 
-def _foreign_text(letter: Summary) -> str:
-    which, queue = "header" if letter.source == letter.named else "x-death", displayed_name(letter.source or "")
+def _foreign_text(dead_letter: Summary) -> str:
+    which, queue = (
+        "header" if dead_letter.source == dead_letter.named else "x-death",
+        displayed_name(dead_letter.source or ""),
+    )
     return f"its {which} names {queue}, which does not dead-letter to this queue; name it with --to to send it there"
 
 

@@ -55,7 +55,7 @@ class SelectedMessage(NamedTuple):
     """A chosen message, with what it tells and where it goes."""
 
     delivery: Delivery
-    letter: Summary
+    dead_letter: Summary
     choice: Selected
 
 
@@ -155,15 +155,15 @@ class OperationPipeline:
 
     def _select(self, chooser: MessageSelector, delivery: Delivery, position: int) -> SelectedMessage | None:
         """Return the message if it is to be moved. Record it if it is skipped."""
-        letter = read_summary(delivery.raw_properties, delivery.body, self._queue, position)
-        choice = chooser.choose(letter, delivery.body, delivery.raw_properties)
-        if isinstance(choice, Ignored) or (self._reported and hash(letter.id) in self._reported):
+        dead_letter = read_summary(delivery.raw_properties, delivery.body, self._queue, position)
+        choice = chooser.choose(dead_letter, delivery.body, delivery.raw_properties)
+        if isinstance(choice, Ignored) or (self._reported and hash(dead_letter.id) in self._reported):
             return None
         if isinstance(choice, Selected):
-            return SelectedMessage(delivery, letter.with_source(choice.origin or letter.source), choice)
-        self._reported.add(hash(letter.id))
+            return SelectedMessage(delivery, dead_letter.with_source(choice.origin or dead_letter.source), choice)
+        self._reported.add(hash(dead_letter.id))
         self._control.add(
-            [OperationItem(letter.id, ItemOutcome.SKIPPED, self._clock.now(), letter.message_id, str(choice))]
+            [OperationItem(dead_letter.id, ItemOutcome.SKIPPED, self._clock.now(), dead_letter.message_id, str(choice))]
         )
         return None
 
@@ -230,7 +230,7 @@ class OperationPipeline:
         """Record the outcome of these messages, each with its problem, and ack those that were moved."""
         now, done, items, last, unresolved = self._clock.now(), [], [], "", ""
         for taken, problem in settled:
-            letter, outcome = taken.letter, _outcome(problem)
+            dead_letter, outcome = taken.dead_letter, _outcome(problem)
             match outcome:
                 case ItemOutcome.MOVED:
                     self._failures = 0
@@ -241,15 +241,20 @@ class OperationPipeline:
                 case ItemOutcome.POSSIBLY_DUPLICATED | None:
                     unresolved = str(problem)
             if outcome in _LEFT_THERE:
-                self._reported.add(hash(letter.id))
+                self._reported.add(hash(dead_letter.id))
             if outcome is not None:
                 items.append(
                     OperationItem(
-                        letter.id, outcome, now, letter.message_id, str(problem or ""), _destination_text(taken.choice)
+                        dead_letter.id,
+                        outcome,
+                        now,
+                        dead_letter.message_id,
+                        str(problem or ""),
+                        _destination_text(taken.choice),
                     )
                 )
             if self._returns is not None and outcome is ItemOutcome.MOVED:
-                self._returns.note_sent(taken.choice.exchange, taken.choice.routing_key, letter.source)
+                self._returns.note_sent(taken.choice.exchange, taken.choice.routing_key, dead_letter.source)
         self._control.add(items)
         await self._control.save()
         if held.ack(done):

@@ -81,9 +81,9 @@ async def scan(broker: BrowsePort, order: OperationRequest, chooser: MessageSele
     oldest: datetime | None = None
     limit = order.selection.limit
 
-    def see(delivery: Delivery, letter: Summary) -> bool:
+    def see(delivery: Delivery, dead_letter: Summary) -> bool:
         nonlocal oldest
-        choice = chooser.choose(letter, delivery.body, delivery.raw_properties)
+        choice = chooser.choose(dead_letter, delivery.body, delivery.raw_properties)
         if isinstance(choice, Ignored):
             return False
         if isinstance(choice, Skipped):
@@ -91,12 +91,12 @@ async def scan(broker: BrowsePort, order: OperationRequest, chooser: MessageSele
             return False
         route = choice.exchange, choice.routing_key
         routes[route if len(routes) < MOST_TARGETS or route in routes else OTHER_ROUTES] += 1
-        if source := choice.origin or letter.source:
+        if source := choice.origin or dead_letter.source:
             sources[source] += 1
-        if letter.dead_at is not None and (oldest is None or letter.dead_at < oldest):
-            oldest = letter.dead_at
+        if dead_letter.dead_at is not None and (oldest is None or dead_letter.dead_at < oldest):
+            oldest = dead_letter.dead_at
         if len(sample) < MOST_SAMPLES:
-            sample.append(letter)
+            sample.append(dead_letter)
         return limit is not None and routes.total() >= limit
 
     scanned, depth = await for_each(broker, order.queue, see)

@@ -72,16 +72,16 @@ class Reconciliation:
         self._unidentified = 0  # like one that was moved, with nothing that tells it from a later arrival
         self.in_scope = 0
 
-    def add(self, delivery: Delivery, letter: Summary) -> bool:
+    def add(self, delivery: Delivery, dead_letter: Summary) -> bool:
         """Count a message. Return False if it arrived after the operation began."""
-        if self._is_newer(letter):
+        if self._is_newer(dead_letter):
             return False
         self.in_scope += 1
-        key = key_of(letter.id)
+        key = key_of(dead_letter.id)
         copies = self._moved.get(key, 0)
         if copies and (delivery.redelivered or self._keeps_order):
             self._found[key] += 1
-            if letter.message_id is None and letter.dead_at is None:
+            if dead_letter.message_id is None and dead_letter.dead_at is None:
                 self._unidentified += 1
             elif self._found[key] <= copies:
                 self._candidates.append(ReconciliationCandidate(delivery.delivery_tag, key))

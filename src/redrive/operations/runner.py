@@ -265,8 +265,8 @@ class OperationRunner:
         while came := await held.next(QUIET):
             for delivery in came:
                 position += 1
-                letter = read_summary(delivery.raw_properties, delivery.body, self.queue, position)
-                if reconciliation.add(delivery, letter):
+                dead_letter = read_summary(delivery.raw_properties, delivery.body, self.queue, position)
+                if reconciliation.add(delivery, dead_letter):
                     quiet_since = self._clock.monotonic()
             if self._clock.monotonic() - quiet_since > QUIET:
                 break

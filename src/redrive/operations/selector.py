@@ -79,42 +79,42 @@ class MessageSelector:
         self._leads = leads
         self._budget = budget
 
-    def selects(self, letter: Summary, body: bytes, raw_properties: bytes) -> bool:
-        if self._group and not letter.fingerprint.startswith(self._group):
+    def selects(self, dead_letter: Summary, body: bytes, raw_properties: bytes) -> bool:
+        if self._group and not dead_letter.fingerprint.startswith(self._group):
             return False
-        if self._ids and letter.id not in self._ids and (letter.message_id or "") not in self._ids:
+        if self._ids and dead_letter.id not in self._ids and (dead_letter.message_id or "") not in self._ids:
             return False
-        return self._query is None or self._query.matches(letter, body, raw_properties)
+        return self._query is None or self._query.matches(dead_letter, body, raw_properties)
 
-    def is_newer(self, letter: Summary) -> bool:
+    def is_newer(self, dead_letter: Summary) -> bool:
         """Not there when the operation began, or sent by it and back again."""
-        if letter.last_operation == self._operation:
+        if dead_letter.last_operation == self._operation:
             return True
-        return self._began is not None and letter.dead_at is not None and letter.dead_at > self._began
+        return self._began is not None and dead_letter.dead_at is not None and dead_letter.dead_at > self._began
 
-    def choose(self, letter: Summary, body: bytes, raw_properties: bytes) -> Choice:
-        if self.is_newer(letter) or not self.selects(letter, body, raw_properties):
+    def choose(self, dead_letter: Summary, body: bytes, raw_properties: bytes) -> Choice:
+        if self.is_newer(dead_letter) or not self.selects(dead_letter, body, raw_properties):
             return IGNORED
         if self._order.kind is OperationKind.DISCARD:
             return Selected()
         if self._order.kind is OperationKind.MOVE:
-            return self._route(letter)
+            return self._route(dead_letter)
         most = self._order.most_redrives
-        if most is not None and letter.redriven >= most:
+        if most is not None and dead_letter.redriven >= most:
             times = "once" if most == 1 else f"{most} times"
             return Skipped(f"re-driven {times} already")
-        if not has_room_for_lineage(raw_properties, letter, budget=self._budget):
+        if not has_room_for_lineage(raw_properties, dead_letter, budget=self._budget):
             return Skipped(NO_ROOM)
-        return self._route(letter)
+        return self._route(dead_letter)
 
-    def _route(self, letter: Summary) -> Choice:
+    def _route(self, dead_letter: Summary) -> Choice:
         to, origin = self._order.to, ""
         if to.way in (DestinationKind.OWN, DestinationKind.RETRY, DestinationKind.ORIGINAL):
-            found = origin_of(letter, self._feeders, restricted=self._order.is_restricted)
+            found = origin_of(dead_letter, self._feeders, restricted=self._order.is_restricted)
             if found.queue is None and not self._is_guess:
                 return Skipped(found.why)
-            origin, letter = found.queue or "", letter.with_source(found.queue)
-        route = route_of(to, letter, self._retries.get)
+            origin, dead_letter = found.queue or "", dead_letter.with_source(found.queue)
+        route = route_of(to, dead_letter, self._retries.get)
         if isinstance(route, str):
             return Skipped(route)
         if to.way is DestinationKind.ORIGINAL and origin and self.leads(*route, origin) is False:
@@ -149,15 +149,17 @@ def _misleading(exchange: str, key: str, queue: str) -> str:
     )
 
 
-def route_of(to: Destination, letter: Summary, retry: Callable[[str], Route | None]) -> Route | str:
+def route_of(to: Destination, dead_letter: Summary, retry: Callable[[str], Route | None]) -> Route | str:
     """Exchange and key for a message, or why there is none."""
     match to.way:
         case DestinationKind.OWN:
-            return ("", letter.source) if letter.source else NO_SOURCE
+            return ("", dead_letter.source) if dead_letter.source else NO_SOURCE
         case DestinationKind.RETRY:
-            return (retry(letter.source) if letter.source else None) or NO_RETRY
+            return (retry(dead_letter.source) if dead_letter.source else None) or NO_RETRY
         case DestinationKind.ORIGINAL:
-            return (letter.exchange, letter.routing_key or "") if letter.exchange is not None else NO_ORIGIN
+            return (
+                (dead_letter.exchange, dead_letter.routing_key or "") if dead_letter.exchange is not None else NO_ORIGIN
+            )
         case DestinationKind.QUEUE:
             return "", to.name
         case DestinationKind.EXCHANGE:

@@ -34,15 +34,15 @@ _NO_TYPE = ("", "application/octet-stream")
 
 
 class Transform(Protocol):
-    def __call__(self, body: bytes, headers: Mapping[str, FieldValue], letter: DeadLetter, /) -> Edit | None:
+    def __call__(self, body: bytes, headers: Mapping[str, FieldValue], dead_letter: DeadLetter, /) -> Edit | None:
         """What is to be different, None to skip this message, or TransformFailed."""
 
 
 def apply_transform(
-    transform: Transform, delivery: Delivered, letter: DeadLetter, *, force: bool = False
+    transform: Transform, delivery: Delivered, dead_letter: DeadLetter, *, force: bool = False
 ) -> Content | None:
     """The message as it will be; None if it is to be skipped. Raises TransformFailed, and nothing else."""
-    edit = transform(delivery.body, MappingProxyType(dict(letter.headers)), letter)
+    edit = transform(delivery.body, MappingProxyType(dict(dead_letter.headers)), dead_letter)
     if edit is None:
         return None
     try:
@@ -98,24 +98,24 @@ class FunctionTransform:
     function: Callable[..., object]
     name: str
 
-    def __call__(self, body: bytes, headers: Mapping[str, FieldValue], letter: DeadLetter, /) -> Edit | None:
+    def __call__(self, body: bytes, headers: Mapping[str, FieldValue], dead_letter: DeadLetter, /) -> Edit | None:
         try:
-            found = self.function(body, headers, letter)
+            found = self.function(body, headers, dead_letter)
         except (Exception, SystemExit) as error:  # a message is not lost because a function wants to leave
             raise TransformFailed(f"{self.name} raised {type_name(error)}: {safe_str(error)}") from error
         try:
-            return self._edit(found, letter)
+            return self._edit(found, dead_letter)
         except NotJson as error:
             raise TransformFailed(f"{self.name} returned what is no JSON: {error}") from error
 
-    def _edit(self, found: object, letter: DeadLetter) -> Edit | None:
+    def _edit(self, found: object, dead_letter: DeadLetter) -> Edit | None:
         match found:
             case None | Edit():
                 return found
             case bytes() | bytearray() | memoryview():
                 return Edit(bytes(found))
             case Mapping() | list() | tuple():
-                return self._json(found, letter)
+                return self._json(found, dead_letter)
             case _:
                 if inspect.iscoroutine(found):
                     found.close()  # or Python warns that nobody awaited it
@@ -124,12 +124,14 @@ class FunctionTransform:
                     "want bytes (a body), a dict or list (a body, as JSON), an Edit, or None to skip"
                 )
 
-    def _json(self, value: object, letter: DeadLetter) -> Edit:
+    def _json(self, value: object, dead_letter: DeadLetter) -> Edit:
         """A consumer that expects msgpack must not be sent JSON under that name."""
-        if not (is_json(letter.content_type) or (letter.content_type or "") in _NO_TYPE or _is_text(letter)):
+        if not (
+            is_json(dead_letter.content_type) or (dead_letter.content_type or "") in _NO_TYPE or _is_text(dead_letter)
+        ):
             raise TransformFailed(
                 f"{self.name} returned {type(value).__name__}, which becomes JSON, and the message is called "
-                f"{brief_repr(letter.content_type)}: return bytes, or an Edit that sets content_type, too"
+                f"{brief_repr(dead_letter.content_type)}: return bytes, or an Edit that sets content_type, too"
             )
         return Edit(write_json(value))
 
@@ -137,8 +139,8 @@ class FunctionTransform:
         return self.name
 
 
-def _is_text(letter: DeadLetter) -> bool:
-    return (letter.content_type or "").lower().startswith("text/")
+def _is_text(dead_letter: DeadLetter) -> bool:
+    return (dead_letter.content_type or "").lower().startswith("text/")
 
 
 def from_function(function: object, name: str = "") -> FunctionTransform:

@@ -128,7 +128,7 @@ async def edit(
     order = OperationRequest(
         OperationKind.REDRIVE,
         queue,
-        Selection(ids=(found.letter.id,), limit=1),
+        Selection(ids=(found.dead_letter.id,), limit=1),
         Destination.parse(asked.to) if asked.to is not None else at.redrive_to(queue),
         reason=asked.reason,
     )

@@ -60,7 +60,7 @@ def _start(cursor: str | None) -> int:
 def _letters_out(seen: Cached[MessagePage]) -> m.LettersOut:
     page = seen.value
     return m.LettersOut(
-        items=[m.LetterOut.mirror(letter) for letter in page.letters],
+        items=[m.LetterOut.mirror(dead_letter) for dead_letter in page.dead_letters],
         next_cursor=write_cursor("messages", page.next) if page.next is not None else None,
         depth=page.depth,
         scanned=page.scanned,

@@ -142,18 +142,18 @@ class MessageOut(LetterOut):
     @classmethod
     def whole(cls, seen: Cached[MessageDetail]) -> Self:
         found = seen.value
-        letter = found.letter
+        dead_letter = found.dead_letter
         body = show_body(
             found.body,
-            letter.content_type,
-            letter.headers,
+            dead_letter.content_type,
+            dead_letter.headers,
             redaction=None if found.revealed else REDACTION,
-            content_encoding=letter.content_encoding,
+            content_encoding=dead_letter.content_encoding,
         )
         return cls.mirror(
-            letter,
-            timeline=[event.text for event in explain(letter)],
-            headers={printable(name): _plain(value) for name, value in letter.headers.items()},
+            dead_letter,
+            timeline=[event.text for event in explain(dead_letter)],
+            headers={printable(name): _plain(value) for name, value in dead_letter.headers.items()},
             body=BodyOut.mirror(body),
             seen_at=seen.at,
             revealed=found.revealed,

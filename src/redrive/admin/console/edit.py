@@ -67,7 +67,7 @@ class EditForm:
         return ByHand(edit)
 
     def order(self, queue: str, found: MessageDetail) -> OperationRequest:
-        selection = Selection(ids=(found.letter.id,), limit=1)
+        selection = Selection(ids=(found.dead_letter.id,), limit=1)
         return OperationRequest(OperationKind.REDRIVE, queue, selection, Destination.parse(self.to), reason=self.reason)
 
 
@@ -119,7 +119,7 @@ def _form_page(
         status=422 if form.mistakes else 200,
         here="overview",
         queue=queue,
-        letter=found.letter,
+        letter=found.dead_letter,
         form=form,
         mistakes=form.mistakes,
         is_text=text_in(found.body) is not None,
@@ -147,7 +147,7 @@ async def edit(request: Request, at: CurrentService, queue: Named, id: Named) ->
             except PlanExpired as error:
                 notice = NOTICES[why_not(error)]
         previews = {one.id: one for one in await at.preview(order, transform, force=form.force)}
-        preview = previews.get(found.letter.id, EditPreview("", problem="it is not in the queue any more"))
+        preview = previews.get(found.dead_letter.id, EditPreview("", problem="it is not in the queue any more"))
         if preview.problem:
             raise ConfigurationError(f"It {preview.text}")
     except (ConfigurationError, TransformFailed) as error:

@@ -67,7 +67,7 @@ async def message(
         return await _not_looked_page(request, at, queue, id, error)
     if fresh:
         return see_other(links_of(request)("queues", queue, "messages", id, said="looked"))
-    told, letter = m.MessageOut.whole(found), found.value.letter
+    told, letter = m.MessageOut.whole(found), found.value.dead_letter
     return page(
         request,
         "message.html",
@@ -115,7 +115,7 @@ def _single_text(value: object) -> str:
 
 
 def _facts(found: MessageDetail) -> Iterator[tuple[str, str]]:
-    letter = found.letter
+    letter = found.dead_letter
     route = f"{letter.exchange or '(default exchange)'} · {letter.routing_key}" if letter.routing_key else ""
     told = {
         "Failed in": letter.source,

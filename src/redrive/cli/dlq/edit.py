@@ -102,7 +102,7 @@ def edit(
     change = Edit(new, dict(map(_header, set_header)), remove_header)
     if change.is_nothing:
         raise ConfigurationError("nothing would change: say --body, --editor, --set-header or --remove-header")
-    said |= {"query": "", "ids": (found.letter.id,), "group": "", "limit": 1}
+    said |= {"query": "", "ids": (found.dead_letter.id,), "group": "", "limit": 1}
     _transform(target, service, make_order(service, queue, **said), ByHand(change), manner)
 
 

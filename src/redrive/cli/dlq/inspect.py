@@ -87,25 +87,25 @@ def peek(target: CommandTarget, queue: str, query: str, limit: int, start: int, 
     if json:
         as_json(page)
         return
-    _letters(page.letters)
+    _letters(page.dead_letters)
     more = f"; go on with --from {page.next}" if page.next is not None else ""
-    note(f"{counted(len(page.letters), 'message')} of {number(page.depth)} in {one_line(queue)}{more}")
+    note(f"{counted(len(page.dead_letters), 'message')} of {number(page.depth)} in {one_line(queue)}{more}")
 
 
-def _letters(letters: tuple[Summary, ...]) -> None:
+def _letters(dead_letters: tuple[Summary, ...]) -> None:
     rows = [
         (
-            number(letter.position),
-            one_line(letter.id),
-            ago(letter.dead_at),
-            one_line(letter.source) or "-",
-            one_line(letter.type) or "-",
-            letter.reason,
-            str(letter.attempts),
-            str(letter.redriven),
-            one_line(": ".join(filter(None, (letter.error, letter.error_message)))),
+            number(dead_letter.position),
+            one_line(dead_letter.id),
+            ago(dead_letter.dead_at),
+            one_line(dead_letter.source) or "-",
+            one_line(dead_letter.type) or "-",
+            dead_letter.reason,
+            str(dead_letter.attempts),
+            str(dead_letter.redriven),
+            one_line(": ".join(filter(None, (dead_letter.error, dead_letter.error_message)))),
         )
-        for letter in letters
+        for dead_letter in dead_letters
     ]
     columns = ("#", "ID", "DIED", "SOURCE", "TYPE", "REASON", "TRIES", "RE-DRIVEN", "ERROR")
     if rows:
@@ -167,52 +167,53 @@ def show(target: CommandTarget, queue: str, id: str, reveal: bool, headers: bool
     redrive dlq show orders.dlq 3f5a
     """
     found = run(target.service().message, queue, id, reveal=reveal, risk=risk)
-    letter = found.letter
+    dead_letter = found.dead_letter
     redaction = None if reveal else REDACTION
     body = show_body(
         found.body,
-        letter.content_type,
-        letter.headers,
+        dead_letter.content_type,
+        dead_letter.headers,
         redaction=redaction,
-        content_encoding=letter.content_encoding,
+        content_encoding=dead_letter.content_encoding,
     )
     if json:
         as_json(_message_row(found, body.text))
         return
-    out().print(f"[bold]{one_line(letter.id)}[/]  in {one_line(queue)}, position {letter.position}", markup=True)
+    out().print(
+        f"[bold]{one_line(dead_letter.id)}[/]  in {one_line(queue)}, position {dead_letter.position}", markup=True
+    )
     facts = {
-        "message_id": letter.message_id,
-        "correlation": letter.correlation_id,
-        "type": letter.type,
-        "source": letter.source,
-        "error": ": ".join(filter(None, (letter.error, letter.error_message))),
-        "group": letter.fingerprint,
-        "re-driven": str(letter.redriven) if letter.redriven else None,
+        "message_id": dead_letter.message_id,
+        "correlation": dead_letter.correlation_id,
+        "type": dead_letter.type,
+        "source": dead_letter.source,
+        "error": ": ".join(filter(None, (dead_letter.error, dead_letter.error_message))),
+        "group": dead_letter.fingerprint,
+        "re-driven": str(dead_letter.redriven) if dead_letter.redriven else None,
     }
     for name, value in facts.items():
         if value:
             click.echo(f"{name:<12} {one_line(value)}")
     click.echo()
-    for event in explain(letter):
+    for event in explain(dead_letter):
         click.echo(f"  {event.text}")
-    if letter.stack:
-        click.echo("\n" + "\n".join(one_line(line) for line in letter.stack.splitlines()))
+    if dead_letter.stack:
+        click.echo("\n" + "\n".join(one_line(line) for line in dead_letter.stack.splitlines()))
     if headers:
         click.echo("\nheaders")
-        for name, header in letter.headers.items():
+        for name, header in dead_letter.headers.items():
             click.echo(f"  {one_line(name)}: {one_line(str(header), 500)}")
-    click.echo(
-        f"\nbody  {counted(letter.size, 'byte')}, {one_line(letter.content_type) or 'no content type'}, {body.kind}"
-    )
+    content_type = one_line(dead_letter.content_type) or "no content type"
+    click.echo(f"\nbody  {counted(dead_letter.size, 'byte')}, {content_type}, {body.kind}")
     click.echo(body.text)
     if body.note:
         note(f"redrive: {body.note}")
 
 
 def _message_row(found: MessageDetail, text: str) -> dict[str, Any]:
-    row = {name: value for name, value in structs.asdict(found.letter).items() if name != "headers"}
+    row = {name: value for name, value in structs.asdict(found.dead_letter).items() if name != "headers"}
     return row | {
-        "timeline": [event.text for event in explain(found.letter)],
+        "timeline": [event.text for event in explain(found.dead_letter)],
         "body": text,
         "delivered_key": found.routing_key,
     }
