@@ -21,6 +21,7 @@ from typing import Any, Self
 from redrive import environment
 from redrive.broker.shared import SharedBroker
 from redrive.client import BrokerURL, Connection
+from redrive.client.outage_log import OutageLog
 from redrive.connected_app import ConnectedApp
 from redrive.database.application_tables import InboxNames, OutboxNames
 from redrive.database.engine import Database
@@ -170,20 +171,23 @@ class App(Router):
             with self.database.explaining():
                 await self._ready_database(self.inbox.table.name)
         async with AsyncExitStack() as stack:
-            connect = await self._reach(stack)
+            connect = await self._reach(stack, observed=True)
             consuming, settling = await connect("consuming"), await connect("settling")
             publishing = await connect("publishing", patience=self._patience)
             running = ConnectedApp(self, consuming, publishing, settling, await self._bring(consuming))
             yield running
 
-    async def _reach(self, stack: AsyncExitStack) -> Callable[..., Awaitable[Connection]]:
-        """How to connect to the broker, for as long as the stack lasts."""
+    async def _reach(self, stack: AsyncExitStack, *, observed: bool = False) -> Callable[..., Awaitable[Connection]]:
+        """How to connect to the broker, for as long as the stack lasts. `observed`: observers are told of outages."""
         url, wait = self.broker, None
         if url is None:
             url, wait = (await stack.enter_async_context(SharedBroker(self.data))).url, _CHANGING_HANDS
 
+        outages = OutageLog(quiet=observed and any(observer.logs_connections for observer in self.observers))
+
         async def connect(what: str, **options: Any) -> Connection:
-            connection = await Connection(url, name=f"{self.name} {what}", **options).open(wait=wait)
+            named = Connection(url, name=f"{self.name} {what}", outages=outages, **options)
+            connection = await named.open(wait=wait)
             stack.push_async_callback(connection.close)
             return connection
 
