@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redrive.app import App
     from redrive.recovery.breaker import BreakerPolicy
+    from redrive.recovery.exception_filter import http_status
     from redrive.recovery.handler_signals import Discard, Park, RetryLater, Snooze
     from redrive.recovery.retry import Exponential, Retry
     from redrive.router import Router
@@ -44,6 +45,7 @@ _HOMES = {
     "Router": "redrive.router",
     "Snooze": "redrive.recovery.handler_signals",
     "Topology": "redrive.topology",
+    "http_status": "redrive.recovery.exception_filter",
 }
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "Snooze",
     "Topology",
     "__version__",
+    "http_status",
 ]
 
 

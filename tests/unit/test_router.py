@@ -165,8 +165,8 @@ def test_two_errors_may_share_a_dead_letter_queue() -> None:
         ("yes", "want true, false or the name"),
         (5, "want true, false or the name"),
         ("{qeue}.dlq", "{qeue} is unknown"),
-        ({"KeyError": "orders.odd"}, "want a class of errors and a queue's name"),
-        ({KeyError: ""}, "want a class of errors and a queue's name"),
+        ({"KeyError": "orders.odd"}, r"dlq 'KeyError': want an exception's class, http_status\(422\), or a function"),
+        ({KeyError: ""}, "want a queue's name"),
     ],
 )
 def test_what_cannot_be_a_dead_letter_queue_is_refused(dlq: object, told: str) -> None:
