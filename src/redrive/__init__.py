@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from redrive.outbox.outbox import Outbox, OutboxPolicy
     from redrive.recovery.breaker import BreakerPolicy, BreakerState
     from redrive.recovery.durations import Duration, duration, milliseconds
+    from redrive.recovery.exception_filter import http_status
     from redrive.recovery.handler_signals import Discard, Park, RetryLater, Snooze
     from redrive.recovery.history import Attempt, HeaderNames, History
     from redrive.recovery.retry import Exponential, Retry, RetryRoute
@@ -103,6 +104,7 @@ _HOMES = {
     "duration": "redrive.recovery.durations",
     "explain_uncaught_errors": "redrive.cli.loading",
     "explains_errors": "redrive.cli.loading",
+    "http_status": "redrive.recovery.exception_filter",
     "inbox_table": "redrive.database.application_tables",
     "milliseconds": "redrive.recovery.durations",
     "notify_statements": "redrive.database.schema",
@@ -164,6 +166,7 @@ __all__ = [
     "duration",
     "explain_uncaught_errors",
     "explains_errors",
+    "http_status",
     "inbox_table",
     "milliseconds",
     "notify_statements",

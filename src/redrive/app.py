@@ -22,6 +22,7 @@ from redrive import environment
 from redrive.broker.shared import SharedBroker
 from redrive.checks import checked
 from redrive.client import BrokerURL, Connection
+from redrive.client.outage_log import OutageLog
 from redrive.connected_app import ConnectedApp
 from redrive.database.application_tables import InboxNames, OutboxNames
 from redrive.database.engine import Database
@@ -177,20 +178,25 @@ class App(Router):
             with self.database.explain_errors():
                 await self._ensure_tables(self.inbox.table.name)
         async with AsyncExitStack() as stack:
-            connect = await self._connector(stack)
+            connect = await self._connector(stack, observed=True)
             consuming, settling = await connect("consuming"), await connect("settling")
             publishing = await connect("publishing", patience=self._patience)
             running = ConnectedApp(self, consuming, publishing, settling, await self._apply_topology(consuming))
             yield running
 
-    async def _connector(self, stack: AsyncExitStack) -> Callable[..., Awaitable[Connection]]:
-        """Return a function that opens connections to the broker, which the stack closes."""
+    async def _connector(
+        self, stack: AsyncExitStack, *, observed: bool = False
+    ) -> Callable[..., Awaitable[Connection]]:
+        """Return a connect a the broker, for as long as the stack closes. `observed`: observers are told of outages."""
         url, wait = self.broker, None
         if url is None:
             url, wait = (await stack.enter_async_context(SharedBroker(self.data))).url, _BROKER_HANDOVER
 
+        outages = OutageLog(quiet=observed and any(observer.logs_connections for observer in self.observers))
+
         async def connect(what: str, **options: Any) -> Connection:
-            connection = await Connection(url, name=f"{self.name} {what}", **options).open(wait=wait)
+            named = Connection(url, name=f"{self.name} {what}", outages=outages, **options)
+            connection = await named.open(wait=wait)
             stack.push_async_callback(connection.close)
             return connection
 

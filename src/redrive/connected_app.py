@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from redrive.client import Connection, LinkState
@@ -110,18 +111,21 @@ class ConnectedApp:
         return {queue: count for worker in self._workers for queue, count in worker.unsettled.items()}
 
     def _state_observer(self, name: str) -> Callable[[Connection], None]:
-        known = LinkState.OPEN
+        known, lost_at = LinkState.OPEN, 0.0
 
         def tell(connection: Connection) -> None:
-            """Only what is news: that it was lost, that it is back."""
-            nonlocal known
+            """Report only what is news: that it was lost, that it is back."""
+            nonlocal known, lost_at
             if connection.state in (known, LinkState.CLOSED):
                 return
-            known = connection.state
-            reason = str(connection.last_error) if connection.last_error is not None else None
-            self.observer.connection(
-                ConnectionChanged(name, connection.state.name.lower(), reason, connection.reconnects)
-            )
+            known, now = connection.state, self.app.clock.monotonic()
+            reason: str | None = None
+            lasted: timedelta | None = None
+            if known is LinkState.OPEN:
+                lasted = timedelta(seconds=now - lost_at)
+            else:
+                reason, lost_at = str(connection.last_error), now
+            self.observer.connection(ConnectionChanged(name, known.name.lower(), reason, connection.reconnects, lasted))
 
         return tell
 

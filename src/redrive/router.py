@@ -113,7 +113,7 @@ class Router:
             bind: what it is bound to, such as `events.on("order.*")`
             retry: when a failed message is retried; `Retry(attempts=3, delay="15s")`, or None
             dlq: whether it has a dead-letter queue, the name of that queue, or a table of errors and the dead-letter
-                queues for them; errors that are not in the table go to the queue's own
+                queues for them, `{http_status(422): "orders.refused"}`; other errors go to the queue's own
             type: classic, quorum or stream; that of the application if not given
             durable: whether it survives a restart of the broker
             auto_delete: whether it is deleted with its last consumer

@@ -9,7 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive import App, Batch, BreakerPolicy, Discard, Message, Naming, Park, Publisher, Retry, RetryLater, Snooze
+from redrive import (
+    App,
+    Batch,
+    BreakerPolicy,
+    Discard,
+    Message,
+    Naming,
+    Park,
+    Publisher,
+    Retry,
+    RetryLater,
+    Snooze,
+    http_status,
+)
 from redrive.client import Connection, Properties
 from redrive.errors import ConfigurationError
 from redrive.inspection.passive import server_of
@@ -387,6 +400,36 @@ async def test_other_peoples_header_names_can_be_used(app: App) -> None:
         await watcher.seen(DeliveryOutcome.DONE)
     reason = "OSError: db_error: connection timeout"
     assert counts == [(None, None), (1, reason), (2, reason)]
+
+
+class HttpError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"answered {status}")
+        self.status_code = status
+
+
+def fails_to_tell(error: BaseException) -> bool:
+    if str(error) == "answered 418":
+        raise ZeroDivisionError
+    return False
+
+
+async def test_a_table_of_errors_may_name_statuses_and_its_most_specific_key_counts(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = {HttpError: "orders.http", http_status(422): "orders.invalid", fails_to_tell: "orders.never"}
+
+    @app.consumer("orders", retry=Retry(attempts=1), dlq=table)
+    async def handle(order: Order) -> None:
+        raise HttpError(order.id)
+
+    async with working(app) as (running, watcher):
+        for status in (503, 422, 418):
+            await app.publish("", "orders", Order(status))
+        await watcher.seen(DeliveryOutcome.PARKED, 3)
+        found = [await depth(running.publishing, f"orders.{name}") for name in ("http", "invalid", "dlq", "never")]
+    assert found == [1, 1, 1, 0]
+    assert "consumer orders: dlq raised while choosing a queue for" in caplog.text
 
 
 async def test_a_message_that_cannot_be_parked_stays_in_its_queue(app: App) -> None:

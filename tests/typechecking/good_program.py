@@ -36,6 +36,7 @@ from redrive import (
     RetryRoute,
     Router,
     Snooze,
+    http_status,
 )
 
 
@@ -72,8 +73,10 @@ assert_type(bills, Queue)
 @app.consumer(
     "orders",
     bind=events.on("order.placed", "order.changed"),
-    retry=Retry(steps=["30s", timedelta(minutes=2)], jitter=0.2, max_age="1d", only=TimeoutError),
-    dlq={ValueError: "orders.invalid", KeyError: "orders.unknown"},
+    retry=Retry(
+        steps=["30s", timedelta(minutes=2)], jitter=0.2, max_age="1d", only=(TimeoutError, http_status(500, 599))
+    ),
+    dlq={ValueError: "orders.invalid", http_status(422): "orders.refused"},
     type="quorum",
     arguments={"x-max-length": 1000},
     redrive_to="retry",

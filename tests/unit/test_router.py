@@ -165,8 +165,8 @@ def test_two_errors_may_share_a_dead_letter_queue() -> None:
         ("yes", "want true, false(,| or) the name"),
         (5, "want true, false(,| or) the name"),
         ("{qeue}.dlq", "{qeue} is unknown"),
-        ({"KeyError": "orders.odd"}, "or a table {error class: dead-letter queue}"),
-        ({KeyError: ""}, "want a class of errors and a queue's name"),
+        ({"KeyError": "orders.odd"}, r"or a table {error class or http_status\(422\): dead-letter queue}"),
+        ({KeyError: ""}, "want a queue's name"),
     ],
 )
 def test_what_cannot_be_a_dead_letter_queue_is_refused(dlq: object, told: str) -> None:

@@ -19,6 +19,7 @@
 | `transport`    | one socket, from the first byte to the last                                               |
 | `channel`      | one channel of one link                                                                   |
 | `ack_batcher`  | tells the broker about deliveries, in few frames                                          |
+| `outage_log`   | one line for a lost broker, and one when it is back                                       |
 | `browser`      | a cursor over a queue: take messages, ack some, requeue the others in their order         |
 
 Publish and consume on two connections: a broker in a memory or disk alarm stops reading a connection that

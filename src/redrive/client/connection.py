@@ -22,6 +22,7 @@ from typing import Self
 from redrive import __version__
 from redrive.client.basic_get import Getter
 from redrive.client.consumer import BulkHandler, Consumer, Handler, log_death
+from redrive.client.outage_log import OutageLog
 from redrive.client.publisher import AnyPublish, ConfirmingPublisher
 from redrive.client.topology import Arguments, TopologyClient
 from redrive.client.transport import Transport, open_transport
@@ -63,8 +64,11 @@ class Connection(TopologyClient):
         patience: timedelta = timedelta(seconds=30),
         window: int = 1000,
         window_bytes: int = 64 * 1024 * 1024,
+        outages: OutageLog | None = None,
     ) -> None:
-        """`patience`: how long a publish waits to be sent. `window`: how much may be unconfirmed at a time."""
+        """`patience`: how long a publish waits to be sent. `window`: how much may be unconfirmed at a time. `outages`:
+        where it logs that it was lost, if it shares that with other connections.
+        """
         super().__init__()
         self.url = url if isinstance(url, BrokerURL) else BrokerURL.parse(url)
         if window < 1 or window_bytes < 1:
@@ -75,6 +79,7 @@ class Connection(TopologyClient):
         self.troubles: list[str] = []  # what could not be restored after the last reconnect
         self._name = name
         self._backoff = backoff
+        self._outages = outages or OutageLog()
         self._patience = patience.total_seconds()
         self._window = window
         self._window_bytes = window_bytes
@@ -216,7 +221,7 @@ class Connection(TopologyClient):
             self._link = self._known = link
             self.reconnects += 1
             self._become(LinkState.OPEN)
-            log.info("reconnected to %s", link.host)
+            self._outages.restored(self, self.url)
 
     async def _keep_publisher_attached(self, link: Transport) -> RedriveError:
         """Keep a publishing channel open for as long as the link lives: a refused publish closes it."""
@@ -235,7 +240,7 @@ class Connection(TopologyClient):
                 await asyncio.sleep(self._backoff.delay(attempt, random.random()).total_seconds())
 
     def _on_lost(self, reason: RedriveError) -> None:
-        log.warning("connection to %s lost: %s", self.url, reason)
+        self._outages.lost(self, self.url, reason)
         self.last_error = reason
         self._link = self._topology_channel = None
         self._getter.on_disconnect()
@@ -254,7 +259,7 @@ class Connection(TopologyClient):
                 self.last_error = error
                 if self._publisher is not None:
                     self._publisher.note_disconnect(error)
-                log.info("still not connected, try %d: %s", attempt, error)
+                log.debug("still not connected, try %d: %s", attempt, error)
 
     async def _restore_on(self, link: Transport) -> Transport:
         """A new link is ours only when everything declared is there again and publishing is possible."""
@@ -442,6 +447,7 @@ class Connection(TopologyClient):
             await link.close()
         elif link is not None:
             link.abort(ConnectionLost(f"{link.host}: closed by this side"))
+        self._outages.closed(self)
         self._become(LinkState.CLOSED)
 
     async def __aenter__(self) -> Self:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Self
 
 from redrive.client.ack_batcher import AckBatcher
 from redrive.client.channel import Channel
-from redrive.errors import ConsumerCancelled, RedriveError
+from redrive.errors import ConnectionClosed, ConnectionLost, ConsumerCancelled, RedriveError
 from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff
 from redrive.wire.methods.basic import BasicCancel, BasicCancelOk, BasicConsume, BasicConsumeOk, BasicQos, BasicQosOk
@@ -171,13 +171,20 @@ class Consumer:
             self.last_error = reason
             self.restarts += 1
             self._become(ConsumerState.RECOVERING)
-            log.warning("consumer of %s interrupted: %s", self.queue, reason)
+            is_lost = not self._is_connected  # which the connection logs
+            log.log(logging.DEBUG if is_lost else logging.WARNING, "consumer of %s interrupted: %s", self.queue, reason)
             self._retire()
             while self.state is ConsumerState.RECOVERING:
-                attempt = await self._consume_again(attempt)
+                attempt = await self._consume_again(attempt, logging.DEBUG if is_lost else logging.INFO)
 
-    async def _consume_again(self, attempt: int) -> int:
-        """Consume again, or say why not. Every try but the first waits. Gives the number of tries in a row."""
+    @property
+    def _is_connected(self) -> bool:
+        return self._channel is not None and self._channel.link.alive
+
+    async def _consume_again(self, attempt: int, level: int) -> int:
+        """Consume again, or log why not. Every try but the first waits. Returns the number of tries in a row. `level`:
+        at which it is logged that it consumes again.
+        """
         if attempt:
             await asyncio.sleep(self._backoff.delay(attempt, random.random()).total_seconds())
         try:
@@ -185,9 +192,11 @@ class Consumer:
             await self._consume()
         except RedriveError as error:
             self.last_error = error
-            log.warning("consumer of %s cannot consume, will try again: %s", self.queue, error)
+            is_lost = isinstance(error, ConnectionLost | ConnectionClosed)
+            trouble = logging.DEBUG if is_lost else logging.WARNING
+            log.log(trouble, "consumer of %s cannot consume, will try again: %s", self.queue, error)
         else:
-            log.info("consumer of %s consumes again", self.queue)
+            log.log(level, "consumer of %s consumes again", self.queue)
         return attempt + 1
 
     def _retire(self) -> None:

@@ -20,7 +20,8 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import TextIO, TypeAlias, assert_never
@@ -31,6 +32,8 @@ from redrive.errors import ConfigurationError
 from redrive.recovery.durations import format_duration, milliseconds
 from redrive.text import elide_middle, escape_line, loggable, printable_json
 from redrive.worker.events import (
+    BROKER_UNAVAILABLE,
+    DATABASE,
     BreakerChanged,
     BreakerState,
     ConnectionChanged,
@@ -41,6 +44,7 @@ from redrive.worker.events import (
 
 __all__ = ["JsonFormatter", "LogFormat", "LogObserver", "TextFormatter", "configure_logging"]
 
+_BROKER = "broker"
 _MOST_STACK = 16_000  # characters
 
 LOGGER = "redrive"
@@ -67,8 +71,8 @@ FIELDS: Mapping[str, str] = {
     "delayMs": "how long it waits before the next attempt, in milliseconds",
     "error": "type and message of the error, secrets masked",
     "fingerprint": "the identity of this kind of failure, by which dead letters are grouped",
-    "seconds": "how long the handler took",
-    "name": "the breaker's or the connection's",
+    "seconds": "how long the handler took; of a connection that is open again: how long it was lost",
+    "name": "the breaker's name, or what the connection is to: broker or database",
     "state": "the breaker's (closed, open, probing) or the connection's",
     "failureRate": "the share of the latest calls that failed, from 0 to 1",
     "reconnects": "how often the connection was opened again",
@@ -98,22 +102,35 @@ class LogFormat(StrEnum):
 
 
 class LogObserver(Observer):
+    logs_connections = True
+
     def __init__(self, app: str, logger: logging.Logger | None = None) -> None:
+        self._lost: set[str] = set()  # connections to the broker
+        self._lasted = timedelta(0)
         self._app = app
         self._logger = logger or logging.getLogger(LOGGER)
 
     def settled(self, event: DeliverySettled) -> None:
-        self._log(_LEVELS[event.outcome], event)
+        is_away = event.outcome is DeliveryOutcome.RELEASED and event.reason.endswith(BROKER_UNAVAILABLE)
+        self._log(logging.DEBUG if is_away else _LEVELS[event.outcome], event)  # the broker is a line of its own
 
     def breaker(self, event: BreakerChanged) -> None:
         """Log that a breaker changed its state."""
         self._log(logging.WARNING if event.state is BreakerState.OPEN else logging.INFO, event)
 
     def connection(self, event: ConnectionChanged) -> None:
-        """Log that a connection was lost or made again."""
-        if event.state == "open" and not event.reconnects:
+        """A lost broker is one line, and so is one that is back, whatever the number of connections to it."""
+        is_open = event.state == "open"
+        if event.name != DATABASE:
+            was_lost = bool(self._lost)
+            (self._lost.discard if is_open else self._lost.add)(event.name)
+            self._lasted = max(self._lasted if was_lost else timedelta(0), event.lasted or timedelta(0))
+            if bool(self._lost) is was_lost:
+                return
+            event = replace(event, name=_BROKER, lasted=self._lasted if is_open else None)
+        elif is_open and not event.reconnects:
             return  # it was opened for the first time, which is no news
-        self._log(logging.INFO if event.reason is None else logging.WARNING, event)
+        self._log(logging.INFO if is_open else logging.WARNING, event)
 
     def _log(self, level: int, event: Event) -> None:
         """As `Logger.log` does, but that looks for the line of code that logs: at some cost, and it would find this."""
@@ -160,6 +177,7 @@ def fields_of(event: Event, app: str) -> dict[str, object]:
                 "state": event.state,
                 "reason": None if event.reason is None else loggable(event.reason),
                 "reconnects": event.reconnects,
+                "seconds": None if event.lasted is None else round(event.lasted.total_seconds(), 6),
             }
         case _ as never:
             assert_never(never)
@@ -196,7 +214,8 @@ def sentence(event: Event, fields: Mapping[str, object]) -> str:
             return f"{event.queue}: breaker {event.name} is {event.state.value}, {event.failure_rate:.0%} had failed"
         case ConnectionChanged():
             why = "" if event.reason is None else f": {fields['reason']}"
-            return f"connection for {event.name} is {event.state}{why}"
+            lasted = "" if event.lasted is None else f" again after {format_duration(event.lasted)}"
+            return f"connection to the {event.name} is {event.state}{lasted}{why}"
         case _ as never:
             assert_never(never)
 

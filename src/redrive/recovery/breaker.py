@@ -81,7 +81,9 @@ class BreakerPolicy:
     factor: float = 2.0  # how much longer a pause is than the one before, if the probes failed
     ceiling: Duration = "5m"  # no pause is longer
     probes: int = 1  # so many messages pass after a pause, to see
-    only: Errors = ()  # the errors that count: a type, several, or a function; all that are retried, if nothing is said
+    # the errors that count: a class, `http_status(500, 599)`, a function, or a tuple of these; without it all that are
+    # retried
+    only: Errors = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.failure_rate <= 1:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from redrive.recovery.exception_filter import is_one_of
+from redrive.recovery.exception_filter import is_one_of, status_of
 from redrive.recovery.handler_signals import Discard, Park, RetryLater, Signal, Snooze
 from redrive.recovery.retry import Retry
 
@@ -96,7 +96,7 @@ def _ask_policy(error: BaseException, policy: Retry) -> bool | None:
 def _classify_by_type(error: BaseException, now: datetime) -> Classified:
     if _never_passes(type(error)):  # type: ignore[arg-type]  # the hash of a class, not of its instances
         return PERMANENT
-    status = http_status(error)
+    status = status_of(error)
     if status is not None and 400 <= status < 500 and status not in _MAY_PASS:
         return PERMANENT
     return Classified(FailureKind.TRANSIENT, _retry_after(error, now)) if status is not None else TRANSIENT
@@ -105,24 +105,6 @@ def _classify_by_type(error: BaseException, now: datetime) -> Classified:
 @lru_cache(1024)
 def _never_passes(kind: type) -> bool:
     return any(base.__name__ in _NEVER for base in kind.__mro__)
-
-
-def http_status(error: BaseException) -> int | None:
-    """Return the HTTP status that an error of a common client carries: httpx, requests, aiohttp, urllib."""
-    try:
-        response = getattr(error, "response", None)
-        found = _status_in(response, ("status_code", "status")) if response is not None else None
-        return _status_in(error, ("status_code", "status", "code")) if found is None else found
-    except Exception:  # a property that raises because there was no response
-        return None
-
-
-def _status_in(holder: object, names: tuple[str, ...]) -> int | None:
-    for name in names:
-        status = getattr(holder, name, None)
-        if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
-            return int(status)
-    return None
 
 
 def _retry_after(error: BaseException, now: datetime) -> timedelta | None:

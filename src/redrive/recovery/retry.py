@@ -117,7 +117,7 @@ class Retry:
     jitter: float = 0.0  # chance takes up to this share off each wait, from 0 to below 1
     max_age: Duration | None = None  # a message whose first failure is longer ago is parked, whatever attempts are left
     via: RetryRoute | str = RetryRoute.REPUBLISH  # how it waits: republish, reject, delayed or quorum
-    only: Errors = ()  # retry these errors alone: a type, several, or a function
+    only: Errors = ()  # retry these errors alone: a class, `http_status(500, 599)`, a function, or a tuple of these
     never: Errors = ()  # park these errors at once
     # looks at an error first: True retries, False parks, None leaves it to the rest
     classify: Callable[[BaseException], bool | None] | None = None

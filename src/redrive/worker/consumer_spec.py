@@ -13,7 +13,7 @@ from redrive.checks import checked
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import BreakerPolicy
 from redrive.recovery.durations import Duration, duration
-from redrive.recovery.exception_filter import Errors, is_one_of
+from redrive.recovery.exception_filter import ErrorFilter, Errors, check_errors, check_filter, is_one_of
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import NO_RETRY, Retry, RetryRoute
 from redrive.recovery.verdict import CrashGuard, RecoveryPolicy
@@ -53,6 +53,8 @@ class BatchSpec:
                 f"batch processors {self.processors}: processors run prepare=, and there is none. Add prepare=, or "
                 "leave processors out: messages are read as they arrive"
             )
+        if not isinstance(self.isolate, bool):
+            check_errors("batch isolate", self.isolate)
         if duration(self.max_wait, "batch max_wait") <= timedelta(0):
             raise ConfigurationError(f"batch max_wait {self.max_wait!r}: want more than nothing")
 
@@ -87,7 +89,7 @@ class ConsumerSpec:
     rate: float | None = None  # messages a second
     # how the headers are called in which attempts are counted
     headers: HeaderNames = field(default_factory=HeaderNames)
-    dead_ends: Mapping[type[BaseException], str] = field(default_factory=dict)  # dead-letter queues by error
+    dead_ends: Mapping[ErrorFilter, str] = field(default_factory=dict)  # dead-letter queues by error
     middleware: Sequence[Middleware] = ()  # context managers around each call of the handler
     batch: BatchSpec | None = None  # handle many messages at once
     inbox: InboxPolicy | bool | None = None  # process each message once, in one transaction with what it writes
@@ -115,10 +117,9 @@ class ConsumerSpec:
         if isinstance(self.breaker, Mapping) and self.depends_on is not None:
             raise ConfigurationError(f"{who}: breaker names the dependencies already: leave depends_on out")
         for kind, name in self.dead_ends.items():
-            if not (isinstance(kind, type) and issubclass(kind, BaseException) and isinstance(name, str) and name):
-                raise ConfigurationError(
-                    f"{who}: dlq {{{kind!r}: {name!r}}}: want a class of errors and a queue's name"
-                )
+            check_filter(f"{who}: dlq", kind)
+            if not (isinstance(name, str) and name):
+                raise ConfigurationError(f"{who}: dlq {{{kind!r}: {name!r}}}: want a queue's name")
         if self.rate is not None and self.rate <= 0:
             raise ConfigurationError(f"{who}: rate {self.rate}: want more than 0 messages a second")
 
@@ -223,8 +224,9 @@ class ConsumerOptions(DeclarationOptions, HandlerOptions, total=False):
     """The options of `consumer`, as keyword arguments."""
 
     dlq: Annotated[
-        DlqOption | Mapping[type[BaseException], str],
-        "true, false, the name of its dead-letter queue, or a table {error class: dead-letter queue}",
+        DlqOption | Mapping[ErrorFilter, str],
+        "true, false, the name of its dead-letter queue, or a table {error class or http_status(422): "
+        "dead-letter queue}",
     ]
 
 

@@ -18,6 +18,8 @@ import msgspec
 from redrive.recovery.breaker import BreakerState
 
 __all__ = [
+    "BROKER_UNAVAILABLE",
+    "DATABASE",
     "BreakerChanged",
     "BreakerState",
     "ConnectionChanged",
@@ -28,6 +30,9 @@ __all__ = [
 ]
 
 log = logging.getLogger("redrive.worker")
+
+DATABASE = "database"  # the name of its connection
+BROKER_UNAVAILABLE = "the broker is unavailable"  # ends the reason for which a delivery is released
 
 
 class DeliveryOutcome(StrEnum):
@@ -78,10 +83,13 @@ class ConnectionChanged:
     state: str  # "open", or another; of the database "open" or "unavailable"
     reason: str | None
     reconnects: int
+    lasted: timedelta | None = None  # how long it was lost, when it is open again
 
 
 class Observer:
     """Overrides what it is interested in."""
+
+    logs_connections = False  # whether it logs lost connections, so that nothing else has to
 
     def started(self, queue: str) -> None:
         """A handler begins. Called for every message."""

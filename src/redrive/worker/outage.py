@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from redrive.recovery.backoff import Backoff
 from redrive.worker.cancellation import is_cancelled
-from redrive.worker.events import ConnectionChanged, Observer
+from redrive.worker.events import DATABASE, ConnectionChanged, Observer
 from redrive.worker.transactions import DatabaseLost, Transaction, Transactions
 
 T = TypeVar("T")
@@ -36,6 +36,7 @@ class Outage:
         self._probe_lock = asyncio.Lock()
         self._probes = 0  # the number of the next one in this outage
         self._ended = 0  # how many outages are over
+        self._began = 0.0
         self._reached = False  # has a transaction begun since the last failure?
         self._stopping = asyncio.Event()
 
@@ -96,19 +97,21 @@ class Outage:
 
     def observe(self) -> None:
         """Report the state before anything has changed."""
-        self._observer.connection(ConnectionChanged("database", "open", None, 0))
+        self._observer.connection(ConnectionChanged(DATABASE, "open", None, 0))
 
     def _begin(self, error: DatabaseLost) -> None:
         """All that are being handled fail in the same moment: that is one failure."""
         if self.error is None:
             self.error, self._probes = error, 1
-            self._observer.connection(ConnectionChanged("database", "unavailable", str(error), self._ended))
+            self._began = asyncio.get_running_loop().time()
+            self._observer.connection(ConnectionChanged(DATABASE, "unavailable", str(error), self._ended))
 
     def _on_recovery(self) -> None:
         if self.error is not None:
             self.error = None
             self._ended += 1
-            self._observer.connection(ConnectionChanged("database", "open", None, self._ended))
+            lasted = timedelta(seconds=asyncio.get_running_loop().time() - self._began)
+            self._observer.connection(ConnectionChanged(DATABASE, "open", None, self._ended, lasted))
 
     def stop(self) -> None:
         """What waits here has not begun, and must not hold up a worker that stops."""

@@ -7,6 +7,7 @@ copy and acknowledges the original.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import NamedTuple, assert_never
@@ -15,6 +16,7 @@ from redrive.errors import RedriveError
 from redrive.protocol.messages import Delivery
 from redrive.recovery.admission import ALONE, REJECT, Mark
 from redrive.recovery.durations import milliseconds
+from redrive.recovery.exception_filter import most_specific
 from redrive.recovery.failure import Failure
 from redrive.recovery.failure_headers import (
     Origin,
@@ -23,6 +25,7 @@ from redrive.recovery.failure_headers import (
     properties_for_parking,
     properties_for_retry,
 )
+from redrive.recovery.fingerprint import type_name
 from redrive.recovery.history import HeaderNames, History, broker_can_count, read_history
 from redrive.recovery.retry import RetryRoute
 from redrive.recovery.verdict import (
@@ -41,6 +44,8 @@ from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.events import DeliveryOutcome, DeliverySettled, Observer
 from redrive.worker.ports import TransferPublisher
 from redrive.worker.transfers import CopyDestination, Transfers
+
+log = logging.getLogger("redrive.worker")
 
 _QUARANTINE = HeaderNames.QUARANTINE.encode()
 _X_DEATH = b"x-death"
@@ -214,10 +219,14 @@ class VerdictExecutor:
             self._observer.settled(event)
 
     def _dlq_destination(self, error: BaseException | None) -> CopyDestination:
-        for kind, queue in self._spec.dead_ends.items():
-            if isinstance(error, kind):
-                return CopyDestination(self._names.dlq_exchange, queue)
-        return CopyDestination(self._names.dlq_exchange, self._names.dlq_key)
+        key = self._names.dlq_key
+        if error is not None and self._spec.dead_ends:
+            try:
+                key = most_specific(error, self._spec.dead_ends) or key
+            except Exception as bug:  # a function in the table: the message must not suffer for that
+                text = "consumer %s: dlq raised while choosing a queue for %s; parking it in the queue's own"
+                log.error(text, self._names.queue.name, type_name(error), exc_info=bug)
+        return CopyDestination(self._names.dlq_exchange, key)
 
     # Release ------------------------------------------------------------------------------------------
 

@@ -25,12 +25,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from redrive.errors import PublishError, PublishRefused
+from redrive.errors import NotPublished, PublishError, PublishRefused, PublishUnknown
 from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff, OutageBackoff
 from redrive.wire.raw_properties import patch_properties, raw_long
 from redrive.worker.clock import Clock
-from redrive.worker.events import DeliveryOutcome, DeliverySettled, Observer
+from redrive.worker.events import BROKER_UNAVAILABLE, DeliveryOutcome, DeliverySettled, Observer
 from redrive.worker.ports import Subscription, TransferPublisher
 
 log = logging.getLogger("redrive.worker")
@@ -130,9 +130,11 @@ class Transfers:
 
     def _on_refused(self, delivery: Delivery, event: DeliverySettled | None, error: PublishError) -> None:
         self.returning.discard(delivery)
-        log.error("a message of %s stays where it is: %s", self._queue, error)
+        is_away = isinstance(error, NotPublished | PublishUnknown)  # a lost broker is logged once, not for each message
+        level = logging.DEBUG if is_away else logging.ERROR
+        log.log(level, "a message of %s stays where it is: %s", self._queue, error)
         if event is not None:
-            reason = f"not handed over: {error}"
+            reason = f"not handed over: {BROKER_UNAVAILABLE if is_away else error}"
             self._observer.settled(replace(event, outcome=DeliveryOutcome.RELEASED, reason=reason, delay=None))
         self.spawn(self._release_after(delivery, self._pauses_of(event)))
 

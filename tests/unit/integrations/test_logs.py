@@ -12,12 +12,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from redrive.errors import ConfigurationError
 from redrive.integrations import logs
 from redrive.integrations.logs import JsonFormatter, LogFormat, LogObserver, TextFormatter, configure_logging
 from redrive.text import escape_line
-from redrive.worker.events import BreakerChanged, BreakerState, ConnectionChanged, DeliveryOutcome, DeliverySettled
+from redrive.worker.events import (
+    BROKER_UNAVAILABLE,
+    BreakerChanged,
+    BreakerState,
+    ConnectionChanged,
+    DeliveryOutcome,
+    DeliverySettled,
+)
 
 RETRIED = DeliverySettled(
     queue="q.orders",
@@ -167,11 +175,38 @@ def test_a_breaker_that_opens_is_a_warning_and_one_that_closes_is_news() -> None
 
 
 def test_a_connection_tells_its_state_and_never_its_password() -> None:
-    lost = fields(ConnectionChanged("consuming", "reconnecting", "no answer from amqp://shop:s3cret@host", 4))
-    back = fields(ConnectionChanged("consuming", "open", None, 5))
+    lost, back = map(
+        json.loads,
+        written(
+            ConnectionChanged("consuming", "reconnecting", "no answer from amqp://shop:s3cret@host", 4),
+            ConnectionChanged("consuming", "open", None, 5, timedelta(seconds=1.5)),
+        ),
+    )
 
     assert (lost["level"], lost["reason"]) == ("warning", "no answer from amqp://shop:***@host")
-    assert (back["level"], back["reason"], back["reconnects"]) == ("info", None, 5)
+    assert (back["level"], back["reason"], back["reconnects"], back["seconds"]) == ("info", None, 5, 1.5)
+
+
+def test_several_connections_that_are_lost_are_one_line_and_so_is_their_return() -> None:
+    lines = written(
+        *(ConnectionChanged(name, "open", None, 0) for name in ("consuming", "publishing")),
+        ConnectionChanged("consuming", "reconnecting", "reset", 0),
+        ConnectionChanged("publishing", "reconnecting", "no answer", 0),
+        ConnectionChanged("publishing", "open", None, 1, timedelta(seconds=3)),
+        ConnectionChanged("consuming", "open", None, 1, timedelta(seconds=2)),
+        form="text",
+    )
+
+    assert [line.split(maxsplit=2)[2] for line in lines] == [
+        "connection to the broker is reconnecting: reset",
+        "connection to the broker is open again after 3s",
+    ]
+
+
+def test_messages_that_a_lost_broker_kept_from_being_handed_over_are_no_news() -> None:
+    released = DeliverySettled("q", DeliveryOutcome.RELEASED, 1, 3, f"not handed over: {BROKER_UNAVAILABLE}")
+    assert fields(released)["level"] == "debug"
+    assert fields(structs.replace(released, reason="not handed over: full"))["level"] == "warning"
 
 
 def test_what_is_not_wanted_is_not_made() -> None:
@@ -226,8 +261,8 @@ def test_another_logger_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
             "q: discarded (discarded) in attempt 1 of 3",
         ),
         (BreakerChanged("db", "q", BreakerState.OPEN, 0.5), "q: breaker db is open, 50% had failed"),
-        (ConnectionChanged("consuming", "open", None, 1), "connection for consuming is open"),
-        (ConnectionChanged("consuming", "lost", "reset", 1), "connection for consuming is lost: reset"),
+        (ConnectionChanged("database", "open", None, 1), "connection to the database is open"),
+        (ConnectionChanged("consuming", "lost", "reset", 1), "connection to the broker is lost: reset"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

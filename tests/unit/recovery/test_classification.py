@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from redrive.errors import ConfigurationError
-from redrive.recovery.classification import Classified, FailureKind, classify, http_status
+from redrive.recovery.classification import Classified, FailureKind, classify
+from redrive.recovery.exception_filter import status_of
 from redrive.recovery.handler_signals import Discard, Park, RetryLater, Snooze
 from redrive.recovery.retry import Retry
 
@@ -119,15 +120,15 @@ def test_an_http_status_says_whose_fault_it_was(status: int, expected: FailureKi
 
 
 def test_the_status_is_found_where_common_clients_keep_it() -> None:
-    assert http_status(HTTPError("http://x", 503, "busy", {}, None)) == 503  # type: ignore[arg-type]
+    assert status_of(HTTPError("http://x", 503, "busy", {}, None)) == 503  # type: ignore[arg-type]
     aiohttp = Exception()
     aiohttp.status = 429  # type: ignore[attr-defined]
-    assert http_status(aiohttp) == 429
+    assert status_of(aiohttp) == 429
     exit_code = SystemExit(2)
-    assert http_status(exit_code) is None
+    assert status_of(exit_code) is None
     flag = Exception()
     flag.code = True  # type: ignore[attr-defined]
-    assert http_status(flag) is None
+    assert status_of(flag) is None
 
 
 class Unanswered(Exception):
@@ -137,7 +138,7 @@ class Unanswered(Exception):
 
 
 def test_an_error_whose_attributes_raise_tells_nothing() -> None:
-    assert http_status(Unanswered()) is None
+    assert status_of(Unanswered()) is None
     assert classify(Unanswered(), Retry(), NOW) == Classified(FailureKind.TRANSIENT)
     assert classify(Unanswered(), Retry(only=Unanswered), NOW) == Classified(FailureKind.TRANSIENT)
 
