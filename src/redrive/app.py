@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -49,7 +49,7 @@ from redrive.router import F, Router
 from redrive.topology import Naming, QueueType, Server, Topology, expand
 from redrive.topology.naming import fill
 from redrive.topology.plan import make_plan
-from redrive.worker.clock import Clock, SystemClock
+from redrive.worker.clock import Clock, SystemClock, fitting_clock, wait
 from redrive.worker.codecs import Codec, Codecs
 from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.events import Observer
@@ -87,7 +87,7 @@ class App(Router):
         patience: Duration = "30s",  # how long a publish waits for a broker that is away, before it is an error
         codecs: Mapping[str, Codec] | None = None,  # bodies by content type, beside JSON, MessagePack, text and bytes
         observers: Iterable[Observer] = (),  # who is told of everything that happens
-        clock: Clock | None = None,  # for tests: a clock that is moved by hand
+        clock: Clock | None = None,  # for tests: one that a test advances (`redrive.testing.ManualClock`)
     ) -> None:
         super().__init__(defaults=defaults)
         if not name or not isinstance(name, str):
@@ -111,7 +111,7 @@ class App(Router):
         self._delays = delays
         self._declares = declare
         self._patience = duration(patience, "patience")
-        self.clock = clock or SystemClock()
+        self.clock = fitting_clock(clock) if clock is not None else SystemClock()
         self.around_publish: PublishHook = nothing_around
         self.given: dict[type, object] = {App: self}  # what handlers can ask for by its type, beside the publisher
         self._running: ConnectedApp | None = None
@@ -262,7 +262,7 @@ class App(Router):
             before, self._running = self._running, running
             worker = running.worker(self.chosen(queues))
             if any(spec.inbox for spec in self.chosen(queues)):
-                await stack.enter_async_context(tidying(self.forget_processed, "old entries of the inbox"))
+                await stack.enter_async_context(tidying(self.forget_processed, "old entries of the inbox", self.clock))
             relaying = asyncio.create_task(self._publish_rows(stop, standby=True)) if relay else None
             try:
                 await worker.start()
@@ -333,10 +333,8 @@ class App(Router):
                 if stop.is_set() or not ready.is_set():  # who cannot even begin tells his caller
                     raise
                 log.exception("messages are not handled now, and soon will be again: %s", error)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), _AGAIN.delay(attempt, 0).total_seconds())
-            if stop.is_set():
-                return
+                if await wait(stop, self.clock, _AGAIN.delay(attempt, 0).total_seconds()):
+                    return
 
     async def _tell_where_messages_are(self) -> None:
         """Log which broker is used where it may not be the expected one, and warn of messages in the other."""
@@ -376,17 +374,18 @@ class App(Router):
             lock = None
             if not self.database.is_postgresql:  # SQLite has no locks on rows
                 name = f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}"
-                lock = RelayLock(connection, name, _RELAY_PATIENCE)
+                lock = RelayLock(connection, name, _RELAY_PATIENCE, self.clock)
                 await lock.acquire(stop, standby=standby)
             if bring:
                 await self._bring_for_relay(connection)
-            waker = await stack.enter_async_context(OutboxListener(self.database, channel_of(self.schema.outbox.table)))
+            listener = OutboxListener(self.database, channel_of(self.schema.outbox.table), self.clock)
+            waker = await stack.enter_async_context(listener)
             policy = self.outbox.policy
             keep = duration(policy.keep, "outbox.keep") if policy.keep is not None else None
-            claims = OutboxRepository(self.database, self.outbox.table, keep=keep)
+            claims = OutboxRepository(self.database, self.outbox.table, keep=keep, clock=self.clock)
             if keep is not None:
                 old = partial(claims.prune, keep)
-                await stack.enter_async_context(tidying(old, "published rows of the outbox"))
+                await stack.enter_async_context(tidying(old, "published rows of the outbox", self.clock))
             relay = Relay(
                 claims,
                 connection,
@@ -394,6 +393,7 @@ class App(Router):
                 attempts=policy.attempts,
                 lanes=2 if self.database.is_postgresql else 1,  # two would take the same rows
                 lock=lock,
+                clock=self.clock,
             )
             self._relay = relay
             if ready is not None:
@@ -449,7 +449,8 @@ class App(Router):
 
     def forget_processed(self) -> int:
         """Delete what each consumer's inbox has kept for as long as it is to. How much that was."""
-        return sum(self.inbox.prune(keep, consumer=queue) for queue, keep in self.inbox_windows.items())
+        ahead = self.clock.ahead  # of the database, which stamps the entries
+        return sum(self.inbox.prune(keep - ahead, consumer=queue) for queue, keep in self.inbox_windows.items())
 
     def chosen(self, queues: Iterable[str]) -> list[ConsumerSpec]:
         """The consumers of these queues, or all of them."""

@@ -1,23 +1,31 @@
 """An embedded broker in a thread of its own, for tests with any AMQP client, blocking or not.
 
-    with ThreadedBroker(clock=FakeClock()) as broker:
+    with ThreadedBroker(clock=ManualClock()) as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
         ...
-        broker.advance(timedelta(seconds=15))      # what waits for a TTL has waited
+        broker.advance("15s")      # what waits for a TTL has waited
 
-Without a `data` folder nothing is written to disk and every broker is empty when it starts. With a `FakeClock` time
+Without a `data` folder nothing is written to disk and every broker is empty when it starts. With a `ManualClock` time
 stands still until it is advanced; without one it runs by itself. `product="RabbitMQ"` is for clients that look for that
 name in the server properties.
+
+An application of Redrive shares the clock while it is attached:
+
+    with broker.attach(app) as recorder:
+        async with app, app.working():
+            await app.publish("events", "order.placed", {"id": 7})
+            await recorder.retried("orders")
+            broker.advance("15s")
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote
 
 from redrive.broker.broker import PRODUCT, Broker
@@ -26,7 +34,13 @@ from redrive.broker.dialect import LATEST, Dialect
 from redrive.broker.server import BrokerServer
 from redrive.broker.storage.memory import MemoryJournal
 from redrive.broker.storage.sqlite import SQLiteJournal
-from redrive.testing.clock import FakeClock
+from redrive.errors import ConfigurationError
+from redrive.recovery.durations import Duration
+from redrive.testing.clock import ManualClock
+
+if TYPE_CHECKING:
+    from redrive.app import App
+    from redrive.testing.recorder import Recorder
 
 T = TypeVar("T")
 
@@ -35,12 +49,12 @@ class ThreadedBroker:
     def __init__(
         self,
         *,
-        clock: FakeClock | None = None,
+        clock: ManualClock | None = None,
         dialect: Dialect = LATEST,
         data: Path | None = None,
         product: str = PRODUCT,
     ) -> None:
-        self._fake = clock
+        self.clock = clock
         self._dialect = dialect
         self._data = data
         self._product = product
@@ -61,7 +75,7 @@ class ThreadedBroker:
 
     def start(self) -> Self:
         self._thread.start()
-        clock: Clock = self._fake or LoopClock()
+        clock: Clock = self.clock or LoopClock()
         self._server = asyncio.run_coroutine_threadsafe(self._serve(clock), self._loop).result()
         return self
 
@@ -81,12 +95,29 @@ class ThreadedBroker:
         for _ in range(3):  # what was closed is gone after a turn or two of the loop
             await asyncio.sleep(0)
 
-    def advance(self, by: timedelta) -> None:
-        """Let time pass for the broker: TTLs, delays and queue expiry fall due."""
-        fake = self._fake
-        if fake is None:
-            raise RuntimeError("this broker's clock runs by itself")
-        self.call(lambda: fake.advance(by))
+    def advance(self, by: Duration) -> None:
+        """Let time pass for the broker and for what shares its clock: TTLs, delays and queue expiry fall due."""
+        if self.clock is None:
+            raise RuntimeError("this broker's clock runs by itself: ThreadedBroker(clock=ManualClock())")
+        self.clock.advance(by)
+
+    @contextmanager
+    def attach(self, app: App) -> Iterator[Recorder]:
+        """Let an application use this broker and its clock, and record what happens to its messages, until this ends.
+
+        Attach it before it connects. Its own settings come back at the end.
+        """
+        from redrive.testing.recorder import Recorder  # people who test with pika need no application
+
+        if app.connected is not None:
+            raise ConfigurationError(f"{app!r} is connected already: attach it before it connects")
+        before = app.broker, app.management, app.clock, app.observers
+        app.observers = list(app.observers)
+        app.broker, app.management, app.clock = self.url, None, self.clock or app.clock
+        try:
+            yield Recorder(app)
+        finally:
+            app.broker, app.management, app.clock, app.observers = before
 
     def call(self, action: Callable[[], T]) -> T:
         """Do something in the broker's thread and give its result."""

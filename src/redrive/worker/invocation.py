@@ -6,7 +6,6 @@ database is unavailable, the call is repeated (`runtime.outage`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -81,7 +80,9 @@ class Invocation:
 
     async def within_limits(self, work: Callable[[], Awaitable[T]], messages: Sequence[Message]) -> T:
         """Do the work within the time limit and the middleware."""
-        async with asyncio.timeout(self._timeout), AsyncExitStack() as stack:
+        async with AsyncExitStack() as stack:
+            if self._timeout is not None:
+                await stack.enter_async_context(self._clock.timeout(self._timeout))
             for middleware in self._middleware:
                 for message in messages:
                     await stack.enter_async_context(middleware(message))

@@ -29,7 +29,7 @@ from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.verdict import Crashed, Disconnected, Ending, HandlerOutcome, RecoveryPolicy, decide
 from redrive.topology.expansion import QueueLayout
-from redrive.worker.clock import Clock
+from redrive.worker.clock import Clock, wait
 from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.ports import Subscription, WorkerBroker
 from redrive.worker.settlement import FailedDelivery, VerdictExecutor, mark_of
@@ -186,7 +186,7 @@ class Quarantine:
             if not await self._settlement.quarantine(case, self._names.quarantine_name(self._worker), raw):
                 return None
             await self._settlement.transfers.flush_acks()  # before a message is handled that may kill us
-            async with asyncio.timeout(self._arrives_within):
+            async with self._clock.timeout(self._arrives_within):
                 return await asyncio.shield(arrival)
         except PublishRefused as error:
             self._refused(error)
@@ -303,20 +303,18 @@ class Quarantine:
 
     async def _comes_back(self, worker: str) -> bool:
         """Whether a worker consumes its quarantine queue, now or within the grace period."""
-        loop = asyncio.get_running_loop()
-        name, deadline = self._names.quarantine_name(worker), loop.time() + self._grace.total_seconds()
+        clock = self._clock
+        name, deadline = self._names.quarantine_name(worker), clock.monotonic() + self._grace.total_seconds()
         while not self._stopping.is_set():
             try:
                 if (await self._broker.queue_info(name)).consumers:
                     return True
             except NotFound:
                 return False
-            left = deadline - loop.time()
+            left = deadline - clock.monotonic()
             if left <= 0:
                 return False
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(_POLL, left)):
-                    await self._stopping.wait()
+            await wait(self._stopping, clock, min(_POLL, left))
         return False
 
     # The end ------------------------------------------------------------------------------------------

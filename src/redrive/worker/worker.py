@@ -72,7 +72,7 @@ class Worker:
         self._breakers: dict[str, Breaker] = {}
         self._lock = HandlerLock()
         self._stopping = asyncio.Event()
-        self._outage = Outage(around.observer)
+        self._outage = Outage(around.observer, around.clock)
         self._walks = {spec.queue.name: self._walk(spec, publishes) for spec in specs}
         self._batches = {
             name: Batching(walk, batch, self._prepare_handler(batch))
