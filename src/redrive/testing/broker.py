@@ -77,6 +77,8 @@ class ThreadedBroker:
         self._thread.start()
         clock: Clock = self.clock or LoopClock()
         self._server = asyncio.run_coroutine_threadsafe(self._serve(clock), self._loop).result()
+        if self.clock is not None:
+            self.clock.before_advance.append(self._catch_up)
         return self
 
     async def _serve(self, clock: Clock) -> BrokerServer:
@@ -85,6 +87,8 @@ class ThreadedBroker:
         return await BrokerServer(broker).start()
 
     def stop(self) -> None:
+        if self.clock is not None:
+            self.clock.before_advance.remove(self._catch_up)
         asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -100,6 +104,18 @@ class ThreadedBroker:
         if self.clock is None:
             raise RuntimeError("this broker's clock runs by itself: ThreadedBroker(clock=ManualClock())")
         self.clock.advance(by)
+
+    def _catch_up(self) -> None:
+        """Wait until the broker has read what clients have sent: a message published before an advance waits from then.
+
+        Its sender does not wait for a confirm, as a rule.
+        """
+        if threading.current_thread() is not self._thread:
+            asyncio.run_coroutine_threadsafe(self._read_all(), self._loop).result()
+
+    async def _read_all(self) -> None:
+        while any(session.has_unread_input() for session in self.server.broker.sessions):  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
     @contextmanager
     def attach(self, app: App) -> Iterator[Recorder]:

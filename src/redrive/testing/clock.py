@@ -75,6 +75,7 @@ class ManualClock:
         self._lock = threading.Lock()  # protects what is above; no timer runs while it is held
         self._advancing = threading.Lock()
         self._advancer: int | None = None  # the thread that advances
+        self.before_advance: list[Callable[[], None]] = []  # called in the thread that advances, before time passes
 
     # The time -----------------------------------------------------------------------------------------
 
@@ -145,6 +146,8 @@ class ManualClock:
         with self._advancing:
             self._advancer = threading.get_ident()
             try:
+                for prepare in tuple(self.before_advance):
+                    prepare()
                 self._fire_until(self._microseconds + microseconds)
             finally:
                 self._advancer = self._until = None
