@@ -9,13 +9,13 @@ from redrive import App
 from redrive.client import Connection
 from redrive.connected_app import ConnectedApp
 from redrive.protocol.messages import Delivery
-from redrive.testing.recorder import Watcher
+from redrive.testing.recorder import Recorder
 
 
 @asynccontextmanager
-async def working(app: App, *, within: float = 10) -> AsyncIterator[tuple[ConnectedApp, Watcher]]:
+async def working(app: App, *, within: float = 10) -> AsyncIterator[tuple[ConnectedApp, Recorder]]:
     """The consumers of an application at work, and drained at the end."""
-    watcher = Watcher()
+    watcher = Recorder()
     app.observers.append(watcher)
     async with app.connect() as running:
         worker = running.worker(app.select_consumers(()))

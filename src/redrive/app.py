@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -54,7 +54,7 @@ from redrive.topology.model import queue_type as as_queue_type
 from redrive.topology.naming import fill
 from redrive.topology.plan import Action, make_plan
 from redrive.topology.snapshot import BrokerSnapshot
-from redrive.worker.clock import Clock, SystemClock
+from redrive.worker.clock import Clock, SystemClock, check_clock, wait
 from redrive.worker.codecs import Codec, Codecs
 from redrive.worker.consumer_spec import ConsumerOptions, ConsumerSpec
 from redrive.worker.events import Observer
@@ -70,7 +70,9 @@ _BROKER_HANDOVER = timedelta(seconds=10)  # the embedded broker's host ends, and
 _RESTART_BACKOFF = Backoff(first=timedelta(milliseconds=500), ceiling=timedelta(seconds=30), jitter=0)
 
 
-@checked("app {name}", outbox="OutboxNames('my_outbox')", clock="the fixture redrive_clock")
+@checked(
+    "app {name}", outbox="OutboxNames('my_outbox')", clock="redrive.testing.ManualClock(), the fixture redrive_clock"
+)
 class App(Router):
     """`App("uploads")` keeps its messages in `.redrive/`; `App("uploads", broker="amqps://...")` in RabbitMQ."""
 
@@ -93,7 +95,7 @@ class App(Router):
         patience: Duration = "30s",  # how long a publish waits for a broker that is away, before it is an error
         codecs: Mapping[str, Codec] | None = None,  # bodies by content type, beside JSON, MessagePack, text and bytes
         observers: Iterable[Observer] = (),  # who is told of everything that happens
-        clock: Clock | None = None,  # for tests: a clock that is moved by hand
+        clock: Clock | None = None,  # for tests: one that a test advances (`redrive.testing.ManualClock`)
     ) -> None:
         super().__init__(defaults=defaults)
         if not name:
@@ -117,7 +119,8 @@ class App(Router):
         self._delays = delays
         self._declares = declare
         self._patience = duration(patience, "patience")
-        self.clock = clock or SystemClock()
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        check_clock(self.clock)
         self.publish_hook: PublishHook = no_hook
         self.given: dict[type, object] = {App: self}  # what handlers can ask for by its type, beside the publisher
         self._connected: ConnectedApp | None = None
@@ -316,7 +319,8 @@ class App(Router):
             before, self._connected = self._connected, running
             worker = running.worker(self.select_consumers(queues))
             if any(spec.inbox for spec in self.select_consumers(queues)):
-                await stack.enter_async_context(run_periodically(self.prune_inbox, "old entries of the inbox"))
+                pruning = run_periodically(self.prune_inbox, "old entries of the inbox", self.clock)
+                await stack.enter_async_context(pruning)
             relaying = asyncio.create_task(self._publish_rows(stop, standby=True)) if relay else None
             try:
                 await worker.start()
@@ -387,10 +391,8 @@ class App(Router):
                 if stop.is_set() or not ready.is_set():  # it never started: the caller gets the error
                     raise
                 log.exception("messages are not handled now, and soon will be again: %s", error)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), _RESTART_BACKOFF.delay(attempt, 0).total_seconds())
-            if stop.is_set():
-                return
+                if await wait(stop, self.clock, _RESTART_BACKOFF.delay(attempt, 0).total_seconds()):
+                    return
 
     async def _warn_stranded(self) -> None:
         """Log which broker is used where it may not be the expected one, and warn of messages in the other."""
@@ -436,13 +438,14 @@ class App(Router):
             lock = await self._acquire_relay_lock(connection, stop, standby)
             if apply_topology:
                 await self._apply_topology_for_relay(connection)
-            waker = await stack.enter_async_context(OutboxListener(self.database, channel_of(self.schema.outbox.table)))
+            listener = OutboxListener(self.database, channel_of(self.schema.outbox.table), self.clock)
+            waker = await stack.enter_async_context(listener)
             policy = self.outbox.policy
             keep = duration(policy.keep) if policy.keep is not None else None
-            claims = OutboxRepository(self.database, self.outbox.table, keep=keep)
+            claims = OutboxRepository(self.database, self.outbox.table, keep=keep, clock=self.clock)
             if keep is not None:
                 old = partial(claims.prune, keep)
-                await stack.enter_async_context(run_periodically(old, "published rows of the outbox"))
+                await stack.enter_async_context(run_periodically(old, "published rows of the outbox", self.clock))
             relay = Relay(
                 claims,
                 connection,
@@ -450,6 +453,7 @@ class App(Router):
                 attempts=policy.attempts,
                 lanes=2 if self.database.is_postgresql else 1,  # two would take the same rows
                 lock=lock,
+                clock=self.clock,
             )
             self._relay = relay
             if ready is not None:
@@ -462,7 +466,7 @@ class App(Router):
         if self.database.is_postgresql:
             return None
         name = f"redrive.outbox.{self.schema.outbox.table}.{self.database.file_mark}"
-        lock = RelayLock(connection, name, _RELAY_PATIENCE)
+        lock = RelayLock(connection, name, _RELAY_PATIENCE, self.clock)
         await lock.acquire(stop, standby=standby)
         return lock
 
@@ -514,7 +518,8 @@ class App(Router):
 
     def prune_inbox(self) -> int:
         """Delete the inbox entries that are older than their consumer keeps them. Return how many."""
-        return sum(self.inbox.prune(keep, consumer=queue) for queue, keep in self.inbox_windows.items())
+        ahead = self.clock.ahead  # of the database, which stamps the entries
+        return sum(self.inbox.prune(keep - ahead, consumer=queue) for queue, keep in self.inbox_windows.items())
 
     def select_consumers(self, queues: Iterable[str]) -> list[ConsumerSpec]:
         """Return the consumers of these queues, or all of them."""

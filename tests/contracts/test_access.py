@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Barrier
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from hand_clock import NOON, HandClock
 from redrive.admin.access.keys import REFUSAL, Key, Keys, KeyState
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.secrets import new_secret
@@ -25,17 +24,19 @@ from redrive.database.schema import Schema
 from redrive.errors import ConfigurationError, KeyNotFound, Unauthenticated
 from redrive.operations.audit_entry import AuditEntry
 from redrive.operations.audit_log import AuditLog
+from redrive.testing.clock import ManualClock
 
 T = TypeVar("T")
 
+NOON = datetime(2026, 5, 17, 12, 0, 0, 123456, tzinfo=UTC)
 ANN = Principal("ann", Role.OPERATOR, ("orders.*", "größe"))
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 HEADER_INJECTION = ["x\r\nSet-Cookie: a=b", "x\n", "x\0", "\x1b[2Jx", "x\u202ey", "x\u200b", "x\x85y", "x\u2028y"]
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock(NOON)
 
 
 @pytest.fixture
@@ -45,12 +46,12 @@ def database(fresh_database: Database) -> Database:
 
 
 @pytest.fixture
-def keys(database: Database, clock: HandClock) -> Keys:
+def keys(database: Database, clock: ManualClock) -> Keys:
     return Keys(database, clock)
 
 
 @pytest.fixture
-def sessions(database: Database, clock: HandClock) -> Sessions:
+def sessions(database: Database, clock: ManualClock) -> Sessions:
     return Sessions(database, clock)
 
 
@@ -124,7 +125,7 @@ def test_no_two_keys_are_alike(keys: Keys) -> None:
     assert len({key.id for key, _ in made}) == len({text.split("_")[2] for _, text in made}) == 20
 
 
-def test_whatever_is_wrong_with_a_key_the_answer_is_the_same(keys: Keys, clock: HandClock) -> None:
+def test_whatever_is_wrong_with_a_key_the_answer_is_the_same(keys: Keys, clock: ManualClock) -> None:
     _, revoked = keys.create("revoked", Role.ADMIN)
     _, expired = keys.create("expired", Role.ADMIN, expires=SECOND)
     live, text = keys.create("live", Role.ADMIN)
@@ -154,7 +155,7 @@ def test_whatever_is_wrong_with_a_key_the_answer_is_the_same(keys: Keys, clock: 
     assert keys.verify(text).name == "live"
 
 
-def test_the_audit_can_be_told_what_was_wrong_and_never_the_secret(keys: Keys, clock: HandClock) -> None:
+def test_the_audit_can_be_told_what_was_wrong_and_never_the_secret(keys: Keys, clock: ManualClock) -> None:
     revoked, text = keys.create("old", Role.ADMIN)
     keys.revoke("old")
     brief, ended = keys.create("brief", Role.ADMIN, expires=SECOND)
@@ -168,7 +169,7 @@ def test_the_audit_can_be_told_what_was_wrong_and_never_the_secret(keys: Keys, c
     )
 
 
-def test_a_key_expires_to_the_moment(keys: Keys, clock: HandClock) -> None:
+def test_a_key_expires_to_the_moment(keys: Keys, clock: ManualClock) -> None:
     key, text = keys.create("ci", Role.VIEWER, expires=HOUR)
     assert key.expires_at == NOON + HOUR
     clock.advance(HOUR - timedelta(microseconds=1))
@@ -177,7 +178,7 @@ def test_a_key_expires_to_the_moment(keys: Keys, clock: HandClock) -> None:
     refusal(keys, text)
 
 
-def test_the_use_of_a_key_is_written_once_a_minute(keys: Keys, clock: HandClock) -> None:
+def test_the_use_of_a_key_is_written_once_a_minute(keys: Keys, clock: ManualClock) -> None:
     _, text = keys.create("ci", Role.VIEWER)
 
     def used() -> Any:
@@ -201,12 +202,12 @@ def test_a_database_that_cannot_be_written_lets_keys_in(keys: Keys, database: Da
     assert [key.used_at for key in keys.list_keys()] == [None]
 
 
-def test_a_database_without_tables_is_no_refusal(fresh_database: Database, clock: HandClock) -> None:
+def test_a_database_without_tables_is_no_refusal(fresh_database: Database, clock: ManualClock) -> None:
     with pytest.raises(SQLAlchemyError):
         Keys(fresh_database, clock).verify(f"rdk_{new_secret(12)}_{new_secret()}")
 
 
-def test_keys_are_listed_the_newest_first_with_what_became_of_them(keys: Keys, clock: HandClock) -> None:
+def test_keys_are_listed_the_newest_first_with_what_became_of_them(keys: Keys, clock: ManualClock) -> None:
     old, _ = keys.create("old", Role.VIEWER, by="ada")
     clock.advance(SECOND)
     brief, _ = keys.create("brief", Role.OPERATOR, ("a", "b.*"), expires=SECOND)
@@ -219,7 +220,7 @@ def test_keys_are_listed_the_newest_first_with_what_became_of_them(keys: Keys, c
     assert revoked == Key(old.id, "old", Role.VIEWER, ("*",), NOON, "ada", revoked_at=NOON + 2 * SECOND)
 
 
-def test_there_are_keys_as_long_as_somebody_can_come_in_with_one(keys: Keys, clock: HandClock) -> None:
+def test_there_are_keys_as_long_as_somebody_can_come_in_with_one(keys: Keys, clock: ManualClock) -> None:
     assert not keys.any()
     keys.create("brief", Role.VIEWER, expires=SECOND)
     assert keys.any()
@@ -276,7 +277,7 @@ def test_of_several_who_make_a_key_of_one_name_one_succeeds(keys: Keys) -> None:
     assert len(keys.list_keys()) == 1
 
 
-def test_revoking_by_id_or_by_name_ends_it_once_and_for_all(keys: Keys, clock: HandClock) -> None:
+def test_revoking_by_id_or_by_name_ends_it_once_and_for_all(keys: Keys, clock: ManualClock) -> None:
     for wanted in ("id", "name"):
         key, text = keys.create("ci", Role.VIEWER)
         at = clock.now()
@@ -357,13 +358,13 @@ def test_a_closed_session_is_over_and_others_are_not(sessions: Sessions) -> None
     assert sessions.find(other) is not None
 
 
-def test_a_session_nobody_uses_ends_after_eight_hours(sessions: Sessions, clock: HandClock) -> None:
+def test_a_session_nobody_uses_ends_after_eight_hours(sessions: Sessions, clock: ManualClock) -> None:
     cookie = sessions.open(ANN, None)
     clock.advance(8 * HOUR)
     assert sessions.find(cookie) is None
 
 
-def test_one_that_is_used_goes_on_for_a_day_and_no_longer(sessions: Sessions, clock: HandClock) -> None:
+def test_one_that_is_used_goes_on_for_a_day_and_no_longer(sessions: Sessions, clock: ManualClock) -> None:
     cookie = sessions.open(ANN, None)
     for _ in range(3):
         clock.advance(7 * HOUR)
@@ -375,7 +376,7 @@ def test_one_that_is_used_goes_on_for_a_day_and_no_longer(sessions: Sessions, cl
 
 
 def test_the_use_of_a_session_is_written_once_a_minute(
-    sessions: Sessions, clock: HandClock, database: Database
+    sessions: Sessions, clock: ManualClock, database: Database
 ) -> None:
     cookie = sessions.open(ANN, None)
 
@@ -391,7 +392,7 @@ def test_the_use_of_a_session_is_written_once_a_minute(
 
 
 def test_a_database_that_cannot_be_written_signs_nobody_out(
-    sessions: Sessions, clock: HandClock, database: Database
+    sessions: Sessions, clock: ManualClock, database: Database
 ) -> None:
     cookie = sessions.open(ANN, None)
     clock.advance(HOUR)
@@ -420,7 +421,7 @@ def test_a_session_that_is_opened_while_its_key_is_revoked_is_over(keys: Keys, s
     assert sessions.find(sessions.open(ANN, "0" * 12)) is None
 
 
-def test_a_session_ends_when_its_key_expires(keys: Keys, sessions: Sessions, clock: HandClock) -> None:
+def test_a_session_ends_when_its_key_expires(keys: Keys, sessions: Sessions, clock: ManualClock) -> None:
     key, _ = keys.create("one", Role.ADMIN, expires=HOUR)
     cookie = sessions.open(ANN, key.id)
     clock.advance(HOUR - SECOND)
@@ -450,7 +451,7 @@ def test_a_link_is_no_cookie_and_a_cookie_no_link(sessions: Sessions) -> None:
     assert sessions.find(cookie) is not None
 
 
-def test_a_link_lasts_ten_minutes_or_as_long_as_is_said(sessions: Sessions, clock: HandClock) -> None:
+def test_a_link_lasts_ten_minutes_or_as_long_as_is_said(sessions: Sessions, clock: ManualClock) -> None:
     brief, usual, long = sessions.invite(ANN, SECOND), sessions.invite(ANN), sessions.invite(ANN, HOUR)
     clock.advance(10 * MINUTE)
     assert sessions.accept(brief) is None
@@ -475,7 +476,7 @@ def test_of_many_who_race_for_a_link_one_gets_in(sessions: Sessions, database: D
     assert len(rows(database, "redrive_sessions")) == 5
 
 
-def test_what_is_over_is_deleted_on_the_way(sessions: Sessions, clock: HandClock, database: Database) -> None:
+def test_what_is_over_is_deleted_on_the_way(sessions: Sessions, clock: ManualClock, database: Database) -> None:
     sessions.open(ANN, None)
     sessions.invite(ANN)
     clock.advance(8 * HOUR)

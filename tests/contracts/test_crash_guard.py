@@ -29,7 +29,7 @@ from redrive.testing import Endpoint
 from redrive.worker import quarantine
 from redrive.worker.events import DeliveryOutcome
 from redrive.worker.worker import Worker
-from working import Watcher, depth, take, working
+from working import Recorder, depth, take, working
 
 ORDERS = 60
 OFTEN = 50
@@ -231,9 +231,9 @@ async def test_a_worker_whose_broker_is_unavailable_stops_all_the_same(
 
 
 @asynccontextmanager
-async def quickly_reconnecting(app: App) -> AsyncIterator[tuple[ConnectedApp, Watcher]]:
+async def quickly_reconnecting(app: App) -> AsyncIterator[tuple[ConnectedApp, Recorder]]:
     """A worker whose pauses between two tries to connect do not grow."""
-    app.observers.append(watcher := Watcher())
+    app.observers.append(watcher := Recorder())
     async with app.connect() as running:
         running.consuming._backoff = Backoff(first=timedelta(milliseconds=1), ceiling=timedelta(milliseconds=2))
         async with one_worker(running, within=10):

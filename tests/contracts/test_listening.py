@@ -22,7 +22,7 @@ from redrive.outbox.outbox import OutboxPolicy
 from redrive.outbox.repository import OutboxRepository
 from redrive.testing.broker import ThreadedBroker
 from redrive.worker.events import DeliveryOutcome
-from working import Watcher, take
+from working import Recorder, take
 
 NOBODY = "amqp://127.0.0.1:1/"  # the RabbitMQ that is not needed
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("n", sa.Integer), sa.Column("who", sa.String(20)))
@@ -40,7 +40,7 @@ class Shop:
 
     def __init__(self, app: App, who: str) -> None:
         self.app = app
-        self.watcher = Watcher()
+        self.watcher = Recorder()
         self.fails = 0
         self._who = who
         app.observers.append(self.watcher)

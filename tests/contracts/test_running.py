@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from dead_lettering import DLQ, SOURCE, a_service, an_order, bodies, eventually, orders, prepare
-from hand_clock import HandClock
 from redrive.admin.executor.local import LocalExecutor
 from redrive.admin.executor.recovery import OrphanRecovery, owner_name
 from redrive.admin.service import STALE, Service
@@ -21,17 +20,18 @@ from redrive.client import Connection
 from redrive.errors import ConnectionFailed
 from redrive.operations.dlq_adapter import DlqAdapter
 from redrive.operations.operation import Operation, OperationKind, OperationState
+from redrive.testing.clock import ManualClock
 
 MARK = "server:mark"
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def service(amqp_url: str, tmp_path: Path, clock: HandClock) -> Service:
+def service(amqp_url: str, tmp_path: Path, clock: ManualClock) -> Service:
     return a_service(amqp_url, tmp_path, clock=clock)
 
 
@@ -86,7 +86,7 @@ async def test_what_is_about_to_begin_shows_that_it_lives(
     connection: Connection,
     service: Service,
     executor: LocalExecutor,
-    clock: HandClock,
+    clock: ManualClock,
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -107,7 +107,7 @@ async def test_a_server_does_not_adopt_what_it_is_about_to_begin(
     connection: Connection,
     service: Service,
     executor: LocalExecutor,
-    clock: HandClock,
+    clock: ManualClock,
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -165,7 +165,7 @@ class NobodyThere:
         raise ConnectionFailed("nobody there")
 
 
-async def test_what_cannot_go_on_is_tried_again_only_after_a_while(service: Service, clock: HandClock) -> None:
+async def test_what_cannot_go_on_is_tried_again_only_after_a_while(service: Service, clock: ManualClock) -> None:
     service.owner = f"{MARK}:elsewhere:1:ee"
     left = await service.begin(an_order())
     await service.leave(left)

@@ -29,7 +29,7 @@ from redrive.inspection.passive import server_of
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.retry import RetryRoute
 from redrive.worker.events import BreakerChanged, DeliveryOutcome, Observer
-from working import Watcher, depth, take, working
+from working import Recorder, depth, take, working
 
 
 class Order(msgspec.Struct):
@@ -514,7 +514,7 @@ async def test_what_waits_for_a_breaker_or_a_rate_does_not_hold_up_the_end(app: 
     async def slow() -> None:
         calls["slow"] += 1
 
-    watcher = Watcher()
+    watcher = Recorder()
     app.observers.append(watcher)
     async with app.connect() as running:
         worker = running.worker(app.select_consumers(()))
@@ -939,7 +939,7 @@ async def test_a_message_can_be_published_for_later(amqp_url: str, cleanliness: 
 
 
 async def test_watchers_that_fail_harm_nobody(app: App) -> None:
-    class Broken(Watcher):
+    class Broken(Recorder):
         def done(self, queue: str, seconds: float) -> None:
             raise RuntimeError(f"{queue}: {seconds}")
 

@@ -195,10 +195,10 @@ async def test_faststream_has_it_again_at_once_or_never(broker: ThreadedBroker) 
 
 
 async def test_redrive_lets_it_wait_in_the_broker_and_parks_it_with_its_story(tmp_path: Path) -> None:
-    from redrive.testing.clock import FakeClock
+    from redrive.testing.clock import ManualClock
 
     app = App("compared", data=tmp_path)
-    with ThreadedBroker(clock=FakeClock()) as broker:
+    with ThreadedBroker(clock=ManualClock()) as broker:
         app.broker = broker.url
 
         @app.consumer("tasks", retry=Retry(attempts=2, delay="1h"))

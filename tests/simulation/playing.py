@@ -24,7 +24,7 @@ from redrive.broker.storage.memory import MemoryJournal
 from redrive.client import Connection, Delivery
 from redrive.errors import ConnectionFailed, ConnectionLost
 from simulation.stores import no_threads
-from simulation.world import BrokersClock, Life, Mishap, Plan, SimulatedClock, SimulatedLoop, Stuck
+from simulation.world import Life, Mishap, Plan, SimulatedClock, SimulatedLoop, Stuck
 
 _LOOK = 0.05  # simulated seconds
 _LONGEST = 900.0  # simulated seconds: long enough for every pause that grows
@@ -37,7 +37,7 @@ class World:
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
         self.clock = SimulatedClock(loop)
-        self.server = BrokerServer(Broker(journal=MemoryJournal(), clock=BrokersClock(loop)))
+        self.server = BrokerServer(Broker(journal=MemoryJournal(), clock=self.clock))
 
     @property
     def url(self) -> str:

@@ -23,6 +23,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from redrive.worker.clock import SystemClock
+
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 _LATE = 0.005  # seconds
 
@@ -129,24 +131,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self.network.connect(factory, port)
 
 
-class SimulatedClock:
-    """For an application and for a broker."""
+class SimulatedClock(SystemClock):
+    """For an application and for a broker. Both wait on the loop, in which time is simulated."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(NEW_YEAR + self._loop.time(), UTC)
+        return datetime.fromtimestamp(self.time(), UTC)
 
     def monotonic(self) -> float:
         return self._loop.time()
 
-
-class BrokersClock:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def now(self) -> float:
+    def time(self) -> float:
         return NEW_YEAR + self._loop.time()
 
     def call_at(self, when: float, action: Callable[[], None]) -> asyncio.TimerHandle:

@@ -13,7 +13,7 @@ class Alarm(Protocol):
 
 
 class Clock(Protocol):
-    def now(self) -> float:
+    def time(self) -> float:
         """Seconds since the epoch."""
 
     def call_at(self, when: float, action: Callable[[], None]) -> Alarm:
@@ -23,7 +23,7 @@ class Clock(Protocol):
 class LoopClock:
     """The wall clock, with alarms on the running event loop."""
 
-    def now(self) -> float:
+    def time(self) -> float:
         return time.time()
 
     def call_at(self, when: float, action: Callable[[], None]) -> Alarm:
@@ -37,8 +37,8 @@ class Lifetime:
         self._clock = clock
         self._over = False
 
-    def now(self) -> float:
-        return self._clock.now()
+    def time(self) -> float:
+        return self._clock.time()
 
     def call_at(self, when: float, action: Callable[[], None]) -> Alarm:
         return self._clock.call_at(when, lambda: None if self._over else action())

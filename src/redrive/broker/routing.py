@@ -60,7 +60,7 @@ class Routing:
         self.name = name
         self.memory = broker.memory
         self.clock = broker.clock
-        self.now = broker.clock.now
+        self.now = broker.clock.time
         self.journal = broker.journal
         self.dialect = broker.dialect
         self.next_id = broker.next_id

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from select import POLLIN, poll
 from typing import TYPE_CHECKING, cast
 
 from redrive.broker.channel import Channel
@@ -84,6 +85,15 @@ class Session(asyncio.Protocol):
     def vhost(self) -> VirtualHost:
         assert self._vhost is not None, "before connection.open there are no channels"
         return self._vhost
+
+    def has_unread_input(self) -> bool:
+        """Return whether the client has sent something that the next turn of the event loop reads."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or not transport.is_reading():
+            return False
+        inputs = poll()
+        inputs.register(transport.get_extra_info("socket").fileno(), POLLIN)
+        return bool(inputs.poll(0))
 
     # asyncio.Protocol ---------------------------------------------------------------------------------
 

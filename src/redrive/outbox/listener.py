@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import Self
 
 from redrive.database.engine import Database
+from redrive.worker.clock import Clock, wait
 
 log = logging.getLogger("redrive.outbox")
 
@@ -21,11 +21,12 @@ _RECONNECT = 1.0
 
 
 class OutboxListener:
-    """`await waker.wait()` returns when rows may have been added, or when it is time to look anyway."""
+    """`await waker.wait(since)` returns when rows may have been added, or when it is time to look anyway."""
 
-    def __init__(self, database: Database, channel: str) -> None:
+    def __init__(self, database: Database, channel: str, clock: Clock) -> None:
         self._database = database
         self._channel = channel
+        self._clock = clock
         self._woken = asyncio.Event()
         self._listening = False
         self._task: asyncio.Task[None] | None = None
@@ -40,10 +41,10 @@ class OutboxListener:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def wait(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_WHILE_LISTENING if self._listening else POLL):
-                await self._woken.wait()
+    async def wait(self, since: float) -> None:
+        """`since`: when the last look began, in seconds of the clock. What was added after that may not be seen yet."""
+        due = since + (POLL_WHILE_LISTENING if self._listening else POLL)
+        await wait(self._woken, self._clock, due - self._clock.monotonic())
         self._woken.clear()
 
     async def _listen(self) -> None:

@@ -42,6 +42,7 @@ from redrive.outbox.repository import ClaimedBatch, OutboxRepository, RefusedRow
 from redrive.outbox.rows import OutboxRow
 from redrive.recovery.backoff import Backoff
 from redrive.wire.properties import Properties
+from redrive.worker.clock import Clock, SystemClock, wait
 
 log = logging.getLogger("redrive.outbox")
 
@@ -69,6 +70,7 @@ class Relay:
         batch: int = 500,
         lanes: int = 2,
         lock: LockPort | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """`lanes`: so many batches at a time: while one is published, the next is read."""
         self.published = 0
@@ -81,16 +83,20 @@ class Relay:
         self._batch = batch
         self._lanes = lanes
         self._lock = lock
+        self._clock = clock or SystemClock()
+        self._stop = asyncio.Event()
         self._sending = asyncio.Lock()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish rows until `stop` is set; a batch that was begun is finished."""
+        self._stop = stop
         async with asyncio.TaskGroup() as group:
             for _ in range(self._lanes):
-                group.create_task(self._run_lane(stop))
+                group.create_task(self._run_lane())
 
-    async def _run_lane(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
+    async def _run_lane(self) -> None:
+        while not self._stop.is_set():
+            since = self._clock.monotonic()
             try:
                 found = await self.relay_batch()
             except (RedriveError, OSError, ConnectionError) as error:
@@ -99,15 +105,15 @@ class Relay:
                 if not _is_database_error(error):
                     raise
                 found = await self._wait_after_error(error)
-            if not found and not stop.is_set():
-                await _wait_either(self._waker.wait(), stop)
+            if not found and not self._stop.is_set():
+                await _wait_either(self._waker.wait(since), self._stop)
 
     async def _wait_after_error(self, error: BaseException) -> int:
         said = str(error).partition("\n")[0]  # a database goes on with its statement, and with what is in it
         if self.last_error is None or said != str(self.last_error).partition("\n")[0]:
             log.warning("the outbox waits: %s", said)
         self.last_error = error
-        await asyncio.sleep(_TROUBLE)
+        await self._pause()
         return 1
 
     async def relay_batch(self) -> int:
@@ -127,8 +133,11 @@ class Relay:
         if rows:
             self.last_error = None
         if rows and not published and not refused:  # the broker was away
-            await asyncio.sleep(_TROUBLE)
+            await self._pause()
         return len(rows)
+
+    async def _pause(self) -> None:
+        await wait(self._stop, self._clock, _TROUBLE)
 
     async def _publish(self, rows: Sequence[OutboxRow]) -> tuple[list[int], list[RefusedRow]]:
         """In rounds, so that no row of a key is sent before the one in front of it is confirmed."""

@@ -7,20 +7,21 @@ for our old connection, which the broker does not know to be dead: so it is decl
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from datetime import timedelta
 
 from redrive.client.connection import Connection, LinkState
 from redrive.errors import ConfigurationError, ConnectionLost, RedriveError, ResourceLocked
+from redrive.worker.clock import Clock, wait
 
 _STANDBY = 1.0  # seconds between the attempts of a relay that waits for the lock
 
 
 class RelayLock:
-    def __init__(self, connection: Connection, name: str, patience: timedelta) -> None:
+    def __init__(self, connection: Connection, name: str, patience: timedelta, clock: Clock) -> None:
         self._connection = connection
         self._name = name
         self._patience = patience.total_seconds()
+        self._clock = clock
         self._taken: int | None = None  # after how many reconnects
 
     async def acquire(self, stop: asyncio.Event, *, standby: bool) -> None:
@@ -34,8 +35,7 @@ class RelayLock:
                     raise ConfigurationError(
                         "another relay works on this outbox, and SQLite is for one: stop it first"
                     ) from None
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), _STANDBY)
+            await wait(stop, self._clock, _STANDBY)
 
     async def _take(self) -> None:
         await self._connection.link()

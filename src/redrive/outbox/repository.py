@@ -44,6 +44,7 @@ from redrive.outbox.rows import (
     read_row,
     readable,
 )
+from redrive.worker.clock import Clock, SystemClock
 
 _MOST_ERROR = 1000
 _MOST_ATTEMPTS = 1_000_000_000
@@ -85,11 +86,14 @@ class ClaimedBatch:
 
 
 class OutboxRepository:
-    def __init__(self, database: Database, table: sa.Table, *, keep: timedelta | None = None) -> None:
-        """`keep`: how long a published row stays; None: it is deleted at once."""
+    def __init__(
+        self, database: Database, table: sa.Table, *, keep: timedelta | None = None, clock: Clock | None = None
+    ) -> None:
+        """`keep`: how long a published row stays; None: it is deleted at once. `clock`: one that a test advances."""
         self.database = database
         self.table = table
         self._keep = keep
+        self._clock = clock or SystemClock()
 
     # Taking -------------------------------------------------------------------------------------------
 
@@ -154,6 +158,8 @@ class OutboxRepository:
 
     def _now(self) -> Any:
         """The database's own time: rows are stamped by it. One moment for all rows, so that an index can be asked."""
+        if self._clock.ahead:
+            return self._time_after(timedelta(0))
         if self.database.is_postgresql:
             return sa.func.statement_timestamp()
         return sa.func.strftime("%Y-%m-%d %H:%M:%f", "now")
@@ -246,6 +252,7 @@ class OutboxRepository:
         return changes | {"next_attempt_at": self._time_after(row.again_after)}
 
     def _time_after(self, wait: timedelta) -> Any:
+        wait += self._clock.ahead
         if self.database.is_postgresql:
             return sa.func.statement_timestamp() + sa.cast(wait, sa.Interval)
         return (datetime.now(UTC) + wait).replace(tzinfo=None)

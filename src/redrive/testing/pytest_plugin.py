@@ -1,12 +1,13 @@
-"""A pytest plugin: an AMQP broker for every test, for any client library, with nothing installed.
+"""A pytest plugin: an AMQP broker for every test, for any client library, and one clock for it and for applications.
 
     def test_an_order_is_retried(amqp_broker):
         connection = pika.BlockingConnection(pika.URLParameters(amqp_broker.url))
         ...
-        amqp_broker.advance(timedelta(seconds=15))      # the retry queue's TTL has passed
+        amqp_broker.advance("15s")      # the retry queue's TTL has passed
 
-The broker lives in memory, is empty when the test begins, and its clock moves only when the test says so. The plugin
-comes with the package; there is nothing to register.
+The broker lives in memory and is empty when the test begins. Its clock is the fixture `redrive_clock`, which moves only
+when the test says so. `amqp_broker.attach(app)` makes both an application's. The plugin comes with the package; there
+is nothing to register.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 
 from redrive.broker.broker import PRODUCT
 from redrive.testing.broker import ThreadedBroker
-from redrive.testing.clock import FakeClock
+from redrive.testing.clock import ManualClock
 
 
 @pytest.fixture
@@ -27,7 +28,13 @@ def amqp_broker_product() -> str:
 
 
 @pytest.fixture
-def amqp_broker(amqp_broker_product: str) -> Iterator[ThreadedBroker]:
-    """An AMQP 0-9-1 broker like RabbitMQ, in memory, for this test alone: `.url`, `.advance(timedelta)`."""
-    with ThreadedBroker(clock=FakeClock(), product=amqp_broker_product) as broker:
+def redrive_clock() -> ManualClock:
+    """The clock of `amqp_broker`, and of applications: `.now()`, `.advance("15s")`. It stands still otherwise."""
+    return ManualClock()
+
+
+@pytest.fixture
+def amqp_broker(amqp_broker_product: str, redrive_clock: ManualClock) -> Iterator[ThreadedBroker]:
+    """An AMQP 0-9-1 broker like RabbitMQ, in memory, for this test alone: `.url`, `.advance("15s")`, `.attach(app)`."""
+    with ThreadedBroker(clock=redrive_clock, product=amqp_broker_product) as broker:
         yield broker

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from redrive.protocol.messages import Delivery
@@ -32,6 +33,7 @@ from redrive.recovery.durations import duration
 from redrive.recovery.verdict import Ending
 from redrive.worker.batch import Batch
 from redrive.worker.cancellation import ends_task
+from redrive.worker.clock import Timer
 from redrive.worker.codecs import Malformed
 from redrive.worker.consumer_spec import BatchSpec
 from redrive.worker.handlers import Handler
@@ -59,7 +61,7 @@ class Batching:
         self._spec = spec
         self._timeout = duration(spec.max_wait).total_seconds()
         self._gathered: dict[Any, _Gathered] = {}
-        self._alarms: dict[Any, asyncio.TimerHandle] = {}
+        self._alarms: dict[Any, Timer] = {}
         self._places = asyncio.Semaphore(spec.batchers)
         self._running: set[asyncio.Task[None]] = set()
         self._flushing = False
@@ -122,7 +124,7 @@ class Batching:
         gathered = self._gathered.get(key)
         if gathered is None:
             gathered = self._gathered[key] = _Gathered([], [], [])
-            self._alarms[key] = asyncio.get_running_loop().call_later(self._timeout, self._close, key)
+            self._alarms[key] = self._pipeline.clock.call_later(self._timeout, partial(self._close, key))
         bodies, deliveries, arrivals = gathered
         bodies.append(body)
         deliveries.append(delivery)

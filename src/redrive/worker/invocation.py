@@ -84,16 +84,18 @@ class Invocation:
         self, work: Callable[[], Awaitable[T]], messages: Sequence[Message], *, of: str = "the handler"
     ) -> T:
         """Do the work, `of` this function, within the time limit and the middleware."""
-        limit = asyncio.timeout(self._timeout)
+        limit: asyncio.Timeout | None = None
         try:
-            async with limit, AsyncExitStack() as stack:
+            async with AsyncExitStack() as stack:
+                if self._timeout is not None:
+                    limit = await stack.enter_async_context(self._clock.timeout(self._timeout))
                 for middleware in self._middleware:
                     for message in messages:
                         await stack.enter_async_context(middleware(message))
                 return await work()
         except TimeoutError as error:
             # A handler that is cancelled at the limit may raise a TimeoutError of its own.
-            if limit.expired() and isinstance(error.__cause__, asyncio.CancelledError):
+            if limit is not None and limit.expired() and isinstance(error.__cause__, asyncio.CancelledError):
                 error.args = (f"{of} of {self._queue} took longer than {self._limit}",)
             raise
 

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from redrive.recovery.backoff import Backoff
 from redrive.worker.cancellation import is_cancelled
+from redrive.worker.clock import Clock, wait
 from redrive.worker.events import DATABASE, ConnectionChanged, Observer
 from redrive.worker.transactions import DatabaseLost, Transaction, Transactions
 
@@ -30,9 +31,10 @@ _PAUSES = Backoff(first=timedelta(milliseconds=200), ceiling=timedelta(seconds=3
 
 
 class Outage:
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, clock: Clock) -> None:
         self.error: DatabaseLost | None = None  # why the database is unavailable; None: it is not
         self._observer = observer
+        self._clock = clock
         self._probe_lock = asyncio.Lock()
         self._probes = 0  # the number of the next one in this outage
         self._ended = 0  # how many outages are over
@@ -88,12 +90,9 @@ class Outage:
             self._reached |= transaction is not None and transaction.connection is not None
 
     async def _pause(self, error: DatabaseLost) -> None:
-        try:
-            async with asyncio.timeout(_PAUSES.delay(self._probes, random.random()).total_seconds()):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
-        raise DatabaseLost(str(error))
+        pause = _PAUSES.delay(self._probes, random.random())
+        if await wait(self._stopping, self._clock, pause.total_seconds()):
+            raise DatabaseLost(str(error))
 
     def observe(self) -> None:
         """Report the state before anything has changed."""
@@ -103,14 +102,14 @@ class Outage:
         """All that are being handled fail in the same moment: that is one failure."""
         if self.error is None:
             self.error, self._probes = error, 1
-            self._began = asyncio.get_running_loop().time()
+            self._began = self._clock.monotonic()
             self._observer.connection(ConnectionChanged(DATABASE, "unavailable", str(error), self._ended))
 
     def _on_recovery(self) -> None:
         if self.error is not None:
             self.error = None
             self._ended += 1
-            lasted = timedelta(seconds=asyncio.get_running_loop().time() - self._began)
+            lasted = timedelta(seconds=self._clock.monotonic() - self._began)
             self._observer.connection(ConnectionChanged(DATABASE, "open", None, self._ended, lasted))
 
     def stop(self) -> None:

@@ -40,7 +40,7 @@ from redrive.recovery.verdict import (
 from redrive.topology.expansion import DELIVERY_LIMIT
 from redrive.worker.breakers import Breakers
 from redrive.worker.cancellation import ends_task
-from redrive.worker.clock import Clock
+from redrive.worker.clock import Clock, wait
 from redrive.worker.codecs import Malformed
 from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.events import Observer
@@ -97,7 +97,7 @@ class DeliveryPipeline:
         self.lock = lock or HandlerLock()
         self.lock.before_alone.append(settlement.transfers.flush)
         self._stopping = stopping or asyncio.Event()
-        self.invocation = invocation or Invocation(spec, handler, clock, None, Outage(observer))
+        self.invocation = invocation or Invocation(spec, handler, clock, None, Outage(observer, clock))
         self._is_plain = self.invocation.is_plain
 
     async def __call__(self, delivery: Delivery) -> None:
@@ -350,20 +350,12 @@ class DeliveryPipeline:
         """
         clock = self.clock.monotonic
         while self.rate is not None and (pause := self.rate.take(clock())) > 0:
-            if not await self._wait_unless_stopping(pause):
+            if await wait(self._stopping, self.clock, pause):
                 return False
         while self.breaker is not None and (pause := self.breaker.pause()) > 0:
-            if not await self._wait_unless_stopping(min(pause, 1.0)):  # another delivery's probe may have ended it
+            if await wait(self._stopping, self.clock, min(pause, 1.0)):  # another delivery's probe may have ended it
                 return False
         return True
-
-    async def _wait_unless_stopping(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return True
-        return False
 
     def limit_rate(self, per_second: float) -> None:
         if self.rate is None:

@@ -33,7 +33,7 @@ from redrive.recovery.durations import duration
 from redrive.recovery.history import HeaderNames
 from redrive.recovery.verdict import Crashed, Disconnected, Ending, HandlerOutcome, RecoveryPolicy, decide
 from redrive.topology.expansion import QueueLayout
-from redrive.worker.clock import Clock
+from redrive.worker.clock import Clock, wait
 from redrive.worker.consumer_spec import ConsumerSpec
 from redrive.worker.ports import Subscription, WorkerBroker
 from redrive.worker.settlement import FailedDelivery, VerdictExecutor, mark_of
@@ -192,7 +192,7 @@ class Quarantine:
             if not await self._settlement.quarantine(case, self._names.quarantine_name(self._worker), raw):
                 return None
             await self._settlement.transfers.flush_acks()  # before a message is handled that may kill us
-            async with asyncio.timeout(self._arrives_within):
+            async with self._clock.timeout(self._arrives_within):
                 return await asyncio.shield(arrival)
         except PublishRefused as error:
             self._disable(error)
@@ -313,20 +313,18 @@ class Quarantine:
     async def _look_up(self, worker: str) -> bool:
         if await self._has_stopped(worker):
             return True
-        loop = asyncio.get_running_loop()
-        name, deadline = self._names.quarantine_name(worker), loop.time() + self._grace.total_seconds()
+        clock = self._clock
+        name, deadline = self._names.quarantine_name(worker), clock.monotonic() + self._grace.total_seconds()
         while not self._stopping.is_set():
             try:
                 if (await self._broker.queue_info(name)).consumers:
                     return True
             except NotFound:
                 return True  # a worker that stops in order deletes it, one that dies does not
-            left = deadline - loop.time()
+            left = deadline - clock.monotonic()
             if left <= 0:
                 return await self._has_stopped(worker)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(_POLL, left)):
-                    await self._stopping.wait()
+            await wait(self._stopping, clock, min(_POLL, left))
         return False
 
     async def _has_stopped(self, worker: str) -> bool:

@@ -29,7 +29,7 @@ from redrive.errors import NotPublished, PublishError, PublishRefused, PublishUn
 from redrive.protocol.messages import Delivery
 from redrive.recovery.backoff import Backoff, OutageBackoff
 from redrive.wire.raw_properties import patch_properties, raw_long
-from redrive.worker.clock import Clock
+from redrive.worker.clock import Clock, wait
 from redrive.worker.events import BROKER_UNAVAILABLE, DeliveryOutcome, DeliverySettled, Observer
 from redrive.worker.ports import Subscription, TransferPublisher
 
@@ -74,12 +74,13 @@ class Transfers:
         self._moving: dict[Delivery, asyncio.Task[bool]] = {}  # deliveries on their way to quarantine
         self.returning: set[Delivery] = set()  # from quarantine to the main queue
         self.consuming: list[Subscription] = []  # the main queue and the quarantine queue, once they are consumed
+        self._draining = asyncio.Event()
         self.closed = False
 
     # Copies -------------------------------------------------------------------------------------------
 
     def send(self, delivery: Delivery, to: CopyDestination, raw: bytes, event: DeliverySettled | None) -> None:
-        """Publish a copy; `on_reply` goes on when the broker has on_reply. `event` is what observers get then."""
+        """Publish a copy; `on_reply` continues when the broker has answered. `event` is what observers get then."""
         if delivery.is_taken_back:
             self._leave(delivery, event)
             return
@@ -136,7 +137,7 @@ class Transfers:
         if event is not None:
             reason = f"not handed over: {BROKER_UNAVAILABLE if is_away else error}"
             self._observer.settled(replace(event, outcome=DeliveryOutcome.RELEASED, reason=reason, delay=None))
-        self.spawn(self._release_after(delivery, self._pauses_of(event)))
+        self._release_after_pause(delivery, self._pauses_of(event))
 
     def _pauses_of(self, event: DeliverySettled | None) -> OutageBackoff:
         """A move says nothing about a retry or dead-letter queue that refuses, and the other way round."""
@@ -180,7 +181,7 @@ class Transfers:
 
     def release_later(self, delivery: Delivery, *, moving: bool = False) -> None:
         """Release a delivery after a pause. `moving`: it was on its way into or out of quarantine."""
-        self.spawn(self._release_after(delivery, self._move_trouble if moving else self.trouble))
+        self._release_after_pause(delivery, self._move_trouble if moving else self.trouble)
 
     def release_unsettled(self, deliveries: Iterable[Delivery], bug: BaseException) -> None:
         """Release deliveries that a bug left unsettled. If they stayed here they would never be handled, and with
@@ -191,10 +192,13 @@ class Transfers:
             if not delivery.settled:
                 self.release_later(delivery)
 
-    async def _release_after(self, delivery: Delivery, pauses: OutageBackoff) -> None:
-        pause = pauses.pause(self._clock.monotonic(), random.random())
+    def _release_after_pause(self, delivery: Delivery, pauses: OutageBackoff) -> None:
+        now = self._clock.monotonic()
+        self.spawn(self._release_at(delivery, now + pauses.pause(now, random.random()).total_seconds()))
+
+    async def _release_at(self, delivery: Delivery, due: float) -> None:
         try:
-            await asyncio.sleep(pause.total_seconds())
+            await wait(self._draining, self._clock, due - self._clock.monotonic())
         finally:
             if not delivery.settled:
                 self._release(delivery)
@@ -241,7 +245,8 @@ class Transfers:
         return [*self._moving.values(), *self._publishing, *(copy.done_future() for copy in self._copies)]
 
     async def wait_until_settled(self) -> None:
-        """Wait until nothing is being settled."""
+        """End every pause, and wait until nothing is being settled."""
+        self._draining.set()
         while self.in_progress:
             await asyncio.wait({*self._tasks, *self._between_queues()})
 

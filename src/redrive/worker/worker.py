@@ -77,7 +77,7 @@ class Worker:
         self._breakers: dict[str, Breaker] = {}
         self._lock = HandlerLock()
         self._stopping = asyncio.Event()
-        self._outage = Outage(context.observer)
+        self._outage = Outage(context.observer, context.clock)
         self._pipelines = {spec.queue.name: self._make_pipeline(spec, publishes) for spec in specs}
         self._batches = {
             name: Batching(pipeline, batch, self._prepare_handler(batch))

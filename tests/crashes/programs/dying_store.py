@@ -36,7 +36,7 @@ from redrive.outbox.outbox import OutboxPolicy
 from redrive.outbox.relay import Relay
 from redrive.outbox.repository import OutboxRepository
 from redrive.worker.events import DeliveryOutcome, DeliverySettled, Observer
-from working import Watcher
+from working import Recorder
 
 _PATIENCE = 40  # seconds for one life: nothing here takes so long unless it hangs
 
@@ -152,7 +152,7 @@ class MortalPipeline:
 class Never:
     """Nobody waits here: a relay that is asked for one batch after the other."""
 
-    async def wait(self) -> None:
+    async def wait(self, since: float) -> None:  # noqa: ARG002
         raise AssertionError
 
 
@@ -175,7 +175,7 @@ class Play:
         self.app = app
         self.scenario = scenario
         self.queues = [queue, f"{queue}, receipts"][: len(scenario.steps())]
-        self.watcher = Watcher()
+        self.watcher = Recorder()
         app.observers.append(self.watcher)
         # With a prefetch below 8 every ack is written at once, and not with the next ones.
         options: dict[str, Any] = {"retry": Retry(attempts=1), "inbox": True, "prefetch": 7}

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from hand_clock import HandClock
 from redrive.admin.cache import QueryCache
 from redrive.errors import NotFound, OperationConflict
+from redrive.testing.clock import ManualClock
 
 QUEUE = "orders.dlq"
 
@@ -30,17 +30,17 @@ class Looks:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def snapshots(clock: HandClock) -> QueryCache:
+def snapshots(clock: ManualClock) -> QueryCache:
     return QueryCache(clock, kept=30)
 
 
 async def test_it_is_looked_at_again_when_it_is_old_or_somebody_wants_it(
-    snapshots: QueryCache, clock: HandClock
+    snapshots: QueryCache, clock: ManualClock
 ) -> None:
     look = Looks()
     first = await snapshots.get(QUEUE, "groups", look)
@@ -66,7 +66,9 @@ async def test_all_who_ask_meanwhile_share_a_look_which_outlives_the_first(snaps
     assert [one.value for one in told[1:]] == [1] * 9  # type: ignore[union-attr]
 
 
-async def test_while_an_operation_has_the_queue_the_last_look_is_shown(snapshots: QueryCache, clock: HandClock) -> None:
+async def test_while_an_operation_has_the_queue_the_last_look_is_shown(
+    snapshots: QueryCache, clock: ManualClock
+) -> None:
     look = Looks()
     seen = await snapshots.get(QUEUE, "groups", look)
     clock.advance(timedelta(seconds=60))

@@ -10,17 +10,17 @@ from redrive.broker.server import BrokerServer
 from redrive.broker.storage.sqlite import SQLiteJournal
 from redrive.broker.vhost import VirtualHost
 from redrive.client import Connection, Properties
-from redrive.testing.clock import FakeClock
+from redrive.testing.clock import ManualClock
 
 DELAY = timedelta(minutes=1)
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
-def server(data: Path, clock: FakeClock) -> BrokerServer:
+def server(data: Path, clock: ManualClock) -> BrokerServer:
     return BrokerServer(Broker(journal=SQLiteJournal(data), clock=clock))
 
 
@@ -47,7 +47,7 @@ async def bodies(connection: Connection, queue: str) -> list[bytes]:
     return found
 
 
-async def test_a_message_that_was_held_over_a_restart_comes_once(tmp_path: Path, clock: FakeClock) -> None:
+async def test_a_message_that_was_held_over_a_restart_comes_once(tmp_path: Path, clock: ManualClock) -> None:
     async with server(tmp_path, clock) as first, Connection(first.url) as connection:
         await declare(connection, "orders")
         await connection.publish("later", "orders", b"once", delayed())
@@ -62,7 +62,7 @@ async def test_a_message_that_was_held_over_a_restart_comes_once(tmp_path: Path,
 
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])
-async def test_copies_are_held_back_like_the_message(header: str, clock: FakeClock) -> None:
+async def test_copies_are_held_back_like_the_message(header: str, clock: ManualClock) -> None:
     async with BrokerServer(Broker(clock=clock)) as broker, Connection(broker.url) as connection:
         await declare(connection, "orders", "audit")
         await connection.publish("later", "orders", b"", delayed(**{header: ["audit"]}))
@@ -74,7 +74,7 @@ async def test_copies_are_held_back_like_the_message(header: str, clock: FakeClo
         assert [await bodies(connection, "orders"), await bodies(connection, "audit")] == [[b""], [b""]]
 
 
-async def test_what_is_held_back_counts_towards_the_alarm_until_it_is_gone(clock: FakeClock) -> None:
+async def test_what_is_held_back_counts_towards_the_alarm_until_it_is_gone(clock: ManualClock) -> None:
     async with BrokerServer(Broker(clock=clock)) as broker, Connection(broker.url) as connection:
         await declare(connection, "orders")
         await connection.publish("later", "orders", bytes(10_000), delayed())
@@ -87,7 +87,7 @@ async def test_what_is_held_back_counts_towards_the_alarm_until_it_is_gone(clock
         assert broker.broker.memory.held == 0
 
 
-async def test_what_an_exchange_held_back_weighs_nothing_when_the_exchange_is_deleted(clock: FakeClock) -> None:
+async def test_what_an_exchange_held_back_weighs_nothing_when_the_exchange_is_deleted(clock: ManualClock) -> None:
     async with BrokerServer(Broker(clock=clock)) as broker, Connection(broker.url) as connection:
         await declare(connection)
         await connection.publish("later", "orders", bytes(10_000), delayed())
@@ -98,7 +98,7 @@ async def test_what_an_exchange_held_back_weighs_nothing_when_the_exchange_is_de
         assert broker.broker.memory.held == 0
 
 
-async def test_nothing_is_kept_for_an_exchange_that_does_not_survive(tmp_path: Path, clock: FakeClock) -> None:
+async def test_nothing_is_kept_for_an_exchange_that_does_not_survive(tmp_path: Path, clock: ManualClock) -> None:
     async with server(tmp_path, clock) as first, Connection(first.url) as connection:
         await declare(connection, durable=False)
         await connection.publish("later", "orders", b"", delayed())
@@ -110,7 +110,7 @@ async def test_nothing_is_kept_for_an_exchange_that_does_not_survive(tmp_path: P
 
 
 async def test_what_is_held_back_comes_after_a_message_whose_way_failed(
-    monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+    monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     async with BrokerServer(Broker(clock=clock)) as broker, Connection(broker.url) as connection:
         await declare(connection, "orders")

@@ -16,7 +16,7 @@ from redrive.broker.channel import Channel
 from redrive.broker.server import BrokerServer
 from redrive.broker.vhost import VirtualHost
 from redrive.client import Connection, Properties
-from redrive.testing.clock import FakeClock
+from redrive.testing.clock import ManualClock
 from redrive.wire.frames import PROTOCOL_HEADER, method_frame
 from redrive.wire.method import Method
 from redrive.wire.methods.basic import BasicConsume, BasicGet
@@ -117,7 +117,7 @@ async def test_the_other_channels_and_queues_of_a_session_end_though_one_channel
 
 
 async def test_a_queue_goes_on_to_expire_after_a_dead_letter_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock()
+    clock = ManualClock()
     async with BrokerServer(Broker(clock=clock)) as server, Connection(server.url) as connection:
         await connection.declare_queue("orders", arguments={"x-message-ttl": TTL // timedelta(milliseconds=1)})
         await connection.publish("", "orders", b"fails")

@@ -13,7 +13,7 @@ from redrive.broker.server import BrokerServer
 from redrive.broker.storage.journal import Definition
 from redrive.broker.storage.sqlite import SQLiteJournal
 from redrive.client import Connection, Properties
-from redrive.testing.clock import FakeClock
+from redrive.testing.clock import ManualClock
 from redrive.wire.values import Table, encode_table
 
 
@@ -58,7 +58,7 @@ async def test_a_fresh_message_of_a_drained_queue_is_not_taken_for_redelivered_a
 
 async def test_what_dies_while_its_broker_is_away_is_a_fresh_dead_letter(tmp_path: Path) -> None:
     """It must not have the position of a message that was delivered before."""
-    clock, ttl = FakeClock(), timedelta(seconds=1)
+    clock, ttl = ManualClock(), timedelta(seconds=1)
     mortal = {"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     async with server(tmp_path, clock=clock) as first, Connection(first.url) as connection:
         await connection.declare_queue("orders", arguments=mortal)

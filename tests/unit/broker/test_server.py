@@ -10,7 +10,7 @@ from redrive.broker.server import BrokerServer
 from redrive.broker.storage.sqlite import SQLiteJournal
 from redrive.client import Connection, Properties
 from redrive.errors import AuthenticationFailed, ConfigurationError
-from redrive.testing.clock import FakeClock
+from redrive.testing.clock import ManualClock
 
 
 def test_beyond_loopback_it_wants_users_of_its_own() -> None:
@@ -68,7 +68,7 @@ async def test_a_stopped_broker_leaves_the_socket_of_its_successor_alone(tmp_pat
 
 async def test_what_falls_due_after_the_end_wakes_nobody_and_is_there_for_the_next(tmp_path: Path) -> None:
     """A process that goes on after it hosted a broker: an API, a demo, a test."""
-    clock = FakeClock()
+    clock = ManualClock()
     journal = SQLiteJournal(tmp_path)
     async with BrokerServer(Broker(journal=journal, clock=clock)) as server, Connection(server.url) as connection:
         arguments = {"x-message-ttl": 50, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}

@@ -94,7 +94,7 @@ class Waker:
     def __init__(self) -> None:
         self.waited = asyncio.Event()
 
-    async def wait(self) -> None:
+    async def wait(self, since: float) -> None:  # noqa: ARG002
         self.waited.set()
         await asyncio.sleep(0)
 

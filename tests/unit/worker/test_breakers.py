@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from hand_clock import HandClock
 from redrive import App
 from redrive.errors import ConfigurationError
 from redrive.recovery.breaker import Breaker, BreakerPolicy, BreakerState
+from redrive.testing.clock import ManualClock
 from redrive.worker.breakers import Breakers
 from redrive.worker.events import Observer
 
@@ -17,7 +17,7 @@ POLICY = BreakerPolicy(window=1, minimum_calls=1, pause="10s")
 
 
 def test_a_probe_that_another_breaker_holds_back_leaves_room_for_another() -> None:
-    bank, ledger, clock = Breaker(POLICY), Breaker(POLICY), HandClock()
+    bank, ledger, clock = Breaker(POLICY), Breaker(POLICY), ManualClock()
     both = Breakers("orders", {"bank": bank, "ledger": ledger}, Observer(), clock)
     bank.record_failure(clock.monotonic())
     clock.advance(timedelta(seconds=6))
@@ -34,7 +34,7 @@ def test_a_probe_that_another_breaker_holds_back_leaves_room_for_another() -> No
 def test_a_failure_says_nothing_about_a_dependency_that_it_does_not_blame() -> None:
     bank, ledger = Breaker(POLICY), Breaker(POLICY)
 
-    Breakers("orders", {"bank": bank, "ledger": ledger}, Observer(), HandClock()).record_failure([ledger])
+    Breakers("orders", {"bank": bank, "ledger": ledger}, Observer(), ManualClock()).record_failure([ledger])
 
     assert (bank.state, ledger.state) == (BreakerState.CLOSED, BreakerState.OPEN)
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.recovery.backoff import Backoff
+from redrive.worker.clock import SystemClock
 from redrive.worker.events import ConnectionChanged, Observer
 from redrive.worker.outage import Outage
 from redrive.worker.transactions import DatabaseLost
@@ -48,7 +49,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_work_is_repeated_until_the_database_is_back_and_that_is_reported_once() -> None:
     seen, work = Seen(), Work(failures=3)
-    outage = Outage(seen)
+    outage = Outage(seen, SystemClock())
 
     assert await outage.ride_out(work) == "done"
 
@@ -59,7 +60,7 @@ async def test_work_is_repeated_until_the_database_is_back_and_that_is_reported_
 
 async def test_during_an_outage_one_piece_of_work_runs_at_a_time() -> None:
     seen, work = Seen(), Work(failures=20)
-    outage = Outage(seen)
+    outage = Outage(seen, SystemClock())
     beginning = asyncio.create_task(outage.ride_out(Work(failures=1000)))
     await seen.changed.wait()
     beginning.cancel()
@@ -75,7 +76,7 @@ async def test_during_an_outage_one_piece_of_work_runs_at_a_time() -> None:
 
 
 async def test_a_probe_that_never_reaches_the_database_ends_no_outage() -> None:
-    outage, calls = Outage(Seen()), 0
+    outage, calls = Outage(Seen(), SystemClock()), 0
 
     async def work() -> None:
         nonlocal calls
@@ -91,7 +92,7 @@ async def test_a_probe_that_never_reaches_the_database_ends_no_outage() -> None:
 
 async def test_who_waits_when_the_worker_stops_is_let_go() -> None:
     seen = Seen()
-    outage = Outage(seen)
+    outage = Outage(seen, SystemClock())
     waiting = [asyncio.create_task(outage.ride_out(Work(failures=1000))) for _ in range(3)]
     await seen.changed.wait()
 
@@ -111,7 +112,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_for_the_database_stays_ca
         except asyncio.CancelledError:
             raise DatabaseLost("no transaction") from None
 
-    task = asyncio.create_task(Outage(seen).ride_out(work))
+    task = asyncio.create_task(Outage(seen, SystemClock()).ride_out(work))
     await begun.wait()
     task.cancel()
 

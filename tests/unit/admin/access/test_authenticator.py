@@ -7,7 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import jwt
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
-from hand_clock import NOON, HandClock
 from redrive.admin.access.authenticator import Authenticator
 from redrive.admin.access.keys import Key
 from redrive.admin.access.roles import Principal, Role
@@ -27,15 +26,17 @@ from redrive.database.engine import Database
 from redrive.database.schema import Schema
 from redrive.errors import NoRole, RoleTooLow, TooManyAttempts, Unauthenticated, VerificationUnavailable
 from redrive.testing import free_port
+from redrive.testing.clock import ManualClock
 
+NOON = datetime(2026, 5, 17, 12, 0, 0, 123456, tzinfo=UTC)
 SECRET = "correct horse battery staple, and then some"
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 WITH_TOKENS = AccessSettings(TokenPolicy(secret=SECRET))
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock(NOON)
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def gate(database: Database, clock: HandClock) -> Authenticator:
+def gate(database: Database, clock: ManualClock) -> Authenticator:
     return Authenticator.of(database, WITH_TOKENS, clock)
 
 
@@ -114,7 +115,7 @@ async def test_who_is_known_and_has_no_role_is_told_so_and_has_not_guessed(gate:
 
 
 async def test_who_has_less_than_the_least_role_is_told_so_and_has_not_guessed(
-    database: Database, clock: HandClock, gate: Authenticator
+    database: Database, clock: ManualClock, gate: Authenticator
 ) -> None:
     strict = Authenticator.of(database, replace(WITH_TOKENS, least_role=Role.ADMIN), clock)
     key = strict.keys.create("bob", Role.OPERATOR)[1]
@@ -134,13 +135,13 @@ async def test_who_has_less_than_the_least_role_is_told_so_and_has_not_guessed(
     assert (await admit(strict, token(roles=["admin"]))).role is Role.ADMIN
 
 
-async def test_without_a_policy_tokens_are_not_accepted(database: Database, clock: HandClock) -> None:
+async def test_without_a_policy_tokens_are_not_accepted(database: Database, clock: ManualClock) -> None:
     gate = Authenticator.of(database, AccessSettings(), clock)
     with pytest.raises(Unauthenticated, match="tokens are not accepted here"):
         await admit(gate, token())
 
 
-async def test_a_database_that_is_broken_refuses_nobody_and_counts_nothing(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_database_that_is_broken_refuses_nobody_and_counts_nothing(tmp_path: Path, clock: ManualClock) -> None:
     database = Database.embedded(tmp_path / "empty")
     gate = Authenticator.of(database, WITH_TOKENS, clock)
     with pytest.raises(SQLAlchemyError):
@@ -151,7 +152,7 @@ async def test_a_database_that_is_broken_refuses_nobody_and_counts_nothing(tmp_p
     await database.close()
 
 
-async def test_an_owner_of_keys_who_is_away_makes_nobody_a_guesser(database: Database, clock: HandClock) -> None:
+async def test_an_owner_of_keys_who_is_away_makes_nobody_a_guesser(database: Database, clock: ManualClock) -> None:
     policy = TokenPolicy(jwks=f"http://127.0.0.1:{free_port()}/keys", audience="x")
     gate = Authenticator.of(database, AccessSettings(policy), clock)
     header = "Bearer eyJhbGciOiJSUzI1NiJ9.e30.AAAA"  # {"alg":"RS256"}
@@ -192,7 +193,7 @@ async def test_one_does_not_sign_in_with_a_token_or_a_cookie(gate: Authenticator
 
 
 async def test_nobody_comes_in_without_proof_and_it_is_known_whether_anybody_can(
-    database: Database, clock: HandClock
+    database: Database, clock: ManualClock
 ) -> None:
     gate = Authenticator.of(database, AccessSettings(), clock)
     assert await admit(gate) is None
@@ -207,7 +208,7 @@ async def test_nobody_comes_in_without_proof_and_it_is_known_whether_anybody_can
 
 
 async def test_a_valid_key_works_however_many_attempts_of_its_address_failed(
-    gate: Authenticator, clock: HandClock
+    gate: Authenticator, clock: ManualClock
 ) -> None:
     _, text = gate.keys.create("ci", Role.VIEWER)
     await fail(gate, FREE)
@@ -270,7 +271,7 @@ async def test_who_is_signed_in_does_not_wait_for_who_guesses_at_the_same_addres
     assert (await admit(gate, cookie=cookie)).name == "ci"
 
 
-async def test_an_expired_token_is_no_guess(gate: Authenticator, clock: HandClock) -> None:
+async def test_an_expired_token_is_no_guess(gate: Authenticator, clock: ManualClock) -> None:
     shown = token()
     clock.advance(timedelta(hours=1))
     for _ in range(FREE + 1):

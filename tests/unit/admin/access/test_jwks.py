@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hand_clock import HandClock
 from redrive.admin.access.jwks import (
     FIRST_PAUSE,
     LARGEST,
@@ -24,6 +23,7 @@ from redrive.admin.access.jwks import (
     key_source,
 )
 from redrive.errors import ConfigurationError
+from redrive.testing.clock import ManualClock
 
 
 def parse(data: bytes) -> str:
@@ -76,12 +76,12 @@ def owner() -> Iterator[Owner]:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def source(owner: Owner, clock: HandClock) -> KeysAtURL[str]:
+def source(owner: Owner, clock: ManualClock) -> KeysAtURL[str]:
     return KeysAtURL(owner.url, parse, clock)
 
 
@@ -98,7 +98,7 @@ async def test_the_owner_is_asked_when_keys_are_needed_and_once(source: KeysAtUR
     assert owner.asked == ["/keys?realm=a"]
 
 
-async def test_old_keys_are_asked_for_again(source: KeysAtURL[str], owner: Owner, clock: HandClock) -> None:
+async def test_old_keys_are_asked_for_again(source: KeysAtURL[str], owner: Owner, clock: ManualClock) -> None:
     await source.keys()
     owner.answer = b"two"
     clock.advance(seconds(OLD - 1))
@@ -108,7 +108,7 @@ async def test_old_keys_are_asked_for_again(source: KeysAtURL[str], owner: Owner
 
 
 async def test_who_misses_a_key_makes_the_owner_be_asked_once_a_minute(
-    source: KeysAtURL[str], owner: Owner, clock: HandClock
+    source: KeysAtURL[str], owner: Owner, clock: ManualClock
 ) -> None:
     await source.keys()
     owner.answer = b"two"
@@ -125,7 +125,7 @@ async def test_of_many_who_want_keys_at_once_one_asks(source: KeysAtURL[str], ow
     assert len(owner.asked) == 1
 
 
-async def test_while_somebody_asks_the_old_keys_do(source: KeysAtURL[str], owner: Owner, clock: HandClock) -> None:
+async def test_while_somebody_asks_the_old_keys_do(source: KeysAtURL[str], owner: Owner, clock: ManualClock) -> None:
     await source.keys()
     owner.go.clear()
     owner.was_asked.clear()
@@ -151,7 +151,7 @@ async def test_while_somebody_asks_the_old_keys_do(source: KeysAtURL[str], owner
     ],
 )
 async def test_if_the_answer_is_none_the_keys_of_before_stay(
-    status: int, answer: bytes, source: KeysAtURL[str], owner: Owner, clock: HandClock
+    status: int, answer: bytes, source: KeysAtURL[str], owner: Owner, clock: ManualClock
 ) -> None:
     await source.keys()
     owner.status, owner.answer = status, answer
@@ -166,7 +166,7 @@ async def test_if_the_answer_is_none_the_keys_of_before_stay(
 
 
 async def test_an_owner_who_is_gone_leaves_the_keys_of_before(
-    source: KeysAtURL[str], owner: Owner, clock: HandClock
+    source: KeysAtURL[str], owner: Owner, clock: ManualClock
 ) -> None:
     await source.keys()
     owner.server.shutdown()
@@ -177,7 +177,7 @@ async def test_an_owner_who_is_gone_leaves_the_keys_of_before(
 
 
 async def test_without_any_keys_the_owner_is_asked_again_soon(
-    source: KeysAtURL[str], owner: Owner, clock: HandClock
+    source: KeysAtURL[str], owner: Owner, clock: ManualClock
 ) -> None:
     owner.status = 503
     for _ in range(2):
@@ -190,7 +190,7 @@ async def test_without_any_keys_the_owner_is_asked_again_soon(
 
 
 async def test_whoever_gives_up_waiting_does_not_stop_the_others(
-    source: KeysAtURL[str], owner: Owner, clock: HandClock
+    source: KeysAtURL[str], owner: Owner, clock: ManualClock
 ) -> None:
     owner.go.clear()
     impatient = asyncio.create_task(source.keys())
@@ -203,7 +203,7 @@ async def test_whoever_gives_up_waiting_does_not_stop_the_others(
     assert await source.keys() == "one"
 
 
-def test_what_is_not_to_be_asked_is_refused_when_built(clock: HandClock) -> None:
+def test_what_is_not_to_be_asked_is_refused_when_built(clock: ManualClock) -> None:
     with pytest.raises(ConfigurationError, match="use https"):
         key_source("http://idp.example/keys", parse, clock)
 
@@ -211,7 +211,7 @@ def test_what_is_not_to_be_asked_is_refused_when_built(clock: HandClock) -> None
 # A file -------------------------------------------------------------------------------------------
 
 
-async def test_a_file_is_read_again_when_it_has_changed_and_only_then(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_file_is_read_again_when_it_has_changed_and_only_then(tmp_path: Path, clock: ManualClock) -> None:
     path, reads = tmp_path / "jwks.json", []
     path.write_text("one")
 

@@ -22,11 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from hand_clock import NOON, HandClock
 from redrive.admin.access.roles import Principal, Role
 from redrive.admin.access.tokens import LARGEST, KeySet, TokenPolicy, Tokens
 from redrive.errors import ConfigurationError, NoRole, Unauthenticated
+from redrive.testing.clock import ManualClock
 
+NOON = datetime(2026, 5, 17, 12, 0, 0, 123456, tzinfo=UTC)
 SECRET = "correct horse battery staple, and then some"
 AUDIENCE = "redrive"
 NOW = int(NOON.timestamp())
@@ -34,12 +35,12 @@ CLAIMS: dict[str, Any] = {"sub": "ann", "roles": ["operator"], "exp": NOW + 60}
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock(NOON)
 
 
 @pytest.fixture
-def shared(clock: HandClock) -> Tokens:
+def shared(clock: ManualClock) -> Tokens:
     return Tokens(TokenPolicy(secret=SECRET), clock)
 
 
@@ -79,7 +80,7 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
-def with_keys(path: Path, clock: HandClock, *rows: Any, **policy: Any) -> Tokens:
+def with_keys(path: Path, clock: ManualClock, *rows: Any, **policy: Any) -> Tokens:
     place = str(write(path / "jwks.json", *rows))
     return Tokens(TokenPolicy(**{"jwks": place, "audience": AUDIENCE} | policy), clock)
 
@@ -130,7 +131,7 @@ def test_what_the_forger_makes_is_right_but_for_what_is_forged() -> None:
     [("RSA", "RS256"), ("RSA", "RS512"), ("RSA", "PS256"), ("P-256", "ES256"), ("P-384", "ES384"), ("Ed", "EdDSA")],
 )
 async def test_a_token_of_each_kind_of_key_says_who_it_is(
-    kind: str, alg: str, tmp_path: Path, clock: HandClock
+    kind: str, alg: str, tmp_path: Path, clock: ManualClock
 ) -> None:
     tokens = with_keys(tmp_path, clock, jwk("other RSA", "1"), jwk(kind, "2"))
     assert (await tokens.verify(ours(kind, alg, kid="2"))).name == "ann"
@@ -148,7 +149,7 @@ async def test_a_token_of_each_kind_of_key_says_who_it_is(
         ("https://example.com/roles", {"https://example.com/roles": ["admin"]}, Role.ADMIN),
     ],
 )
-async def test_the_highest_known_role_counts(path: str, claims: dict[str, Any], role: Role, clock: HandClock) -> None:
+async def test_the_highest_known_role_counts(path: str, claims: dict[str, Any], role: Role, clock: ManualClock) -> None:
     tokens = Tokens(TokenPolicy(secret=SECRET, roles_claim=path), clock)
     token = signed({"sub": "ann", "exp": NOW + 60} | claims)
     assert (await tokens.verify(token)).role is role
@@ -177,7 +178,7 @@ async def test_who_has_no_role_is_known_and_not_let_in(roles: Any, shared: Token
 
 
 @pytest.mark.parametrize("claims", [{"realm_access": []}, {"realm_access": "roles"}, {"realm_access": {"roles": None}}])
-async def test_a_path_that_leads_nowhere_is_no_role(claims: dict[str, Any], clock: HandClock) -> None:
+async def test_a_path_that_leads_nowhere_is_no_role(claims: dict[str, Any], clock: ManualClock) -> None:
     tokens = Tokens(TokenPolicy(secret=SECRET, roles_claim="realm_access.roles"), clock)
     with pytest.raises(NoRole):
         await tokens.verify(signed(CLAIMS | claims))
@@ -203,7 +204,7 @@ async def test_a_claim_of_queues_restricts_and_junk_in_it_is_no_queue(
 
 @pytest.mark.parametrize("claims", [{}, {"queues": None}])
 async def test_no_claim_of_queues_is_every_queue_unless_it_is_required(
-    claims: dict[str, Any], shared: Tokens, clock: HandClock
+    claims: dict[str, Any], shared: Tokens, clock: ManualClock
 ) -> None:
     strict = Tokens(TokenPolicy(secret=SECRET, queues_required=True), clock)
     assert (await shared.verify(signed(CLAIMS | claims))).is_unrestricted
@@ -227,7 +228,7 @@ async def test_a_token_without_an_algorithm_or_with_two_is_refused(shared: Token
         await refusal(shared, raw(b'{"alg":"HS256","alg":"none"}', json.dumps(CLAIMS).encode(), key))
 
 
-async def test_the_public_key_is_not_taken_for_a_secret(tmp_path: Path, clock: HandClock) -> None:
+async def test_the_public_key_is_not_taken_for_a_secret(tmp_path: Path, clock: ManualClock) -> None:
     """The confusion attack: everybody has the public key, and signs with it as if it were the shared secret."""
     claims = CLAIMS | {"aud": AUDIENCE}
     whole = json.dumps(jwk("RSA", "1")).encode()
@@ -243,13 +244,13 @@ async def test_the_public_key_is_not_taken_for_a_secret(tmp_path: Path, clock: H
     assert await both.verify(ours("RSA", "RS256", kid="1"))
 
 
-async def test_keys_and_urls_that_a_token_brings_along_are_not_looked_at(tmp_path: Path, clock: HandClock) -> None:
+async def test_keys_and_urls_that_a_token_brings_along_are_not_looked_at(tmp_path: Path, clock: ManualClock) -> None:
     tokens = with_keys(tmp_path, clock, jwk("RSA", "1"))
     for header in ({"jwk": jwk("other RSA")}, {"jku": "http://127.0.0.1:1/"}, {"x5u": "file:///etc/passwd"}):
         assert "signature" in (await refusal(tokens, ours("other RSA", "RS256", kid="1", **header))).why
 
 
-async def test_a_token_of_another_key_is_refused(shared: Tokens, tmp_path: Path, clock: HandClock) -> None:
+async def test_a_token_of_another_key_is_refused(shared: Tokens, tmp_path: Path, clock: ManualClock) -> None:
     wrong = await refusal(shared, signed(key=SECRET + "!"))
     assert "signature" in wrong.why
     assert wrong.is_guess
@@ -265,7 +266,9 @@ async def test_what_was_changed_after_signing_is_refused(shared: Tokens) -> None
         await refusal(shared, token)
 
 
-async def test_a_key_serves_the_algorithms_of_its_kind_its_curve_and_its_word(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_key_serves_the_algorithms_of_its_kind_its_curve_and_its_word(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     tokens = with_keys(tmp_path, clock, jwk("RSA", "1", alg="RS256"), jwk("P-256", "2"), jwk("P-384", "3"))
     assert await tokens.verify(ours("RSA", "RS256", kid="1"))
     for token in (
@@ -277,20 +280,20 @@ async def test_a_key_serves_the_algorithms_of_its_kind_its_curve_and_its_word(tm
         assert "no key for it" in (await refusal(tokens, token)).why
 
 
-async def test_algorithms_beyond_the_list_are_refused_though_there_is_a_key(tmp_path: Path, clock: HandClock) -> None:
+async def test_algorithms_beyond_the_list_are_refused_though_there_is_a_key(tmp_path: Path, clock: ManualClock) -> None:
     tokens = with_keys(tmp_path, clock, jwk("RSA"), algorithms=("RS256",))
     assert await tokens.verify(ours("RSA", "RS256"))
     assert "algorithm" in (await refusal(tokens, ours("RSA", "RS512"))).why
 
 
 @pytest.mark.parametrize("kid", [7, ["1"], {"1": 1}, True])
-async def test_a_kid_that_is_no_string_is_refused(kid: Any, tmp_path: Path, clock: HandClock) -> None:
+async def test_a_kid_that_is_no_string_is_refused(kid: Any, tmp_path: Path, clock: ManualClock) -> None:
     tokens = with_keys(tmp_path, clock, jwk("RSA", "1"))
     await refusal(tokens, forged({"alg": "RS256", "kid": kid}))
 
 
 @pytest.mark.parametrize("kid", ["../../dev/null", "' OR 1=1 --", "1\0", "x" * 4000, "\u202e"])
-async def test_a_kid_is_only_ever_compared(kid: str, tmp_path: Path, clock: HandClock) -> None:
+async def test_a_kid_is_only_ever_compared(kid: str, tmp_path: Path, clock: ManualClock) -> None:
     tokens = with_keys(tmp_path, clock, jwk("RSA", "1"))
     told = await refusal(tokens, forged({"alg": "RS256", "kid": kid}))
     assert len(told.why) < 300
@@ -344,7 +347,7 @@ async def test_a_time_that_is_no_number_is_refused(number: str, shared: Tokens) 
     await refusal(shared, raw(b'{"alg":"HS256"}', claims, SECRET.encode()))
 
 
-async def test_the_given_clock_counts_and_clocks_may_differ_a_little(shared: Tokens, clock: HandClock) -> None:
+async def test_the_given_clock_counts_and_clocks_may_differ_a_little(shared: Tokens, clock: ManualClock) -> None:
     token = signed(CLAIMS | {"nbf": NOW + 30, "iat": NOW + 30})
     assert await shared.verify(token)
     clock.advance(timedelta(seconds=89))
@@ -354,7 +357,7 @@ async def test_the_given_clock_counts_and_clocks_may_differ_a_little(shared: Tok
 
 
 async def test_the_systems_clock_does_not_count() -> None:
-    long_ago = HandClock(datetime(2001, 1, 1, tzinfo=UTC))
+    long_ago = ManualClock(datetime(2001, 1, 1, tzinfo=UTC))
     token = signed(CLAIMS | {"exp": int(long_ago.now().timestamp()) + 60, "iat": int(long_ago.now().timestamp())})
     assert await Tokens(TokenPolicy(secret=SECRET), long_ago).verify(token)
 
@@ -363,7 +366,7 @@ async def test_the_systems_clock_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("issuer", ["https://other", "https://idp/", "HTTPS://IDP", "", None, ["https://idp"], 7])
-async def test_another_issuer_is_refused(issuer: Any, clock: HandClock) -> None:
+async def test_another_issuer_is_refused(issuer: Any, clock: ManualClock) -> None:
     tokens = Tokens(TokenPolicy(secret=SECRET, issuer="https://idp"), clock)
     assert "issuer" in (await refusal(tokens, forged({"alg": "HS256"}, CLAIMS | {"iss": issuer}, SECRET.encode()))).why
     assert "issuer" in (await refusal(tokens, signed())).why
@@ -373,7 +376,7 @@ async def test_another_issuer_is_refused(issuer: Any, clock: HandClock) -> None:
 @pytest.mark.parametrize(
     "audience", ["shop", ["shop"], [], "", None, ["redriven"], "redriv", [["redrive"]], {"redrive": 1}]
 )
-async def test_another_audience_is_refused(audience: Any, clock: HandClock) -> None:
+async def test_another_audience_is_refused(audience: Any, clock: ManualClock) -> None:
     tokens = Tokens(TokenPolicy(secret=SECRET, audience=AUDIENCE), clock)
     assert "audience" in (await refusal(tokens, signed(CLAIMS | {"aud": audience}))).why
     assert "audience" in (await refusal(tokens, signed())).why
@@ -394,7 +397,7 @@ async def test_a_name_that_could_break_a_line_or_hide_is_refused(name: Any, shar
     assert told.why.isprintable()
 
 
-async def test_another_claim_may_be_the_name(clock: HandClock) -> None:
+async def test_another_claim_may_be_the_name(clock: ManualClock) -> None:
     tokens = Tokens(TokenPolicy(secret=SECRET, name_claim="preferred_username"), clock)
     assert (await tokens.verify(signed(CLAIMS | {"preferred_username": "Ann Ø"}))).name == "Ann Ø"
     assert "names nobody" in (await refusal(tokens, signed())).why
@@ -439,7 +442,7 @@ async def test_a_token_of_more_than_8_kb_is_not_even_opened(shared: Tokens) -> N
 
 @given(st.text() | st.builds(lambda *parts: ".".join(parts), *[st.binary().map(encoded)] * 3))
 async def test_whatever_comes_is_refused(token: str) -> None:
-    await refusal(Tokens(TokenPolicy(secret=SECRET), HandClock()), token)
+    await refusal(Tokens(TokenPolicy(secret=SECRET), ManualClock(NOON)), token)
 
 
 @given(
@@ -452,7 +455,7 @@ async def test_whatever_comes_is_refused(token: str) -> None:
     )
 )
 async def test_whatever_is_claimed_and_rightly_signed_ends_in_an_answer(value: Any) -> None:
-    tokens = Tokens(TokenPolicy(secret=SECRET, issuer="x"), HandClock())
+    tokens = Tokens(TokenPolicy(secret=SECRET, issuer="x"), ManualClock(NOON))
     claims = value if isinstance(value, dict) else {"roles": value}
     for token in (
         forged({"alg": "HS256"}, {"iss": "x"} | CLAIMS | claims, SECRET.encode()),
@@ -467,7 +470,9 @@ async def test_whatever_is_claimed_and_rightly_signed_ends_in_an_answer(value: A
 # Key sets -----------------------------------------------------------------------------------------
 
 
-async def test_a_set_with_duplicates_and_junk_serves_with_what_is_good_in_it(tmp_path: Path, clock: HandClock) -> None:
+async def test_a_set_with_duplicates_and_junk_serves_with_what_is_good_in_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     secret_key = base64.urlsafe_b64encode(b"x" * 32).decode()
     tokens = with_keys(
         tmp_path,
@@ -578,7 +583,7 @@ def test_the_secret_is_in_no_repr(shared: Tokens) -> None:
     assert SECRET not in repr(shared.policy) + repr(shared)
 
 
-def test_a_file_of_keys_that_is_not_there_or_is_none_is_a_mistake(tmp_path: Path, clock: HandClock) -> None:
+def test_a_file_of_keys_that_is_not_there_or_is_none_is_a_mistake(tmp_path: Path, clock: ManualClock) -> None:
     with pytest.raises(ConfigurationError, match=r"JWKS .*nowhere\.json: .*No such file"):
         Tokens(TokenPolicy(jwks=str(tmp_path / "nowhere.json"), audience="x"), clock)
     (tmp_path / "junk.json").write_text("junk")
