@@ -1,11 +1,9 @@
 """For tests of programs built on Redrive: see docs/howto/test-without-a-broker.md.
 
-| name             | what it is                                                                                    |
-|------------------|-----------------------------------------------------------------------------------------------|
-| `ManualClock`    | one clock for the embedded broker and for applications, which the test advances                |
-| `Recorder`       | what happened to messages, for a test to wait for                                             |
-| `ThreadedBroker` | the embedded broker in a thread; `attach(app)` gives it, and its clock, to an application     |
-| `RabbitMQ`       | a private node on loopback that can be stopped, killed and thrown away, as root or not        |
+    ManualClock       one clock for the embedded broker and for applications, which the test advances
+    Recorder          what happened to messages, for a test to wait for
+    ThreadedBroker    the embedded broker in a thread; `attach(app)` gives it and its clock to an application
+    RabbitMQ          a private node on loopback that can be stopped, killed and thrown away, as root or not
 
 The pytest plugin has the fixtures `redrive_clock` and `amqp_broker`. `broker_process` has the embedded broker as a
 process that can be killed. Nothing outlives the process that started it.
