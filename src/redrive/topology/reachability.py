@@ -3,6 +3,9 @@
 `routing` follows one key. Here a key may be a pattern, `orders.*`, and stands for every key that it matches: a queue
 without `x-dead-letter-routing-key` lets go of messages with the keys by which they came, and its bindings say which
 those can be. Every hop is exact: there is a key that takes it. A way of several hops may need a different key for each.
+
+`*` and `#` are wildcards in the bindings of topic exchanges alone. In a key that is no pattern, as in the binding of a
+direct exchange or an `x-dead-letter-routing-key`, they are ordinary words, marked by `literal`.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, De
 
 ANY = "#"
 _BY_KEY = ("direct", "topic")
+_WILDCARDS = ("*", "#")
+_MARK = "\0"  # before a word that would be a wildcard in a pattern
 
 
 class Reachability:
@@ -42,13 +47,19 @@ class Reachability:
         return frozenset[str]().union(*(self.reach(exchange, key) for key in self.dead_letter_keys(queue)))
 
     def dead_letter_keys(self, queue: QueueDefinition) -> frozenset[str]:
-        return self.arrivals(queue.name) if queue.dead_letter_key is None else frozenset((queue.dead_letter_key,))
+        """Return the keys that messages can have which die in `queue`."""
+        key = queue.dead_letter_key
+        return self.arrivals(queue.name) if key is None else frozenset((literal(key),))
 
     def arrivals(self, queue: str) -> frozenset[str]:
         """The keys that messages in a queue can have. Through the default exchange it is the queue's name."""
         bindings = self._to[queue]
-        keys = {bind.routing_key if self.kind(bind.source) in _BY_KEY else ANY for bind in bindings}
-        return frozenset(keys | {queue} if not bindings or queue in self._by_name else keys)
+        keys = {self._key_of(bind) if self.kind(bind.source) in _BY_KEY else ANY for bind in bindings}
+        return frozenset(keys | {literal(queue)} if not bindings or queue in self._by_name else keys)
+
+    def _key_of(self, bind: BindingDefinition) -> str:
+        """Return the key or the pattern that passes a binding."""
+        return bind.routing_key if self.kind(bind.source) == "topic" else literal(bind.routing_key)
 
     def reach(self, exchange: str, key: str) -> frozenset[str]:
         """The queues that a message can reach. Of the default exchange with a pattern nothing can be said."""
@@ -62,7 +73,7 @@ class Reachability:
         if not is_pattern(key):
             yield key
             return
-        for pattern in (key, *sorted(bind.routing_key for bind in self._from[exchange])):
+        for pattern in (key, *sorted(map(self._key_of, self._from[exchange]))):
             example = _example(pattern)
             if overlap(key, example):
                 yield example
@@ -76,14 +87,14 @@ class Reachability:
 
     def _walk(self, exchange: str, key: str, seen: set[str]) -> Iterator[str]:
         if exchange == DEFAULT_EXCHANGE:
-            if key in self._queues:
-                yield key
+            if written(key) in self._queues:
+                yield written(key)
             return
         if exchange in seen:
             return
         seen.add(exchange)
         kind = self.kind(exchange)
-        found = [bind for bind in self._from[exchange] if kind not in _BY_KEY or overlap(key, bind.routing_key)]
+        found = [bind for bind in self._from[exchange] if kind not in _BY_KEY or overlap(key, self._key_of(bind))]
         for bind in found:
             if bind.destination_type == "queue":
                 yield bind.destination
@@ -96,7 +107,17 @@ class Reachability:
 
 
 def is_pattern(key: str) -> bool:
-    return any(word in ("*", "#") for word in _words(key))
+    return any(word in _WILDCARDS for word in _words(key))
+
+
+def literal(key: str) -> str:
+    """Return a key that is no pattern, with its wildcards marked as ordinary words."""
+    return ".".join(_MARK + word if word in _WILDCARDS else word for word in key.split("."))
+
+
+def written(key: str) -> str:
+    """Return a key as it is written on the broker."""
+    return key.replace(_MARK, "")
 
 
 def overlap(one: str, other: str) -> bool:
@@ -136,4 +157,4 @@ def _words(key: str) -> list[str]:
 
 
 def _example(pattern: str) -> str:
-    return ".".join("x" if word in ("*", "#") else word for word in _words(pattern))
+    return ".".join("x" if word in _WILDCARDS else word for word in _words(pattern))
