@@ -342,7 +342,7 @@ async def test_a_quarantine_queue_that_may_still_dead_letter_a_message_is_not_de
             with pytest.raises(PublishRefused):
                 await publish_orders(running)
             (await running.consuming.link()).abort(ConnectionLost("cut"))
-            its_queue = f"orders.quarantine.{worker._around.worker}"
+            its_queue = f"orders.quarantine.{worker._context.worker}"
             async with asyncio.timeout(20):
                 while (await running.publishing.queue_info(its_queue)).messages:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
@@ -592,7 +592,7 @@ async def test_a_message_whose_worker_is_gone_is_handled_alone_next(app: App) ->
         await asyncio.sleep(0.01)
         running_now -= 1
 
-    @app.consumer("orders", concurrency=5)
+    @app.consumer("orders", concurrency=5, crash_grace="100ms")
     async def handle(order: int) -> None:
         await work("suspect" if order == 99 else "order")
 

@@ -76,7 +76,7 @@ async def shop(
     """A shop whose handlers may take longer than RabbitMQ waits, and whose dead-letter queue forgets messages."""
     app = App("shop", broker=amqp_url, data=tmp_path)
     app.consumer("orders", timeout="2h")(lambda: None)
-    app.batch_consumer("lines", call_timeout="3h")(lambda: None)
+    app.batch_consumer("lines", timeout="3h")(lambda: None)
     app.dlq_consumer("lines", timeout="4h")(lambda: None)
     module = ModuleType("shop_of_the_doctor")
     module.app = app  # type: ignore[attr-defined]

@@ -393,7 +393,7 @@ async def test_a_prepare_that_takes_longer_than_a_call_may_has_failed(app: App, 
         given_up.set()
     (event,) = watcher.events
     assert event.error is not None
-    assert event.error == "TimeoutError: prepare of orders took longer than call_timeout=200ms"
+    assert event.error == "TimeoutError: prepare of orders took longer than timeout=200ms"
 
 
 async def test_a_message_whose_failure_cannot_be_settled_is_prepared_again(

@@ -271,14 +271,14 @@ async def test_a_handler_that_takes_too_long_has_failed(app: App) -> None:
 
 
 async def test_a_batch_that_takes_too_long_says_which_limit_it_was(app: App) -> None:
-    @app.batch_consumer("orders", size=2, timeout="10ms", call_timeout="50ms", retry=Retry(attempts=1))
+    @app.batch_consumer("orders", size=2, max_wait="10ms", timeout="50ms", retry=Retry(attempts=1))
     async def handle(orders: list[Order]) -> None:  # noqa: ARG001
         await asyncio.sleep(60)
 
     async with working(app) as (_, watcher):
         await app.publish("", "orders", Order(1))
         (parked,) = await watcher.seen(DeliveryOutcome.PARKED)
-        assert parked.error == "TimeoutError: the handler of a batch of orders took longer than call_timeout=50ms"
+        assert parked.error == "TimeoutError: the handler of a batch of orders took longer than timeout=50ms"
 
 
 async def test_a_timeout_of_the_handlers_own_keeps_its_message(app: App) -> None:

@@ -3,6 +3,9 @@
 `routing` follows one key. Here a key may be a pattern, `orders.*`, and stands for every key that it matches: a queue
 without `x-dead-letter-routing-key` lets go of messages with the keys by which they came, and its bindings say which
 those can be. Every hop is exact: there is a key that takes it. A way of several hops may need a different key for each.
+
+`*` and `#` are wildcards in the bindings of topic exchanges alone. In a key that is no pattern, as in the binding of a
+direct exchange or an `x-dead-letter-routing-key`, they are ordinary words, marked by `literal`.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from functools import lru_cache
 from redrive.topology.definitions import DEFAULT_EXCHANGE, BindingDefinition, Definitions, QueueDefinition
 
 ANY = "#"
+_WILDCARDS = ("*", "#")
+_MARK = "\0"  # before a word that would be a wildcard in a pattern
 _BY_KEY = ("direct", "topic")
 _MOST_CACHED = 4096  # pairs of exchange and key, which senders choose
 
@@ -44,13 +49,19 @@ class Reachability:
         return frozenset[str]().union(*(self.reach(exchange, key) for key in self.dead_letter_keys(queue)))
 
     def dead_letter_keys(self, queue: QueueDefinition) -> frozenset[str]:
-        return self.arrivals(queue.name) if queue.dead_letter_key is None else frozenset((queue.dead_letter_key,))
+        """Return the keys that messages can have which die in `queue`."""
+        key = queue.dead_letter_key
+        return self.arrivals(queue.name) if key is None else frozenset((literal(key),))
 
     def arrivals(self, queue: str) -> frozenset[str]:
         """The keys that messages in a queue can have. Through the default exchange it is the queue's name."""
         bindings = self._to[queue]
-        keys = {bind.routing_key if self.kind(bind.source) in _BY_KEY else ANY for bind in bindings}
-        return frozenset(keys | {queue} if not bindings or queue in self._by_name else keys)
+        keys = {self._key_of(bind) if self.kind(bind.source) in _BY_KEY else ANY for bind in bindings}
+        return frozenset(keys | {literal(queue)} if not bindings or queue in self._by_name else keys)
+
+    def _key_of(self, bind: BindingDefinition) -> str:
+        """Return the key or the pattern that passes a binding."""
+        return bind.routing_key if self.kind(bind.source) == "topic" else literal(bind.routing_key)
 
     def reach(self, exchange: str, key: str) -> frozenset[str]:
         """The queues that a message can reach. Of the default exchange with a pattern nothing can be said."""
@@ -64,7 +75,7 @@ class Reachability:
         if not is_pattern(key):
             yield key
             return
-        for pattern in (key, *sorted(bind.routing_key for bind in self._from[exchange])):
+        for pattern in (key, *sorted(map(self._key_of, self._from[exchange]))):
             example = _example(pattern)
             if overlap(key, example):
                 yield example
@@ -78,14 +89,14 @@ class Reachability:
 
     def _walk(self, exchange: str, key: str, seen: set[str]) -> Iterator[str]:
         if exchange == DEFAULT_EXCHANGE:
-            if key in self._queues:
-                yield key
+            if written(key) in self._queues:
+                yield written(key)
             return
         if exchange in seen:
             return
         seen.add(exchange)
         kind = self.kind(exchange)
-        found = [bind for bind in self._from[exchange] if kind not in _BY_KEY or overlap(key, bind.routing_key)]
+        found = [bind for bind in self._from[exchange] if kind not in _BY_KEY or overlap(key, self._key_of(bind))]
         for bind in found:
             if bind.destination_type == "queue":
                 yield bind.destination
@@ -116,10 +127,9 @@ class PublishRoutes:
         return False if self._complete or queue in self._bound else None
 
     def _reach(self, exchange: str, key: str) -> frozenset[str]:
-        """A key that looks like a pattern reaches nothing here: only senders with something in mind write one."""
         found = frozenset[str]()
-        for flows, waiting in self._flows if not is_pattern(key) else ():
-            new = flows.reach(exchange, key)
+        for flows, waiting in self._flows:
+            new = flows.reach(exchange, literal(key))  # a sender may write a key that looks like a pattern
             while new:
                 found |= new
                 after = (flows.of_dead_letters(waiting[name]) for name in new if name in waiting)
@@ -136,7 +146,17 @@ def _queues_for_waiting(definitions: Definitions) -> dict[str, QueueDefinition]:
 
 
 def is_pattern(key: str) -> bool:
-    return any(word in ("*", "#") for word in _words(key))
+    return any(word in _WILDCARDS for word in _words(key))
+
+
+def literal(key: str) -> str:
+    """Return a key that is no pattern, with its wildcards marked as ordinary words."""
+    return ".".join(_MARK + word if word in _WILDCARDS else word for word in key.split("."))
+
+
+def written(key: str) -> str:
+    """Return a key as it is written on the broker."""
+    return key.replace(_MARK, "")
 
 
 def overlap(one: str, other: str) -> bool:
@@ -176,4 +196,4 @@ def _words(key: str) -> list[str]:
 
 
 def _example(pattern: str) -> str:
-    return ".".join("x" if word in ("*", "#") else word for word in _words(pattern))
+    return ".".join("x" if word in _WILDCARDS else word for word in _words(pattern))

@@ -51,7 +51,7 @@ class Invocation:
         self._handler = handler
         self._clock = clock
         self._timeout = duration(spec.timeout).total_seconds() if spec.timeout is not None else None
-        self._limit = f"{'call_timeout' if spec.batch is not None else 'timeout'}={spec.timeout}"  # as it was written
+        self._limit = f"timeout={spec.timeout}"  # as it was written
         self._middleware = spec.middleware
         self._inbox = spec.inbox_policy
         self._waits_for_database = spec.database_outage == "wait"

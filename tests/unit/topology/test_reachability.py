@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.topology import BindingDefinition, Definitions, ExchangeDefinition, QueueDefinition
-from redrive.topology.reachability import PublishRoutes, Reachability, overlap
+from redrive.topology.reachability import PublishRoutes, Reachability, is_pattern, literal, overlap, written
 from redrive.topology.routing import matches_topic, targets
 
 EVENTS = ExchangeDefinition("events", "topic")
@@ -122,6 +122,66 @@ def test_examples_of_a_pattern_pass_the_bindings_that_it_can_pass() -> None:
     seen = flows(EVENTS, BindingDefinition("events", "q", "a.*.c"), BindingDefinition("events", "r", "b.#"))
 
     assert set(seen.examples("events", "a.#")) == {"a.x", "a.x.c"}
+
+
+DIRECT = ExchangeDefinition("tasks", "direct")
+
+
+def test_a_direct_exchange_takes_wildcards_for_ordinary_words() -> None:
+    seen = flows(DIRECT, BindingDefinition("tasks", "q", "a.*"), BindingDefinition("tasks", "all", "#"))
+
+    assert seen.reach("tasks", "a.b") == set()
+    assert seen.reach("tasks", "a") == set()
+
+
+def test_a_key_that_came_through_a_direct_exchange_is_no_pattern() -> None:
+    seen = flows(
+        DIRECT,
+        ExchangeDefinition("dlx", "topic"),
+        BindingDefinition("tasks", "q", "a.*"),
+        BindingDefinition("dlx", "others.dlq", "a.b"),
+        BindingDefinition("dlx", "q.dlq", "a.*"),
+    )
+    queue = QueueDefinition("q", arguments={"x-dead-letter-exchange": "dlx"})
+
+    assert seen.of_dead_letters(queue) == {"q.dlq"}
+    assert not any(map(is_pattern, seen.dead_letter_keys(queue)))
+
+
+def test_a_dead_letter_key_is_no_pattern() -> None:
+    seen = flows(ExchangeDefinition("dlx", "topic"), BindingDefinition("dlx", "others.dlq", "a.b"))
+    arguments = {"x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "a.*"}
+
+    assert seen.of_dead_letters(QueueDefinition("q", arguments=arguments)) == set()
+
+
+def test_a_pattern_meets_a_wildcard_of_a_direct_exchange_as_a_word() -> None:
+    """The topic exchange lets any second word pass, and "*" is one."""
+    seen = flows(
+        EVENTS,
+        DIRECT,
+        BindingDefinition("events", "q", "a.*"),
+        BindingDefinition("tasks", "q.dlq", "a.*"),
+        BindingDefinition("tasks", "others.dlq", "b.*"),
+    )
+    queue = QueueDefinition("q", arguments={"x-dead-letter-exchange": "tasks"})
+
+    assert seen.of_dead_letters(queue) == {"q.dlq"}
+    assert {written(example) for example in seen.examples("tasks", "a.*")} == {"a.x", "a.*"}
+
+
+def test_a_queue_with_a_wildcard_in_its_name_is_reached_by_its_name() -> None:
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "a.*"}
+    seen = flows(QueueDefinition("a.*"), QueueDefinition("a.b"), QueueDefinition("q", arguments=arguments))
+
+    assert seen.of_dead_letters(QueueDefinition("q", arguments=arguments)) == {"a.*"}
+
+
+@given(patterns, patterns)
+def test_of_a_direct_exchange_both_ways_of_following_say_the_same(bound: str, key: str) -> None:
+    definitions = Definitions.of([DIRECT], [QueueDefinition("q")], [BindingDefinition("tasks", "q", bound)])
+
+    assert Reachability(definitions).reach("tasks", literal(key)) == targets(definitions, "tasks", key)
 
 
 # Publishes ----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from redrive.topology.doctor.phrases import (
     without,
     without_delivery_limit,
 )
+from redrive.topology.reachability import written
 
 _LENGTHS = ("x-max-length", "x-max-length-bytes")
 _ROUTING = ("direct", "topic", "fanout")  # exchanges of which one can tell where a message goes
@@ -118,7 +119,7 @@ def _shared(context: RuleContext, queue: QueueDefinition, exchange: str) -> Iter
         for example in context.flows.examples(exchange, key):
             receivers = sorted(context.flows.reach(exchange, example))
             if len(receivers) > 1:
-                yield example, receivers
+                yield written(example), receivers
 
 
 def _path_text(cycle: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from redrive.text import pluralise
 from redrive.topology.definitions import DEFAULT_EXCHANGE, QueueDefinition
 from redrive.topology.doctor.context import Occurrence, RuleContext
 from redrive.topology.doctor.phrases import show, with_arguments, with_dead_letters_to, with_dlq
-from redrive.topology.reachability import is_pattern
+from redrive.topology.reachability import is_pattern, written
 
 _AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 
@@ -45,13 +45,15 @@ def dlx_unroutable(context: RuleContext) -> Iterator[Occurrence]:
             continue
         lost = sorted(key for key in context.flows.dead_letter_keys(queue) if _leads_nowhere(context, exchange, key))
         if lost:
-            yield Occurrence(queue.name, _loss_text(context, queue, lost), _route(context, queue, exchange, lost[0]))
+            keys = [written(key) for key in lost]
+            yield Occurrence(queue.name, _loss_text(context, queue, keys), _route(context, queue, exchange, keys[0]))
 
 
 def _leads_nowhere(context: RuleContext, exchange: str, key: str) -> bool:
     if exchange == DEFAULT_EXCHANGE:
-        seen = context.is_complete or context.asked.queue(key) is not None
-        return seen and not is_pattern(key) and key not in context.queues
+        name = written(key)
+        seen = context.is_complete or context.asked.queue(name) is not None
+        return seen and not is_pattern(key) and name not in context.queues
     return context.is_complete and not context.flows.reach(exchange, key)
 
 

@@ -15,7 +15,7 @@ from redrive.topology.doctor.phrases import (
     with_dead_letters_to,
     with_dlq,
 )
-from redrive.topology.reachability import is_pattern
+from redrive.topology.reachability import is_pattern, literal
 
 
 def ttl_consumed(context: RuleContext) -> Iterator[Occurrence]:
@@ -55,7 +55,9 @@ def ttl_lost_by_name(context: RuleContext) -> Iterator[Occurrence]:
         if exchange is None or queue.dead_letter_key is not None or not context.waits(queue):
             continue
         returns = context.dead_letters[name] - {name}
-        by_name = context.flows.reach(exchange, name) - {name}  # RabbitMQ drops what returns to where it expired
+        by_name = context.flows.reach(exchange, literal(name)) - {
+            name
+        }  # RabbitMQ drops what returns to where it expired
         if returns and not by_name and not any(map(is_pattern, context.flows.arrivals(name))):
             said = show(context, queue, "x-dead-letter-exchange")
             evidence = f"{said} without a dead-letter key, and with key {name!r} it reaches no queue"
