@@ -205,7 +205,7 @@ SHOP = Definitions.of(
         ("", "orders", True),
         ("", "wait", True),  # and on, when its time is over
         ("events", "mail.new", False),  # it gets there only if it fails in mails
-        ("events", "order.*", False),
+        ("events", "order.*", True),  # a word as any other, which the wildcard matches
         ("events", "#", False),
         ("nowhere", "order.new", False),
     ],
