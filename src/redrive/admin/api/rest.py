@@ -56,4 +56,4 @@ async def openapi(request: Request) -> JSONResponse:
 
 for _route in router.routes:
     if isinstance(_route, APIRoute) and _route.operation_id is not None:
-        _route.openapi_extra = {"x-role": str(ACTS[_route.operation_id].needs)}
+        _route.openapi_extra = {**(_route.openapi_extra or {}), "x-role": str(ACTS[_route.operation_id].needs)}
