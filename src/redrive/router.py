@@ -126,7 +126,7 @@ class Router:
 
         The handler:
             concurrency: how many messages are handled at a time
-            prefetch: how many messages the broker delivers ahead
+            prefetch: how many messages the broker delivers ahead; by default twice the concurrency, at least 10
             timeout: how long one call of the handler may take; a longer one has failed
             processes: how many processes run a handler that needs a processor of its own; 0: none
             park: publish dead letters with their failure record, or reject them and leave it to the broker

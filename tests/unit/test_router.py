@@ -55,6 +55,25 @@ def test_without_defaults_there_are_three_attempts_and_no_time_limit() -> None:
     assert [spec.timeout for spec in app.consumers] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("options", "prefetched"),
+    [({}, 10), ({"concurrency": 5}, 10), ({"concurrency": 20}, 40), ({"concurrency": 20, "prefetch": 1}, 1)],
+)
+def test_the_prefetch_is_twice_the_concurrency_and_at_least_10(options: dict[str, int], prefetched: int) -> None:
+    app = App("shop")
+    app.consumer("orders", **options)(handle)
+    assert declared(app)["orders"].prefetched == prefetched
+
+
+def test_a_consumer_of_dead_letters_prefetches_at_least_50() -> None:
+    """Each that fails waits here for its turn: with few of them nothing else would be handled."""
+    app = App("shop")
+    app.queue("orders")
+    app.dlq_consumer("orders")(handle)
+    [spec] = app.select_consumers(["orders.dlq"])
+    assert spec.prefetched == 50
+
+
 async def prepare(order: int) -> int:
     return order
 

@@ -21,6 +21,9 @@ from redrive.topology.model import DeclarationOptions, DlqOption, Queue
 from redrive.worker.message import Message
 from redrive.worker.transactions import InboxPolicy
 
+_LEAST_PREFETCH = 10  # by measurement: docs/decisions/0018
+_LEAST_OF_DEAD_LETTERS = 50  # those that fail wait here, unsettled, for their pause
+
 Middleware: TypeAlias = Callable[[Message], AbstractAsyncContextManager[Any]]
 
 
@@ -74,7 +77,7 @@ class ConsumerSpec:
     queue: Queue  # the queue whose messages are handled
     function: Callable[..., Any]  # the handler
     concurrency: int = 1  # messages handled at a time
-    prefetch: int = 0  # 0: enough to keep `concurrency` busy
+    prefetch: int = 0  # messages that the broker delivers ahead; 0: twice the concurrency, at least 10
     timeout: Duration | None = None  # a handler that takes longer has failed
     processes: int = 0  # processes for heavy work; 0: handle it in this one
     # publish: with its story, to the dead-letter queue. reject: by the broker, as it came
@@ -171,7 +174,8 @@ class ConsumerSpec:
             return self.prefetch
         if self.batch is not None:
             return min(65535, self.batch.size * (self.batch.batchers + 1) + self.batch.prepared_at_a_time)
-        return min(65535, max(self.concurrency * 2, 50))
+        least = _LEAST_OF_DEAD_LETTERS if self.for_dead_letters else _LEAST_PREFETCH
+        return min(65535, max(self.concurrency * 2, least))
 
 
 def name_of(function: Callable[..., Any]) -> str:
