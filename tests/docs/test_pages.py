@@ -30,6 +30,9 @@ NOT_RUN: dict[str, list[str]] = {
         'examples/raffle/README.md: $ curl -i --json \'{"name": "Ana", "email": "ana@email.com"}\' '
         "http://127.0.0.1:8000/api/v1/users",
     ],
+    "it needs a help desk; tests/e2e/examples has it": [
+        "examples/tickets/README.md: $ export HELPDESK_URL=http://127.0.0.1:8081",
+    ],
     "it waits for half a minute; tests/e2e/examples has it": [
         "examples/video/README.md: Task examples.video.worker.tasks.transcode[…] retry: Retry in 30.0s: "
         "StorageAway('the storage has no originals: is it mounted?')",

@@ -260,9 +260,11 @@ def _is_database_error(error: Exception) -> bool:
 
 
 async def _wait_either(waiting: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-    """Wait for one of the two."""
+    """Wait for one of the two. If the first fails, its error is raised."""
     tasks: set[asyncio.Task[Any]] = {asyncio.create_task(waiting), asyncio.create_task(stop.wait())}
-    _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
+    for task in done:
+        task.result()
