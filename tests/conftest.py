@@ -15,6 +15,7 @@ Tests that use them are marked `rabbitmq` or `postgres`. Where the server is not
 CI (`CI=true`), where a test that did not run proves nothing and therefore fails.
 """
 
+import logging
 import os
 import re
 import secrets
@@ -85,6 +86,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if os.environ.get("CI") == "true":
                 pytest.fail(reason, pytrace=False)
             pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command that a test runs in this process configures the loggers of the whole process."""
+    loggers = [logging.getLogger(name) for name in (None, "redrive", "alembic")]
+    before = [(one.level, one.handlers[:], one.propagate) for one in loggers]
+    yield
+    for logger, (level, handlers, propagate) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:], logger.propagate = handlers, propagate
 
 
 @pytest.fixture(scope="session")

@@ -86,7 +86,7 @@ async def test_a_worker_consumes_retries_and_parks(connection: Connection, amqp_
     dead = await take(connection, "orders.dlq")
     assert dead.body == b'{"id": 2}'
     assert await depth(connection, "orders") == await depth(connection, "old.dead") == 0
-    held = (await plan_for(connection, adopted())).by(Action.EXISTING)[0].definition
+    held = (await plan_for(connection, adopted())).steps_by(Action.EXISTING)[0].definition
     assert dict(held.arguments) == FOREIGN | {"x-queue-type": kind}
 
 
@@ -94,7 +94,7 @@ async def test_a_worker_consumes_retries_and_parks(connection: Connection, amqp_
 async def test_what_the_broker_removes_goes_where_it_went_before(
     connection: Connection, management_url: str | None
 ) -> None:
-    (step,) = (await plan_for(connection, adopted(), management_url)).by(Action.EXISTING)
+    (step,) = (await plan_for(connection, adopted(), management_url)).steps_by(Action.EXISTING)
     assert step.note == (
         "what expires in it, overflows or is rejected by others goes to its own dead-letter exchange old.dlx, "
         "to old.dead"
@@ -110,7 +110,7 @@ async def test_what_the_broker_removes_goes_where_it_went_before(
 async def test_a_missing_queue_is_an_error_that_says_what_to_do(connection: Connection, amqp_url: str) -> None:
     plan = await plan_for(connection, adopted())
     assert not plan.is_empty
-    assert [str(step.definition) for step in plan.by(Action.MISSING)] == ["queue orders"]
+    assert [str(step.definition) for step in plan.steps_by(Action.MISSING)] == ["queue orders"]
 
     for declares in (True, False):
         app = App("shop", broker=amqp_url, declare=declares)

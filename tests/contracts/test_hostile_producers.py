@@ -214,13 +214,13 @@ async def reject(connection: Connection) -> None:
 
 @pytest.mark.parametrize("forged", [FORGED, FORGED | FORGED_DEATHS])
 async def test_a_forged_exchange_does_not_move_a_message(
-    connection: Connection, office: AdminContext, forged: Mapping[str, Any]
+    connection: Connection, context: AdminContext, forged: Mapping[str, Any]
 ) -> None:
     await declare(connection)
     await declare_exchanges(connection)
     await die(connection, forged)
 
-    async with asking(office, "operator") as client:
+    async with asking(context, "operator") as client:
         plan = (await client.post(f"/admin/dlq/queues/{DLQ}/re-drive/plan", json={"to": "original"})).json()
         operation = await redriven(client, to="original")
         items = (await client.get(f"/admin/operations/{operation['id']}/items")).json()["items"]
@@ -247,8 +247,8 @@ async def test_a_forged_exchange_is_not_the_default_of_a_queue_that_is_re_driven
     await die(connection, FORGED)
 
     for management in {management_url, None}:  # the application alone knows it as well
-        office = admin_context(amqp_url, tmp_path, management=management, topology=topology)
-        async with asking(office, "operator") as client:
+        context = admin_context(amqp_url, tmp_path, management=management, topology=topology)
+        async with asking(context, "operator") as client:
             operation = await redriven(client)
         assert operation["to"] == "original"
         assert await depths(connection) == (0, 0)
@@ -256,14 +256,14 @@ async def test_a_forged_exchange_is_not_the_default_of_a_queue_that_is_re_driven
 
 @pytest.mark.parametrize("key", ["new", "later"])
 async def test_a_message_goes_to_the_exchange_that_leads_to_its_queue(
-    connection: Connection, office: AdminContext, key: str
+    connection: Connection, context: AdminContext, key: str
 ) -> None:
     await declare(connection)
     await declare_exchanges(connection)
     await connection.publish("orders", key, b"order")
     await reject(connection)
 
-    async with asking(office, "operator") as client:
+    async with asking(context, "operator") as client:
         operation = await redriven(client, to="original")
 
     assert operation["counts"]["moved"] == 1

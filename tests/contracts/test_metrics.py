@@ -47,7 +47,7 @@ class Shop:
         self.monitoring = Monitoring(app, relay=True)
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
+    async def worker(self) -> AsyncIterator[None]:
         async with self.app.worker(relay=True):
             try:
                 yield

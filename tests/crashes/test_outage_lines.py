@@ -59,7 +59,7 @@ async def test_a_lost_broker_is_one_line_and_so_is_one_that_is_back(
     for queue in ("orders", "mails", "bills"):
         app.consumer(queue, concurrency=5, retry=ONCE)(handle)
     async with working(app) as (running, watcher):
-        monkeypatch.setattr(running.settling._publishing(), "_patience", 0.1)
+        monkeypatch.setattr(running.settling._require_publisher(), "_patience", 0.1)
         for number in range(10):
             for queue in ("orders", "mails", "bills"):
                 await app.publish("", queue, number)

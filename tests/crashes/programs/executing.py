@@ -24,7 +24,7 @@ EFFECTS: tuple[tuple[type, str], ...] = (
     (OperationRepository, "take_over"),
     (OperationRepository, "save"),
     (DlqAdapter, "lock"),
-    (DlqAdapter, "hold"),
+    (DlqAdapter, "browse"),
     (DlqAdapter, "publish_many"),
     (QueueBrowser, "ack"),
     (QueueBrowser, "release"),

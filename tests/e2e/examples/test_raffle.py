@@ -246,7 +246,7 @@ def test_the_consumers_are_made_of_the_settings() -> None:
 
     assert (main.queue.name, main.retry.attempts, main.park) == ("raffle_queue", 3, "reject")
     assert main.batch is not None
-    assert (main.batch.size, main.batch.timeout, main.batch.processors, main.batch.batchers) == (1000, "1000ms", 8, 2)
+    assert (main.batch.size, main.batch.max_wait, main.batch.processors, main.batch.batchers) == (1000, "1000ms", 8, 2)
     assert dead.batch is not None
     assert (dead.queue.name, dead.batch.size, dead.batch.processors) == ("raffle_dlq", 1000, 8)
 
@@ -841,7 +841,7 @@ def test_a_broker_that_fails_is_told_to_the_caller_and_what_it_had_is_there_agai
         assert away == (503, 200)
         (reason,) = [line["message"] for line in raffle.lines(logger="redrive.integrations")]
         assert reason.startswith(f"POST {PATH}: ")  # with an address, which is not the caller's business
-        assert {line["state"] for line in raffle.lines(event="connection", name="publishing")} >= {"reconnecting"}
+        assert {line["state"] for line in raffle.lines(event="connection", name="broker")} >= {"reconnecting"}
         raffle.until(lambda: answers(raffle.client))
         again = raffle.sign_up("Ana", **mine)
         raffle.until(lambda: raffle.users().keys() == {before, again})

@@ -85,7 +85,7 @@ def peek(target: CommandTarget, queue: str, query: str, limit: int, start: int, 
     """
     page = run(target.service().peek, queue, query, limit=limit, start=start, risk=risk)
     if json:
-        as_json(page)
+        as_json({"letters": page.dead_letters, "scanned": page.scanned, "depth": page.depth, "next": page.next})
         return
     _letters(page.dead_letters)
     more = f"; go on with --from {page.next}" if page.next is not None else ""
