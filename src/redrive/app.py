@@ -190,7 +190,7 @@ class App(Router):
     async def _connector(
         self, stack: AsyncExitStack, *, observed: bool = False
     ) -> Callable[..., Awaitable[Connection]]:
-        """Return a connect a the broker, for as long as the stack closes. `observed`: observers are told of outages."""
+        """Return a function that connects to the broker until the stack closes. `observed`: observers see outages."""
         url, wait = self.broker, None
         if url is None:
             url, wait = (await stack.enter_async_context(SharedBroker(self.data))).url, _BROKER_HANDOVER
